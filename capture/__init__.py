@@ -1,1 +1,1 @@
-"""Captures of statistics: connectors, engines, publishers. Knows no Flight server."""
+"""Captures of statistics: connectors, engines, publishers. Independent of Flight."""

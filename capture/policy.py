@@ -165,8 +165,8 @@ class Because(StrEnum):
     AGE = "the statistics are old"
     LITTLE = "little changed"
     METADATA = "the policy is about metadata alone"
-    UNUSED = "the table is wide and nobody asks for its columns"
-    ASKED = "readers ask for columns that are not captured"
+    UNUSED = "the table is wide and no reader requests its columns"
+    ASKED = "readers request columns that are not captured"
     UNKNOWN = "not known how much changed, and not old yet"
 
 

@@ -94,7 +94,7 @@ def _mismatch(engine: CaptureEngine, request: CaptureRequest) -> str:
     try:
         return engine.supports(request)
     except Exception as error:  # a bug in one engine must not affect the others
-        return f"engine {engine.id} cannot tell: {type(error).__name__}"
+        return f"engine {engine.id} failed to check the request: {type(error).__name__}"
 
 
 def _call(engine: CaptureEngine, requests: list[CaptureRequest], sink: Sink) -> list[CaptureResult]:

@@ -1,1 +1,1 @@
-"""Statistics kernels on NumPy and Arrow; nothing here knows Spark."""
+"""Statistics kernels on NumPy and Arrow; independent of Spark."""

@@ -77,8 +77,8 @@ def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
     asked = [*((i, ()) for i in work.column_ids), *((None, group) for group in work.groups)]
     try:
         reader = tasks.open_task(task, work.share)
-    except StatflightError as trouble:
-        return [Answer(number, column_id, group, str(trouble)) for column_id, group in asked]
+    except StatflightError as error:
+        return [Answer(number, column_id, group, str(error)) for column_id, group in asked]
     try:
         columns = {column.column_id: column for column in task.columns}
         answers = list(_columns(number, task, reader, columns, work))
@@ -141,8 +141,8 @@ def _columns(
                 partial = _with_width(
                     kernels.summarise(read_column.values, lt, work.wanted, read_column.times), column.width_bytes
                 )
-            except (pa.ArrowException, ValueError, StatflightError) as trouble:
-                error = base.why(trouble, task)
+            except (pa.ArrowException, ValueError, StatflightError) as cause:
+                error = base.error_text(cause, task)
         if error:
             error = f'file "{task.file_path}", column "{column.name}": {error}'
         yield Answer(number, column.column_id, (), error, read_column.size_bytes, reader.row_groups, partial)
@@ -169,8 +169,8 @@ def _group(
             try:
                 lt = logical_types.parse(read_column.column.logical_type)
                 hashes[read_column.column.column_id] = kernels.row_hashes(base.materialised(read_column), lt)
-            except (pa.ArrowException, ValueError, StatflightError) as trouble:
-                error = base.why(trouble, task)
+            except (pa.ArrowException, ValueError, StatflightError) as cause:
+                error = base.error_text(cause, task)
         if error:
             return [
                 Answer(number, None, group, f'file "{task.file_path}", column "{read_column.column.name}": {error}')

@@ -61,7 +61,7 @@ def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: SketchSelection 
     values = numbers.plain(values)
     frame = Frame(lt, wanted, len(values) * times, values.null_count * times, times)
     if not frame.count:
-        return _nothing(frame)
+        return _empty(frame)
     if frame.nulls:
         values = values.drop_null()
     if lt.kind in TEXTUAL:
@@ -69,16 +69,16 @@ def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: SketchSelection 
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     if lt.kind is Kind.BOOLEAN:
-        return _of_booleans(values, frame)
+        return _summarise_booleans(values, frame)
     if lt.kind in FLOATING:
-        return _of_floats(values, frame)
+        return _summarise_floats(values, frame)
     if lt.kind is Kind.DECIMAL:
-        return _of_decimals(values, frame)
+        return _summarise_decimals(values, frame)
     if lt.kind in TEMPORAL:
-        return _of_instants(*numbers.instants(values, lt), frame)
+        return _summarise_instants(*numbers.instants(values, lt), frame)
     if lt.kind in NUMERIC:
         distinct, counts = numbers.count_integers(numbers.integers(values, lt))
-        return _of_numbers(distinct, counts, hash_integers(lt), frame)
+        return _summarise_numbers(distinct, counts, hash_integers(lt), frame)
     return Partial(frame.rows, frame.nulls)
 
 
@@ -100,8 +100,8 @@ def merge(parts: Sequence[Partial], lt: LogicalType) -> Partial:
     mcvs = [part.mcv for part in parts if part.mcv is not None]
     widest = [part.width_max for part in parts if part.width_max is not None]
     whole = len(parts)
-    low, low_is_exact = _extreme([(p.min, p.min_is_exact) for p in parts if p.min or p.numbers], lt, pc.min)
-    high, high_is_exact = _extreme([(p.max, p.max_is_exact) for p in parts if p.max or p.numbers], lt, pc.max)
+    low, low_is_exact = _outermost_bound([(p.min, p.min_is_exact) for p in parts if p.min or p.numbers], lt, pc.min)
+    high, high_is_exact = _outermost_bound([(p.max, p.max_is_exact) for p in parts if p.max or p.numbers], lt, pc.max)
     mean, stddev = moments.merge((p.numbers, p.mean, p.stddev) for p in parts)
     return Partial(
         row_count=sum(part.row_count for part in parts),
@@ -208,7 +208,7 @@ def hash_floats(lt: LogicalType) -> Callable[[Any], Hashes]:
     return murmur3.hash_floats if lt.kind is Kind.FLOAT else murmur3.hash_doubles
 
 
-def _nothing(frame: Frame) -> Partial:
+def _empty(frame: Frame) -> Partial:
     """Statistics of a column without values."""
     kind, wanted = frame.lt.kind, frame.wanted
     none: Hashes = np.empty(0, np.uint64)
@@ -222,7 +222,7 @@ def _nothing(frame: Frame) -> Partial:
     )
 
 
-def _of_booleans(values: pa.ChunkedArray, frame: Frame) -> Partial:
+def _summarise_booleans(values: pa.ChunkedArray, frame: Frame) -> Partial:
     true = pc.sum(values).as_py()
     counts = {name: n * frame.times for name, n in (("false", len(values) - true), ("true", true)) if n}
     names = list(counts)
@@ -234,7 +234,7 @@ def _of_booleans(values: pa.ChunkedArray, frame: Frame) -> Partial:
     )
 
 
-def _of_floats(values: pa.ChunkedArray, frame: Frame) -> Partial:
+def _summarise_floats(values: pa.ChunkedArray, frame: Frame) -> Partial:
     floats = numbers.floats(values, frame.lt)
     nan = np.isnan(floats)
     nans = int(np.count_nonzero(nan))
@@ -242,23 +242,23 @@ def _of_floats(values: pa.ChunkedArray, frame: Frame) -> Partial:
         floats = floats[~nan]
     floats.sort()
     distinct, counts = numbers.runs(floats)
-    return _of_numbers(distinct, counts, hash_floats(frame.lt), frame, nans)
+    return _summarise_numbers(distinct, counts, hash_floats(frame.lt), frame, nans)
 
 
-def _of_decimals(values: pa.ChunkedArray, frame: Frame) -> Partial:
+def _summarise_decimals(values: pa.ChunkedArray, frame: Frame) -> Partial:
     lt = frame.lt
     if decimal256.is_wide(lt):
         distinct_words, counts = decimal256.count(decimal256.words(values, lt))
         builder = ThetaBuilder()
         builder.update(decimal256.hashes(distinct_words))
         doubles = decimal256.doubles(distinct_words, lt)
-        return _finished(
+        return _summarise_distinct(
             lambda at: decimal256.to_arrow(distinct_words[at], lt), builder, counts, doubles, frame, None, 32
         )
     low, high = numbers.unscaled(values, lt)
     if high is None:
         distinct, counts = numbers.count_integers(low.view(np.int64))
-        return _of_numbers(distinct, counts, murmur3.hash_decimals, frame)
+        return _summarise_numbers(distinct, counts, murmur3.hash_decimals, frame)
     low, high, counts = numbers.count_pairs(low, high)
     # Convert the magnitude: the words of a small negative value are large and nearly cancel.
     negative = high < 0
@@ -266,14 +266,16 @@ def _of_decimals(values: pa.ChunkedArray, frame: Frame) -> Partial:
     doubles = np.where(negative, -doubles - 1, doubles) / 10.0 ** (lt.scale or 0)
     builder = ThetaBuilder()
     builder.update(murmur3.hash_wide_decimals(low, high))
-    return _finished(lambda at: numbers.decimals(low[at], high[at], lt), builder, counts, doubles, frame, None, 16)
+    return _summarise_distinct(
+        lambda at: numbers.decimals(low[at], high[at], lt), builder, counts, doubles, frame, None, 16
+    )
 
 
-def _of_instants(micros: Longs, beyond: Longs | None, frame: Frame) -> Partial:
+def _summarise_instants(micros: Longs, beyond: Longs | None, frame: Frame) -> Partial:
     """Statistics of instants. Distinct ones are counted unrounded; bounds are rounded outwards to the precision."""
     lt = frame.lt
     distinct, counts = numbers.count_integers(micros)
-    part = _of_numbers(distinct, counts, murmur3.hash_longs, frame)
+    part = _summarise_numbers(distinct, counts, murmur3.hash_longs, frame)
     step = 10 ** (6 - lt.precision) if lt.precision is not None and lt.precision < 6 else 1
     low, high = int(distinct[0]), int(distinct[-1])
     is_exact = [low % step == 0, high % step == 0]
@@ -292,7 +294,7 @@ def _of_instants(micros: Longs, beyond: Longs | None, frame: Frame) -> Partial:
     return replace(part, min_is_exact=is_exact[0], max=text, max_is_exact=False)
 
 
-def _of_numbers(
+def _summarise_numbers(
     distinct: npt.NDArray[Any], counts: Longs, hashed: Callable[[Any], Hashes], frame: Frame, nans: int | None = None
 ) -> Partial:
     """Statistics from ascending distinct numbers in storage form (days, microseconds, unscaled) and their counts."""
@@ -305,10 +307,12 @@ def _of_numbers(
     if lt.kind is Kind.DECIMAL and lt.scale:
         doubles /= 10.0**lt.scale
     size = distinct.dtype.itemsize
-    return _finished(lambda at: numbers.to_arrow(distinct[at], lt), builder, counts, doubles, frame, nans, size)
+    return _summarise_distinct(
+        lambda at: numbers.to_arrow(distinct[at], lt), builder, counts, doubles, frame, nans, size
+    )
 
 
-def _finished(
+def _summarise_distinct(
     values_at: Callable[[Longs], pa.Array],
     builder: ThetaBuilder,
     counts: Longs,
@@ -350,7 +354,7 @@ def _finished(
     )
 
 
-def _extreme(
+def _outermost_bound(
     candidates: list[tuple[str | None, bool]], lt: LogicalType, outermost: Callable[[pa.Array], pa.Scalar]
 ) -> tuple[str | None, bool]:
     """The outermost bound in the type's order, and whether it is exact: (None, True) if one of them is unknown.

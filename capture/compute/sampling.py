@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from capture.compute.readers.base import TROUBLE
+from capture.compute.readers.base import READ_ERRORS
 from capture.connectors.spi import NativeStats, ScanTask
 from capture.connectors.storage.places import open_place
 from capture.spi import Budget
@@ -211,7 +211,7 @@ def _row_groups(file: int, task: ScanTask) -> list[_Unit]:
         place = open_place(task.location, task.storage)
         with place.file_system.open_input_file(place.path) as source:
             metadata = pq.read_metadata(source)
-    except TROUBLE:
+    except READ_ERRORS:
         return whole
     paths = {dotted_name(column.path) for column in task.columns if column.path is not None}
     wanted = [at for at in range(metadata.num_columns) if metadata.schema.column(at).path in paths]

@@ -1,4 +1,4 @@
-"""The engines that come with the project. Third parties add theirs under the entry point `statflight.engines`."""
+"""The built-in engines, and those of third parties in the entry point group `statflight.engines`."""
 
 from __future__ import annotations
 

@@ -54,15 +54,15 @@ class GluePublisher(Publisher):
     })  # fmt: skip
 
     def prepare(self) -> Draft:
-        of = self.statistics
+        statistics = self.statistics
         newest = self.newest_snapshot()
-        if newest != of.snapshot_id:
-            raise moved_on(of, f"snapshot {newest}")
-        left_out = dict(of.left_out)
-        columns = hive_columns(of.columns, self._types, left_out)
+        if newest != statistics.snapshot_id:
+            raise moved_on(statistics, f"snapshot {newest}")
+        left_out = dict(statistics.left_out)
+        columns = hive_columns(statistics.columns, self._types, left_out)
         now = datetime.now(UTC).replace(microsecond=0)
         return Draft(
-            of.snapshot_id, self._name, {column.name: column.distinct for column in columns}, left_out,
+            statistics.snapshot_id, self._name, {column.name: column.distinct for column in columns}, left_out,
             [_item(column, now) for column in columns],
         )  # fmt: skip
 
@@ -170,8 +170,11 @@ class GluePublisher(Publisher):
 
     @cached_property
     def _table(self) -> dict[str, str]:
-        of, options = self.statistics, self.destination.options
-        key = {"DatabaseName": options.get("database", of.namespace), "TableName": options.get("table", of.name)}
+        statistics, options = self.statistics, self.destination.options
+        key = {
+            "DatabaseName": options.get("database", statistics.namespace),
+            "TableName": options.get("table", statistics.name),
+        }
         return key | ({"CatalogId": options["catalog_id"]} if "catalog_id" in options else {})
 
     @property
@@ -186,9 +189,9 @@ class GluePublisher(Publisher):
 
         try:
             answer: dict[str, Any] = getattr(self._client, method)(**arguments)
-        except ClientError as trouble:
-            code = trouble.response.get("Error", {}).get("Code", "")
-            message = trouble.response.get("Error", {}).get("Message", "")
+        except ClientError as error:
+            code = error.response.get("Error", {}).get("Code", "")
+            message = error.response.get("Error", {}).get("Message", "")
             if code in _RETRIED:
                 raise LostRace("glue: the catalog is being changed by another writer") from None
             if code in _DENIED:
@@ -199,8 +202,8 @@ class GluePublisher(Publisher):
                     hint="name it with the options database and table",
                 ) from None  # fmt: skip
             raise UpstreamError(f"glue: {method} was refused ({code}: {message[:200]})") from None
-        except BotoCoreError as trouble:
-            raise UpstreamError(f"glue: the catalog cannot be reached ({type(trouble).__name__})") from None
+        except BotoCoreError as error:
+            raise UpstreamError(f"glue: the catalog cannot be reached ({type(error).__name__})") from None
         return answer
 
     @cached_property

@@ -47,14 +47,14 @@ class HivePublisher(Publisher):
     options: ClassVar[frozenset[str]] = frozenset({"uri", "database", "table", "catalog"})
 
     def prepare(self) -> Draft:
-        of = self.statistics
+        statistics = self.statistics
         newest = self.newest_snapshot()
-        if newest != of.snapshot_id:
-            raise moved_on(of, f"snapshot {newest}")
-        left_out = dict(of.left_out)
-        columns = hive_columns(of.columns, self._types, left_out)
+        if newest != statistics.snapshot_id:
+            raise moved_on(statistics, f"snapshot {newest}")
+        left_out = dict(statistics.left_out)
+        columns = hive_columns(statistics.columns, self._types, left_out)
         return Draft(
-            of.snapshot_id, self._name, {column.name: column.distinct for column in columns}, left_out, columns
+            statistics.snapshot_id, self._name, {column.name: column.distinct for column in columns}, left_out, columns
         )
 
     def write(self, draft: Draft) -> int | None:
@@ -204,8 +204,8 @@ class HivePublisher(Publisher):
             raise UpstreamError(f"hive: the metastore refused ({text[:200]})") from None
         except (ttypes.InvalidInputException, ttypes.InvalidOperationException) as refusal:
             raise InvalidArgument(f"hive: the metastore refused ({str(refusal.message)[:200]})") from None
-        except (TException, OSError) as trouble:
-            raise UpstreamError(f"hive: {host}:{port} cannot be reached ({type(trouble).__name__})") from None
+        except (TException, OSError) as error:
+            raise UpstreamError(f"hive: {host}:{port} cannot be reached ({type(error).__name__})") from None
         finally:
             transport.close()
 

@@ -79,20 +79,22 @@ def hive_columns(
     return fitting
 
 
-def with_counts(parameters: Mapping[str, str], of: TableStatistics) -> dict[str, str] | None:
+def with_counts(parameters: Mapping[str, str], statistics: TableStatistics) -> dict[str, str] | None:
     """Adds row count and size to a table's parameters, under Hive's names.
 
     Args:
         parameters: The current parameters.
-        of: The published statistics.
+        statistics: The published statistics.
 
     Returns:
         All parameters; None if nothing changes, the row count is unknown, or the table is an Iceberg table, whose
         commits change the same entry and whose metadata has the row count.
     """
-    if of.row_count is None or parameters.get("table_type", "").upper() == "ICEBERG":
+    if statistics.row_count is None or parameters.get("table_type", "").upper() == "ICEBERG":
         return None
-    counts = {ROWS: str(of.row_count)} | ({} if of.total_size_bytes is None else {SIZE: str(of.total_size_bytes)})
+    counts = {ROWS: str(statistics.row_count)} | (
+        {} if statistics.total_size_bytes is None else {SIZE: str(statistics.total_size_bytes)}
+    )
     if counts.items() <= parameters.items():
         return None
     return dict(parameters) | counts | _KEEP

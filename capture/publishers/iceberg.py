@@ -34,20 +34,20 @@ class IcebergPublisher(Publisher):
     orphan_seconds: ClassVar[float] = ORPHAN_SECONDS
 
     def prepare(self) -> Draft:
-        of = self.statistics
+        statistics = self.statistics
         with self._reading():
             loaded = self._load()
-            snapshot = loaded.metadata.snapshot_by_id(of.snapshot_id)
+            snapshot = loaded.metadata.snapshot_by_id(statistics.snapshot_id)
             if snapshot is None:
-                raise unknown_snapshot(of.namespace, of.name, of.snapshot_id)
-            left_out, distinct, ours = dict(of.left_out), {}, []
-            for column in sorted(of.columns, key=lambda column: column.column_id):
+                raise unknown_snapshot(statistics.namespace, statistics.name, statistics.snapshot_id)
+            left_out, distinct, ours = dict(statistics.left_out), {}, []
+            for column in sorted(statistics.columns, key=lambda column: column.column_id):
                 if column.theta is None or column.distinct is None:
                     left_out[column.name] = "no NDV sketch is stored"
                     continue
                 distinct[column.name] = column.distinct
                 ours.append(Blob(
-                    THETA, (column.column_id,), of.snapshot_id, snapshot.sequence_number or 0, column.theta,
+                    THETA, (column.column_id,), statistics.snapshot_id, snapshot.sequence_number or 0, column.theta,
                     {"ndv": str(column.distinct)},
                 ))  # fmt: skip
             stored = self._stored_blobs(loaded)
@@ -62,8 +62,8 @@ class IcebergPublisher(Publisher):
                 )  # fmt: skip
             location = f"{loaded.metadata.location.rstrip('/')}/metadata"
             return Draft(
-                of.snapshot_id, location, distinct, left_out, (loaded, blobs, {THETA, *(type for type, _ in listed)}),
-                is_current=bool(ours) and stored == blobs,
+                statistics.snapshot_id, location, distinct, left_out,
+                (loaded, blobs, {THETA, *(type for type, _ in listed)}), is_current=bool(ours) and stored == blobs,
             )  # fmt: skip
 
     def write(self, draft: Draft) -> int | None:

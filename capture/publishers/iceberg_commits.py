@@ -132,9 +132,9 @@ def _commit_to_sql(loaded: LoadedTable, engine: Any, document: bytes) -> None:
     try:
         with engine.begin() as connection:
             changed = connection.execute(statement).rowcount
-    except SQLAlchemyError as trouble:
+    except SQLAlchemyError as error:
         _delete_quietly(loaded, new)
-        text = str(trouble).lower()
+        text = str(error).lower()
         if "readonly" in text or "permission denied" in text:
             raise PermissionError from None
         if "locked" in text or "deadlock" in text or "serializ" in text:
@@ -164,9 +164,9 @@ def _commit_to_glue(loaded: LoadedTable, glue: Any, document: bytes) -> None:
     version = {"VersionId": registered["VersionId"]} if registered.get("VersionId") else {}
     try:
         glue.update_table(DatabaseName=database, TableInput=entry, SkipArchive=True, **version)
-    except ClientError as trouble:
-        code = trouble.response.get("Error", {}).get("Code", "")
-        if trouble.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500) >= 500:
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "")
+        if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500) >= 500:
             raise UnknownState("iceberg: Glue failed; it is unknown whether it applied the commit") from None
         _delete_quietly(loaded, new)
         if code == "ConcurrentModificationException":

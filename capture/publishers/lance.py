@@ -113,8 +113,8 @@ class LancePublisher(Publisher):
     def _update(dataset: Any, values: Mapping[str, str | None]) -> None:
         try:
             dataset.update_config(dict(values))
-        except OSError as trouble:
-            words = str(trouble).lower()
+        except OSError as error:
+            words = str(error).lower()
             if "incompatible transaction" in words or "conflict" in words or "too much write contention" in words:
                 raise LostRace("lance: another writer changed the configuration") from None
             if "permission denied" in words or "read-only" in words:

@@ -90,10 +90,10 @@ class PaimonPublisher(Publisher):
                 )  # fmt: skip
                 if not self._commit(table, latest, new):
                     raise LostRace(f"paimon: snapshot {new.id} was created by another writer")
-            except Exception as trouble:
+            except Exception as error:
                 for place in written:
                     delete_file(place)
-                if isinstance(trouble, RuntimeError):  # raised by the library for any failure
+                if isinstance(error, RuntimeError):  # raised by the library for any failure
                     raise UpstreamError("paimon: the manifest list cannot be written") from None
                 raise
         return int(new.id)

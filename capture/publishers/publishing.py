@@ -97,10 +97,10 @@ def _writing(publisher: Publisher, change: Callable[[], T]) -> T:
         raise
     except PermissionError:
         raise read_only(publisher) from None
-    except OSError as trouble:
-        if trouble.errno in (13, 30):  # EACCES, EROFS
+    except OSError as error:
+        if error.errno in (13, 30):  # EACCES, EROFS
             raise read_only(publisher) from None
-        reason = trouble.strerror or type(trouble).__name__
+        reason = error.strerror or type(error).__name__
         raise UpstreamError(f'{publisher.home}: "{publisher.statistics.full_name}" cannot be written ({reason})') from (
             None
         )

@@ -73,8 +73,8 @@ class _WithCatalogs:
                 taken, doubt = self._from(home, namespace, name, snapshot, native, wanted)
             except PermissionError:
                 taken, doubt = {}, "permission denied"
-            except StatflightError as trouble:
-                taken, doubt = {}, trouble.message.removeprefix(f"{home}: ")
+            except StatflightError as error:
+                taken, doubt = {}, error.message.removeprefix(f"{home}: ")
             records = taken | records
             remarks += [f"no statistics of {home}: {doubt}"] if doubt else []
         rows = [row | {"ndv": records.pop(row["column_id"])["ndv"], "ndv_exact": False} if row["column_id"] in records

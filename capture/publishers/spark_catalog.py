@@ -47,14 +47,14 @@ class SparkCatalogPublisher(Publisher):
     options: ClassVar[frozenset[str]] = frozenset({"table"})
 
     def prepare(self) -> Draft:
-        of = self.statistics
+        statistics = self.statistics
         newest = self.newest_snapshot()
-        if newest != of.snapshot_id:
-            raise moved_on(of, f"snapshot {newest}")
+        if newest != statistics.snapshot_id:
+            raise moved_on(statistics, f"snapshot {newest}")
         table = self._table
         types = {field["name"].lower(): (field["name"], field["type"]) for field in fields_of(table)}
-        columns, left_out = [], dict(of.left_out)
-        for column in of.columns:
+        columns, left_out = [], dict(statistics.left_out)
+        for column in statistics.columns:
             name, type = types.get(column.name.lower(), (None, None))
             kind = parse(column.logical_type).kind
             if name is None:
@@ -64,19 +64,25 @@ class SparkCatalogPublisher(Publisher):
             else:
                 columns.append((name, _base(type), column))
         return Draft(
-            of.snapshot_id, name_of(table), {column.name: column.distinct for _, _, column in columns}, left_out,
-            columns, detail=self._warning([column for _, _, column in columns]),
+            statistics.snapshot_id, name_of(table), {column.name: column.distinct for _, _, column in columns},
+            left_out, columns, detail=self._warning([column for _, _, column in columns]),
         )  # fmt: skip
 
     def write(self, draft: Draft) -> int | None:
-        of, catalog, identifier = self.statistics, self._catalog, self._table.identifier()
+        statistics, catalog, identifier = self.statistics, self._catalog, self._table.identifier()
         entries = {name: self._entries(type, column) for name, type, column in draft.content}
         before = statistics_of(catalog.fresh(self._table))
-        size = of.total_size_bytes if of.total_size_bytes is not None else (before and str(before.sizeInBytes()))
+        size = (
+            statistics.total_size_bytes
+            if statistics.total_size_bytes is not None
+            else (before and str(before.sizeInBytes()))
+        )
         try:
-            catalog.put(identifier, catalog.new_statistics(name_of(self._table), int(size or 0), of.row_count, entries))
-        except Exception as trouble:
-            raise failure(trouble) from None
+            catalog.put(
+                identifier, catalog.new_statistics(name_of(self._table), int(size or 0), statistics.row_count, entries)
+            )
+        except Exception as error:
+            raise failure(error) from None
         try:
             catalog.check_planning(".".join(f"`{part}`" for part in name_of(self._table).split(".")[-2:]))
         except Exception:
@@ -119,12 +125,12 @@ class SparkCatalogPublisher(Publisher):
 
     def _warning(self, columns: Sequence[ColumnStatistics]) -> str:
         """A warning if the statistics raise Spark's size estimate above the broadcast threshold; else empty."""
-        of = self.statistics
-        size, limit = estimated_bytes(of.row_count, columns), self._catalog.broadcast_bytes
-        if size is None or of.total_size_bytes is None or not of.total_size_bytes <= limit < size:
+        statistics = self.statistics
+        size, limit = estimated_bytes(statistics.row_count, columns), self._catalog.broadcast_bytes
+        if size is None or statistics.total_size_bytes is None or not statistics.total_size_bytes <= limit < size:
             return ""
         return (
-            f"Spark will estimate {size} bytes for the whole table instead of {of.total_size_bytes}: above the "
+            f"Spark will estimate {size} bytes for the whole table instead of {statistics.total_size_bytes}: above the "
             f"broadcast threshold of {limit}"
         )
 

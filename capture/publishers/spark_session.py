@@ -106,8 +106,8 @@ class SessionCatalog:
         """
         try:
             return self._catalog.getTableMetadata(table.identifier())
-        except Exception as trouble:
-            raise failure(trouble) from None
+        except Exception as error:
+            raise failure(error) from None
 
     def distinct(self, statistics: Any) -> dict[str, int | None]:
         """Column → number of distinct values; None if unknown."""
@@ -176,8 +176,8 @@ class SessionCatalog:
         """
         try:
             self.session.table(table)._jdf.queryExecution().optimizedPlan().stats()
-        except Exception as trouble:
-            raise failure(trouble) from None
+        except Exception as error:
+            raise failure(error) from None
 
     @property
     def broadcast_bytes(self) -> int:
@@ -263,11 +263,11 @@ def plain_location(uri: str) -> str:
     return f"{scheme}://{parts.netloc}{unquote(parts.path)}".rstrip("/")
 
 
-def failure(trouble: Exception) -> Exception:
+def failure(error: Exception) -> Exception:
     """Translates an error of the JVM: to PermissionError if writing is denied, else to UpstreamError."""
-    text = str(trouble)
-    if type(trouble).__module__.partition(".")[0] not in ("py4j", "pyspark"):
-        return trouble
+    text = str(error)
+    if type(error).__module__.partition(".")[0] not in ("py4j", "pyspark"):
+        return error
     if "Permission denied" in text or "AccessControlException" in text or "read-only" in text.lower():
         return PermissionError()
     line = next((part for part in text.splitlines() if "Exception: " in part), text.splitlines()[0])

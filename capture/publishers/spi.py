@@ -280,9 +280,9 @@ class Publisher(ABC):
 
     def newest_snapshot(self) -> int | None:
         """The id of the table's current snapshot, read from the lake."""
-        of = self.statistics
+        statistics = self.statistics
         listing = self.destination.connector.enumerate_snapshots(
-            of.namespace, of.name, target_snapshot_ids=frozenset({of.snapshot_id})
+            statistics.namespace, statistics.name, target_snapshot_ids=frozenset({statistics.snapshot_id})
         )
         return listing.current_snapshot_id
 

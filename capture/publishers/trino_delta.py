@@ -124,9 +124,11 @@ class TrinoDeltaPublisher(Publisher):
             sketch.merge(partial[0])
             analyzed[name] = sketch, size + partial[1]
 
-        of = self.statistics
+        statistics = self.statistics
         ids = {column.name: column.column_id for column in columns}
-        scan(self.destination.connector, of.namespace, of.name, of.snapshot_id, ids, read, merge)
+        scan(
+            self.destination.connector, statistics.namespace, statistics.name, statistics.snapshot_id, ids, read, merge
+        )
         return analyzed
 
     def _document(self) -> dict[str, Any] | None:
@@ -164,8 +166,8 @@ class TrinoDeltaPublisher(Publisher):
         mapped = (metadata.configuration or {}).get("delta.columnMapping.mode", "none") in ("name", "id")
         try:
             return parse_schema(table.schema().to_json(), mapped)
-        except ValueError as trouble:
-            raise InvalidArgument(f"trino: {trouble}") from None
+        except ValueError as error:
+            raise InvalidArgument(f"trino: {error}") from None
 
 
 def _of_file(values: pa.ChunkedArray, logical_type: str) -> tuple[HyperLogLog, int]:

@@ -151,8 +151,8 @@ def _result_type(spark: Spark, columns: dict[str, Any], text: str, poll: Callabl
             # A condition rejects aggregates, windows and generators, which are not functions of one row.
             _ = empty.where(functions.expr(f"({text}) IS NULL")).schema
             (field,) = empty.select(functions.expr(text).alias("value")).schema.fields
-        except (AnalysisException, ParseException, ValueError) as trouble:
-            line = next((part for part in str(trouble).splitlines() if part.strip()), "")
+        except (AnalysisException, ParseException, ValueError) as error:
+            line = next((part for part in str(error).splitlines() if part.strip()), "")
             raise InvalidArgument(f"engine_expression_key: Spark says {line[:300]}") from None
         _check_deterministic(session, empty, text)
         return pa.schema([("value", to_arrow_type(field.dataType, timezone="UTC"))]).empty_table()

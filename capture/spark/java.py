@@ -48,8 +48,8 @@ def java_version(home: str) -> tuple[str, str]:
         done = subprocess.run(  # noqa: S603
             [program, "-version"], capture_output=True, text=True, errors="replace", timeout=_PROBE_SECONDS, check=False
         )
-    except OSError as trouble:
-        return "", f"does not run ({trouble.strerror or type(trouble).__name__})"
+    except OSError as error:
+        return "", f"does not run ({error.strerror or type(error).__name__})"
     except subprocess.TimeoutExpired:
         return "", f"does not print its version within {_PROBE_SECONDS} s"
     match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', done.stderr + done.stdout)

@@ -83,10 +83,10 @@ def overlapped(
     yield from computed(meanwhile(), work, poll)
     if not rest:
         return
-    if (trouble := started.exception()) is not None:
-        if not isinstance(trouble, SparkUnavailable):
-            raise trouble
-        notes.append(f"computed without Spark: {trouble}")
+    if (error := started.exception()) is not None:
+        if not isinstance(error, SparkUnavailable):
+            raise error
+        notes.append(f"computed without Spark: {error}")
         yield from computed(rest, work, poll)
     else:
         yield from distributed(spark, list(rest), work, poll)

@@ -173,10 +173,10 @@ class Spark:
                         if futures.wait([future], _POLL_SECONDS).done:
                             break
                     raise
-        except Exception as trouble:
-            if _is_sparks(trouble):
+        except Exception as error:
+            if _is_sparks(error):
                 self._drop_if_dead(session)
-                raise UpstreamError(_reason(trouble)) from None
+                raise UpstreamError(_reason(error)) from None
             raise
         finally:
             pool.shutdown(wait=False)
@@ -250,8 +250,8 @@ class Spark:
             raise self._failure[1]
         try:
             session = _start(self.master, self.settings)
-        except SparkUnavailable as trouble:
-            self._failure = time.monotonic(), trouble
+        except SparkUnavailable as error:
+            self._failure = time.monotonic(), error
             raise
         self._failure = None
         return session
@@ -307,14 +307,14 @@ def _start(master: str, given: Mapping[str, str]) -> Any:
         return session
     except SparkUnavailable:
         raise
-    except Exception as trouble:  # py4j, the launcher and the shell raise different types
+    except Exception as error:  # py4j, the launcher and the shell raise different types
         reason = f"Spark did not start on {master}: "
         if home is not None and (wrong := java_version(home)[1]):
             log.warning("the Java in %s %s", home, wrong)
             raise SparkMissing(f"{reason}its Java {wrong}; {BAD_JAVA}") from None
         if home is not None and shutil.which("bash") is None:
             raise SparkMissing(f"{reason}{NO_SHELL}") from None
-        raise SparkUnavailable(f"{reason}{_first_line(trouble)}") from None
+        raise SparkUnavailable(f"{reason}{_first_line(error)}") from None
 
 
 def _settings(master: str) -> dict[str, str]:
@@ -375,18 +375,16 @@ def ddl(schema: pa.Schema) -> str:
     return ", ".join(f"`{field.name}` {names[field.type]}" for field in schema)
 
 
-def _is_sparks(trouble: BaseException) -> bool:
-    return type(trouble).__module__.partition(".")[0] in ("py4j", "pyspark", "grpc") or isinstance(
-        trouble, ConnectionError
-    )
+def _is_sparks(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in ("py4j", "pyspark", "grpc") or isinstance(error, ConnectionError)
 
 
-def _reason(trouble: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """Reason of a failed job; our own message if it was raised on an executor."""
-    own = re.search(r"^store\.errors\.\w+: (.*)$", str(trouble), re.M)
-    return own[1].strip() if own else f"Spark failed: {_first_line(trouble)}"
+    own = re.search(r"^store\.errors\.\w+: (.*)$", str(error), re.M)
+    return own[1].strip() if own else f"Spark failed: {_first_line(error)}"
 
 
-def _first_line(trouble: BaseException) -> str:
-    line = next((part.strip() for part in str(trouble).splitlines() if part.strip()), type(trouble).__name__)
+def _first_line(error: BaseException) -> str:
+    line = next((part.strip() for part in str(error).splitlines() if part.strip()), type(error).__name__)
     return line[:300]

@@ -182,7 +182,7 @@ def test_an_engine_that_cannot_even_tell_is_no_candidate():
 
     results, _ = run([Confused("confused", 1), FakeEngine("good", 2)], ask(1))
     assert results[0].engine_id == "good"
-    assert "cannot tell" in run([Confused("confused")], ask(1))[0][0].detail
+    assert "failed to check the request" in run([Confused("confused")], ask(1))[0][0].detail
 
 
 def test_modes_and_kinds_route():

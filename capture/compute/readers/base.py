@@ -17,7 +17,7 @@ from capture.connectors.spi import ScanColumn, ScanTask
 from capture.connectors.storage.places import reason
 from store.names import column_parts, dotted_name
 
-TROUBLE: Final = (OSError, pa.ArrowException, ValueError, KeyError, NotImplementedError)
+READ_ERRORS: Final = (OSError, pa.ArrowException, ValueError, KeyError, NotImplementedError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +85,23 @@ def constant(column: ScanColumn, rows: int) -> ColumnValues:
     return ColumnValues(column, pa.chunked_array([array[: min(rows, 1)]]), max(rows, 1))
 
 
-def why(trouble: BaseException, task: ScanTask) -> str:
+def error_text(error: BaseException, task: ScanTask) -> str:
     """Short reason of an error, without paths and secrets.
 
     Args:
-        trouble: The error.
+        error: The error.
         task: The task it occurred in; its storage options are redacted.
 
     Returns:
         The reason, without a trailing period.
     """
-    if isinstance(trouble, FileNotFoundError):
+    if isinstance(error, FileNotFoundError):
         return "no such file"
-    if isinstance(trouble, PermissionError):
+    if isinstance(error, PermissionError):
         return "permission denied"
-    if isinstance(trouble, ModuleNotFoundError):
-        return f"needs the package {trouble.name}"
-    return reason(trouble, task.storage, task.location).removesuffix(".")
+    if isinstance(error, ModuleNotFoundError):
+        return f"needs the package {error.name}"
+    return reason(error, task.storage, task.location).removesuffix(".")
 
 
 def leaf(table: pa.Table, path: str) -> pa.ChunkedArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from capture.compute.readers.base import TROUBLE, ColumnValues, TaskReader, constant, leaf, why
+from capture.compute.readers.base import READ_ERRORS, ColumnValues, TaskReader, constant, error_text, leaf
 from capture.connectors.spi import ScanColumn, ScanTask
 
 
@@ -33,8 +33,8 @@ class LanceReader(TaskReader):
                 continue
             try:
                 values = leaf(self._fragment.to_table(columns=[column.path]), column.path)
-            except TROUBLE as trouble:
-                yield ColumnValues(column, None, error=why(trouble, self._task))
+            except READ_ERRORS as error:
+                yield ColumnValues(column, None, error=error_text(error, self._task))
                 continue
             yield ColumnValues(column, values, 1, values.nbytes)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from capture.compute.readers.base import TROUBLE, ColumnValues, TaskReader, leaf, why
+from capture.compute.readers.base import READ_ERRORS, ColumnValues, TaskReader, error_text, leaf
 from capture.connectors.paimon.library import quiet
 from capture.connectors.spi import ScanColumn, ScanTask
 from store.names import column_parts
@@ -34,8 +34,8 @@ class PaimonReader(TaskReader):
                 continue
             try:
                 values = leaf(self._rows, column.path)
-            except TROUBLE as trouble:
-                yield ColumnValues(column, None, error=why(trouble, self._task))
+            except READ_ERRORS as error:
+                yield ColumnValues(column, None, error=error_text(error, self._task))
                 continue
             yield ColumnValues(column, values, 1, values.nbytes)
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from capture.compute import numbers
-from capture.compute.readers.base import TROUBLE, ColumnValues, TaskReader, constant, leaf, materialised, why
+from capture.compute.readers.base import READ_ERRORS, ColumnValues, TaskReader, constant, error_text, leaf, materialised
 from capture.connectors.footers.leaf_types import leaves_of
 from capture.connectors.spi import EqualityDelete, ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place
@@ -96,8 +96,8 @@ class ParquetReader(TaskReader):
             default = constant(column, 1).values
             assert default is not None
             return ColumnValues(column, pc.if_else(valid, default[0], pa.scalar(None, default.type)))
-        except TROUBLE as trouble:
-            return ColumnValues(column, None, error=why(trouble, self._task))
+        except READ_ERRORS as error:
+            return ColumnValues(column, None, error=error_text(error, self._task))
 
     def close(self) -> None:
         for opened in self._opened:
@@ -163,9 +163,9 @@ class ParquetReader(TaskReader):
     def _block(self, block: Sequence[ScanColumn]) -> Iterator[ColumnValues]:
         try:
             table = self._table([column.path or "" for column in block])
-        except TROUBLE as trouble:
+        except READ_ERRORS as error:
             if len(block) == 1:
-                yield ColumnValues(block[0], None, error=why(trouble, self._task))
+                yield ColumnValues(block[0], None, error=error_text(error, self._task))
                 return
             for column in block:  # retry one by one, because only one may be damaged
                 yield from self._block([column])
@@ -178,8 +178,8 @@ class ParquetReader(TaskReader):
                     raise ValueError(f"the file is damaged: {len(values)} values for {self._physical_rows()} rows")
                 if self._keep is not None:
                     values = values.filter(pa.array(self._keep))
-            except TROUBLE as trouble:
-                yield ColumnValues(column, None, error=why(trouble, self._task))
+            except READ_ERRORS as error:
+                yield ColumnValues(column, None, error=error_text(error, self._task))
                 continue
             yield ColumnValues(column, values, 1, self._size(column.path))
 

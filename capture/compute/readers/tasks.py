@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from capture.compute.readers.base import TROUBLE, TaskReader, materialised, why
+from capture.compute.readers.base import READ_ERRORS, TaskReader, error_text, materialised
 from capture.compute.readers.lance import LanceReader
 from capture.compute.readers.parquet import ParquetReader
 from capture.connectors.spi import ScanColumn, ScanTask
@@ -39,10 +39,10 @@ def open_task(task: ScanTask, share: float | None = None) -> TaskReader:
                 from capture.compute.readers.paimon import PaimonReader
 
                 return PaimonReader(task)
-    except TROUBLE as trouble:
-        raise UpstreamError(f'file "{task.file_path}": {why(trouble, task)}') from None
-    except StatflightError as trouble:
-        raise UpstreamError(f'file "{task.file_path}": {trouble}') from None
+    except READ_ERRORS as error:
+        raise UpstreamError(f'file "{task.file_path}": {error_text(error, task)}') from None
+    except StatflightError as error:
+        raise UpstreamError(f'file "{task.file_path}": {error}') from None
     raise UpstreamError(f'file "{task.file_path}": no reader for "{task.reader}"')
 
 

@@ -83,8 +83,8 @@ class SnapshotView:
             name: Name of the table.
             snapshot_id: The version.
         """
-        of = (self._table.namespace, self._table.name, self._version)
-        return of == (namespace, name, snapshot_id) and time.monotonic() - self._created < _RECENT_SECONDS
+        own = (self._table.namespace, self._table.name, self._version)
+        return own == (namespace, name, snapshot_id) and time.monotonic() - self._created < _RECENT_SECONDS
 
     def statistics(self, ids: ColumnIds, column_names: frozenset[str] | None) -> NativeStats:
         """Native statistics, for columns with these names or keys (None: all)."""
@@ -198,8 +198,8 @@ class SnapshotView:
             counts = self._count_rows(part.files, counts.to_pylist())
         if part.vectors.null_count == len(part.vectors):
             return counts
-        lost = pc.fill_null(pc.struct_field(part.vectors, ["cardinality"]), 0)
-        return pc.max_element_wise(pc.subtract(counts, lost), 0, skip_nulls=False)
+        deleted = pc.fill_null(pc.struct_field(part.vectors, ["cardinality"]), 0)
+        return pc.max_element_wise(pc.subtract(counts, deleted), 0, skip_nulls=False)
 
     def _whole(self, table: DeltaTable, is_wide: bool) -> TableVersion:
         """All files, listed by deltalake; `is_wide`: it is unknown which of them have tight bounds."""

@@ -19,7 +19,7 @@ from capture.connectors.retry import retried
 from capture.connectors.secrets import mask_uri, redact
 from capture.connectors.spi import Constraint
 from capture.connectors.storage.http import NotJson, Refused, Unanswered, ask_json
-from capture.connectors.storage.lake_directories import LOOKS
+from capture.connectors.storage.lake_directories import LISTED_AT_ONCE
 from capture.connectors.storage.places import Place, Unreadable, first_line, open_place, reason, unknown_table
 from store.errors import InvalidArgument, NotFound, UpstreamError
 
@@ -57,7 +57,7 @@ class UnityCatalog:
     @property
     def tables_at_once(self) -> int:
         """Number of tables to describe concurrently."""
-        return LOOKS
+        return LISTED_AT_ONCE
 
     def namespaces(self) -> list[str]:
         """Schemas that have at least one Delta table, sorted.

@@ -221,34 +221,34 @@ def bound(leaf: FooterLeaf, data: bytes) -> Bound | None:
 # Values to Arrow.
 
 
-def typed(values: list[Any], kind: LogicalType, of: LogicalType) -> pa.Array:
+def typed(values: list[Any], kind: LogicalType, to_kind: LogicalType) -> pa.Array:
     """Converts bounds from a file's type to the table's promoted type; values that do not fit become null."""
     from store.logical_types import to_arrow
 
-    target = to_arrow(of)
+    target = to_arrow(to_kind)
     try:
-        if kind.kind is Kind.STRING and of.kind is Kind.STRING:
+        if kind.kind is Kind.STRING and to_kind.kind is Kind.STRING:
             return pa.array([None if value is None else value.decode() for value in values], pa.string())
         if kind.kind in (Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
             return pa.array(values, pa.int64()).cast(target)
         if kind.kind is Kind.DATE:
             days = pa.array(values, pa.int32()).cast(pa.date32())
-            return days if of.kind is Kind.DATE else days.cast(target)
-        if kind.kind is Kind.INT and of.kind is Kind.INT:
+            return days if to_kind.kind is Kind.DATE else days.cast(target)
+        if kind.kind is Kind.INT and to_kind.kind is Kind.INT:
             kept = [None if value is None or value > 2**63 - 1 else value for value in values]  # unsigned 64 bits
             return pa.array(kept, pa.int64())
-        if kind.kind is Kind.INT and of.kind in (Kind.DOUBLE, Kind.FLOAT):
-            limit = 2**53 if of.kind is Kind.DOUBLE else 2**24
+        if kind.kind is Kind.INT and to_kind.kind in (Kind.DOUBLE, Kind.FLOAT):
+            limit = 2**53 if to_kind.kind is Kind.DOUBLE else 2**24
             return pa.array([None if v is None or abs(v) > limit else float(v) for v in values], target)
-        if kind.kind is Kind.INT and of.kind is Kind.DECIMAL:
+        if kind.kind is Kind.INT and to_kind.kind is Kind.DECIMAL:
             return pa.array([None if value is None else Decimal(value) for value in values], target)
-        if kind.kind is Kind.FLOAT and of.kind is Kind.DOUBLE:
+        if kind.kind is Kind.FLOAT and to_kind.kind is Kind.DOUBLE:
             return pa.array(values, pa.float32()).cast(pa.float64())
         return pa.array(values, target)
     except (pa.ArrowException, OverflowError, UnicodeDecodeError):
         if len(values) == 1:
             return pa.nulls(1, target)
-        return pa.concat_arrays([typed([value], kind, of) for value in values])
+        return pa.concat_arrays([typed([value], kind, to_kind) for value in values])
 
 
 def promoted(one: LogicalType, other: LogicalType) -> LogicalType | None:

@@ -115,16 +115,16 @@ def footer_facts(
     kinds: list[LogicalType] = []
     for read in footers:
         if read is None:
-            statistics, of = LeafStats(null_count=None), kind
+            statistics, file_kind = LeafStats(null_count=None), kind
         else:
             footer, columns = read
             position = find(footer)
             stats = None if position is None else columns[position]
             if position is None or stats is None:
-                statistics, of = LeafStats(footer.row_count, 0 if kind.kind in _FLOATS else None), kind
+                statistics, file_kind = LeafStats(footer.row_count, 0 if kind.kind in _FLOATS else None), kind
             else:
                 leaf = footer.leaves[position]
-                statistics, of = stats, leaf.logical_type
+                statistics, file_kind = stats, leaf.logical_type
                 if leaf.untyped:
                     statistics = LeafStats(footer.row_count, stats.nan_count)
         nulls.append(statistics.null_count)
@@ -132,7 +132,7 @@ def footer_facts(
         lowers.append(statistics.lower)
         uppers.append(statistics.upper)
         exact.append((statistics.lower_exact, statistics.upper_exact))
-        kinds.append(of)
+        kinds.append(file_kind)
     ordered = kind.orderable
     return {
         "null_count": pa.array(nulls, pa.int64()),
@@ -144,9 +144,9 @@ def footer_facts(
     }
 
 
-def _typed(values: list[Any], kinds: list[LogicalType], of: LogicalType) -> pa.Array:
+def _typed(values: list[Any], kinds: list[LogicalType], to_kind: LogicalType) -> pa.Array:
     if len(set(kinds)) == 1:
-        return typed(values, kinds[0], of)
+        return typed(values, kinds[0], to_kind)
     return pa.concat_arrays(
-        [typed([value], kind, of).cast(to_arrow(of)) for value, kind in zip(values, kinds, strict=True)]
+        [typed([value], kind, to_kind).cast(to_arrow(to_kind)) for value, kind in zip(values, kinds, strict=True)]
     )

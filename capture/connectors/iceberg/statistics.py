@@ -93,7 +93,7 @@ class ColumnStatistics:
             if left != count:
                 one_value = low is not None and low == high and nulls == 0
                 low_exact, high_exact = low_exact and one_value, high_exact and one_value
-                nulls, nans = _after_deletes(nulls, count, left), _after_deletes(nans, count, left)
+                nulls, nans = _live_count(nulls, count, left), _live_count(nans, count, left)
             if not left:
                 low = high = None
             parts.append((nulls, nans, low, high, low_exact, high_exact))
@@ -201,7 +201,7 @@ def _footer_statistics(leaf: IcebergLeaf, block: Files, rows: pa.Array, footers:
     statistics = footer_facts(sure, lambda footer: _position(footer, leaf.field_id), leaf.logical)
     whole = pc.equal(rows, block.rows)
     counts = zip(statistics["null_count"].to_pylist(), block.rows.to_pylist(), rows.to_pylist(), strict=True)
-    statistics["null_count"] = pa.array([_after_deletes(count, of, left) for count, of, left in counts], pa.int64())
+    statistics["null_count"] = pa.array([_live_count(count, total, live) for count, total, live in counts], pa.int64())
     statistics["nan_count"] = pc.if_else(whole, statistics["nan_count"], pa.scalar(None, pa.int64()))
     for side in ("lower_exact", "upper_exact"):
         statistics[side] = pc.and_(statistics[side], whole)
@@ -234,7 +234,7 @@ class _OnlyValue(NamedTuple):
     everywhere: bool
 
 
-def _after_deletes(count: int | None, rows: int, live: int) -> int | None:
+def _live_count(count: int | None, rows: int, live: int) -> int | None:
     """Converts a count over all rows of a file to its live rows; known only if the count is none or all."""
     if count is None or live == rows:
         return count

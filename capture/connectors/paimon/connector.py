@@ -186,8 +186,8 @@ class PaimonConnector(SnapshotLister):
 
     def _reason(self, error: BaseException, place: Place) -> str:
         if isinstance(error, FileNotFoundError):
-            lost = re.search(r"/([\w.=-]+)['\"\s]*(?:$|does not exist)", str(error.filename or error))
-            return f"no such file: {lost[1]}" if lost else "no such file"
+            missing = re.search(r"/([\w.=-]+)['\"\s]*(?:$|does not exist)", str(error.filename or error))
+            return f"no such file: {missing[1]}" if missing else "no such file"
         return self._catalog.reason(error, place)
 
 

@@ -23,7 +23,7 @@ from capture.connectors.storage.places import Place, Unreadable, open_place, rea
 from store.errors import NotFound, StatflightError, UpstreamError
 
 DEFAULT_SCHEMA: Final = "default"
-LOOKS: Final = 16  # directories or tables of a remote lake that are read concurrently
+LISTED_AT_ONCE: Final = 16  # directories or tables of a remote lake that are read concurrently
 MAX_DEPTH: Final = 8  # maximum nesting of namespaces; also ends a loop of symbolic links
 
 
@@ -114,7 +114,7 @@ class Lake:
     @property
     def tables_at_once(self) -> int:
         """Number of tables to describe concurrently."""
-        return 1 if self.root.is_local else LOOKS
+        return 1 if self.root.is_local else LISTED_AT_ONCE
 
     def namespaces(self) -> list[str]:
         """Schemas with tables; walks the directory again.
@@ -122,13 +122,13 @@ class Lake:
         Raises:
             NotFound: The URI does not exist, or contains no table.
         """
-        self._found = self._walked()
+        self._found = self._walk_again()
         return sorted({namespace for namespace, _ in self._found})
 
     def names(self, namespace: str) -> list[str]:
         """Tables of a namespace, sorted; walks the directory only once."""
         if self._found is None:
-            self._found = self._walked()
+            self._found = self._walk_again()
         return sorted(name for schema, name in self._found if schema == namespace)
 
     def find(self, namespace: str, name: str) -> Place:
@@ -136,7 +136,7 @@ class Lake:
         with self.reading():
             if (place := self._direct(namespace, name)) is not None:
                 return place
-        self._found = self._walked()
+        self._found = self._walk_again()
         if (known_place := self._found.get((namespace, name))) is None:
             raise unknown_table(namespace, name, self.names(namespace))
         return known_place
@@ -152,7 +152,7 @@ class Lake:
                 break
             marked = depth < len(parts) and self._suffix and f"{part}{self._suffix}" in folder.folders
             place = place.below(f"{part}{self._suffix}" if marked else part)
-            folder = self._ancestor(place) if depth < len(parts) else self._look(place)
+            folder = self._ancestor(place) if depth < len(parts) else self._list_directory(place)
         else:
             return place if folder is not None and self._holds_table(folder) else None
         return place if place is self.root and folder and (namespace, name) == (DEFAULT_SCHEMA, place.stem) else None
@@ -160,11 +160,11 @@ class Lake:
     def _ancestor(self, place: Place) -> Folder | None:
         """The content of a parent directory, cached since the last walk, because large ones are slow to list."""
         folder = self._ancestors.get(place.path)
-        if folder is None and (folder := self._look(place)) is not None and not self._holds_table(folder):
+        if folder is None and (folder := self._list_directory(place)) is not None and not self._holds_table(folder):
             self._ancestors[place.path] = folder
         return folder
 
-    def _look(self, place: Place) -> Folder | None:
+    def _list_directory(self, place: Place) -> Folder | None:
         """The content of a directory; None if it is not a directory."""
         try:
             with self.reading():
@@ -173,22 +173,22 @@ class Lake:
             return None
         return Folder(frozenset(file.base_name for file in files), folders)
 
-    def _looks(self, places: Sequence[Place]) -> Iterator[Folder | None]:
+    def _list_directories(self, places: Sequence[Place]) -> Iterator[Folder | None]:
         """The contents of directories in order, read concurrently if remote."""
         if self.root.is_local or len(places) < 2:
-            yield from map(self._look, places)
+            yield from map(self._list_directory, places)
             return
-        with ThreadPoolExecutor(LOOKS, "lake") as pool:
-            for start in range(0, len(places), LOOKS * 8):  # in blocks, so that the walk can be cancelled
-                yield from pool.map(self._look, places[start : start + LOOKS * 8])
+        with ThreadPoolExecutor(LISTED_AT_ONCE, "lake") as pool:
+            for start in range(0, len(places), LISTED_AT_ONCE * 8):  # in blocks, so that the walk can be cancelled
+                yield from pool.map(self._list_directory, places[start : start + LISTED_AT_ONCE * 8])
 
-    def _walked(self) -> dict[TableName, Place]:
+    def _walk_again(self) -> dict[TableName, Place]:
         self._ancestors = {}
         with self.reading():
             return self._walk()
 
     def _walk(self) -> dict[TableName, Place]:
-        top = self._look(self.root)
+        top = self._list_directory(self.root)
         if top is None:
             raise self.not_there()
         if self._holds_table(top):
@@ -200,7 +200,7 @@ class Lake:
             place, parents, folder = pending.pop()
             names = [name for name in sorted(folder.folders) if not name.startswith((".", "_"))]
             inside = [place.below(name) for name in names]
-            for name, inner, is_table in zip(names, inside, self._looks(inside), strict=True):
+            for name, inner, is_table in zip(names, inside, self._list_directories(inside), strict=True):
                 report(f"{looked} directories, {len(tables)} tables found")
                 looked += 1
                 if is_table is None:

@@ -115,10 +115,10 @@ class SparkEngine(CaptureEngine):
         results: dict[int, CaptureResult] = {}
         batches: dict[tuple[object, ...], list[int]] = {}
         for at, request in enumerate(requests):
-            if trouble := self.supports(request) or _uncapturable(request):
-                results[at] = self._result(request, Outcome.UNCAPTURABLE, trouble)
-            elif trouble := _unknown(request):
-                results[at] = self._result(request, Outcome.DEGRADED, trouble, {"retryable": False})
+            if reason := self.supports(request) or _uncapturable(request):
+                results[at] = self._result(request, Outcome.UNCAPTURABLE, reason)
+            elif reason := _unknown(request):
+                results[at] = self._result(request, Outcome.DEGRADED, reason, {"retryable": False})
             else:
                 # Each expression is a separate job, because Spark may reject it.
                 expression_id = request.target.storage_id if request.target.kind is TargetKind.EXPRESSION else ""
@@ -134,16 +134,16 @@ class SparkEngine(CaptureEngine):
             try:
                 capture = self._capture if asked[0].target.kind is not TargetKind.EXPRESSION else self._expression
                 answers = capture(asked, sink, progress)
-            except expressions.NotDeterministic as trouble:
-                answers = [self._result(request, Outcome.UNCAPTURABLE, str(trouble)) for request in asked]
+            except expressions.NotDeterministic as error:
+                answers = [self._result(request, Outcome.UNCAPTURABLE, str(error)) for request in asked]
             except Cancelled:
                 answers = [self._result(request, Outcome.DEGRADED, "cancelled") for request in asked]
-            except StatflightError as trouble:
-                attributes: dict[str, object] = {"retryable": trouble.retryable}
-                answers = [self._result(request, Outcome.DEGRADED, str(trouble), attributes) for request in asked]
-            except Exception as trouble:  # the contract: an engine never raises
-                detail = f"capture failed: {type(trouble).__name__}"
-                attributes = {"retryable": may_pass(trouble)}
+            except StatflightError as error:
+                attributes: dict[str, object] = {"retryable": error.retryable}
+                answers = [self._result(request, Outcome.DEGRADED, str(error), attributes) for request in asked]
+            except Exception as error:  # the contract: an engine never raises
+                detail = f"capture failed: {type(error).__name__}"
+                attributes = {"retryable": may_pass(error)}
                 answers = [self._result(request, Outcome.DEGRADED, detail, attributes) for request in asked]
             results |= zip(places, answers, strict=True)
         return [results[at] for at in range(len(requests))]
@@ -185,9 +185,9 @@ class SparkEngine(CaptureEngine):
         cells = expected * max(len(scan.all_ids), 1)
         how = self._chosen(cells, notes)
         if draw and seconds is not None:
-            waves = self._timed(draw, tasks, scan.work, scanned.tell, begun + seconds, how is _SPARK)
+            waves = self._timed(draw, tasks, scan.work, scanned.report, begun + seconds, how is _SPARK)
         else:
-            waves = self._waves(new, scan.work, scanned.tell, how, notes)
+            waves = self._waves(new, scan.work, scanned.report, how, notes)
         started = time.monotonic()
         for flight, stored in known.tables(
             (tasks[at].file_path, i) for at in reused for i in scan.work.column_ids
@@ -204,7 +204,7 @@ class SparkEngine(CaptureEngine):
             scan.take(by_task, tasks, rows)
             if rows.pending >= _FLUSH_ROWS:
                 _flush(rows, sink)
-            scanned.tell()
+            scanned.report()
         scan.take(by_task, tasks, rows)
         assert not by_task, "a task without an answer"
         if not requests[0].partitions:  # a part of the table gives no record of the whole
@@ -229,8 +229,8 @@ class SparkEngine(CaptureEngine):
             return _LOCAL
         try:
             self.spark.ensure()
-        except SparkUnavailable as trouble:
-            notes.append(f"computed without Spark: {trouble}")
+        except SparkUnavailable as error:
+            notes.append(f"computed without Spark: {error}")
             return _LOCAL
         return _SPARK
 
@@ -241,15 +241,15 @@ class SparkEngine(CaptureEngine):
             self.cost.learn_spark(cells, seconds)
 
     def _waves(
-        self, numbered: Sequence[Numbered], work: Work, tell: Callable[[], None], how: str, notes: list[str]
+        self, numbered: Sequence[Numbered], work: Work, report: Callable[[], None], how: str, notes: list[str]
     ) -> Iterator[list[Answer]]:
         if how is _SPARK:
-            return job.distributed(self.spark, numbered, work, tell)
+            return job.distributed(self.spark, numbered, work, report)
         if how is _OVERLAPPED:
-            return job.overlapped(self.spark, numbered, work, tell, notes)
+            return job.overlapped(self.spark, numbered, work, report, notes)
         cells = sum(task.row_count for _, task in numbered) * len(work.column_ids)
         threads = local.CORES if cells > _THREADED_CELLS else 1
-        return local.computed(numbered, work, tell, threads, few=len(numbered) < 2 * threads)
+        return local.computed(numbered, work, report, threads, few=len(numbered) < 2 * threads)
 
     def _draw(
         self, request: CaptureRequest, scan: TableScan, tasks: Sequence[ScanTask], notes: list[str]
@@ -277,13 +277,13 @@ class SparkEngine(CaptureEngine):
             scan.known = known_scalars(native, table)
             if native.row_count is not None:
                 scan.rows_total = native.row_count
-        except StatflightError as trouble:
-            notes.append(f"without bounds from metadata: {trouble}")
+        except StatflightError as error:
+            notes.append(f"without bounds from metadata: {error}")
             return None
         return native
 
     def _timed(
-        self, draw: sampling.Draw, tasks: list[ScanTask], work: Work, tell: Callable[[], None], deadline: float,
+        self, draw: sampling.Draw, tasks: list[ScanTask], work: Work, report: Callable[[], None], deadline: float,
         on_spark: bool,
     ) -> Iterator[list[Answer]]:  # fmt: skip
         """Yields the answers of a sample until the deadline; appends the tasks of each wave to `tasks`.
@@ -294,7 +294,7 @@ class SparkEngine(CaptureEngine):
         count, first = self.spark.cores if on_spark else 1, True
 
         def poll() -> None:
-            tell()
+            report()
             if not first and time.monotonic() >= deadline:
                 raise _TimeIsUpError
 
@@ -328,11 +328,11 @@ class SparkEngine(CaptureEngine):
         planned = table.connector.plan_files(table.schema, table.name, table.snapshot_id, table.column_ids, names)
         tasks = sorted(planned, key=lambda task: task.file_path)
 
-        def tell() -> None:
+        def report() -> None:
             progress(0.1, f"{len(tasks)} files")
 
         wanted = sketches_of(requests)
-        lt, part, size = expressions.capture(self.spark, tasks, text, types, wanted, tell)
+        lt, part, size = expressions.capture(self.spark, tasks, text, types, wanted, report)
         rows = Rows(table, SPARK, requests[0].mode)
         rows.expression(target, lt, part, Coverage(part.row_count, len(tasks), size))
         _flush(rows, sink)

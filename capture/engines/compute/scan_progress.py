@@ -46,7 +46,7 @@ class ScanProgress:
                 self._done_bytes += self._tasks[place].size_bytes
                 self._read_bytes += self._tasks[place].size_bytes
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Reports the progress; an exception of the callback ends the scan."""
         self._total_bytes += sum(task.size_bytes for task in self._tasks[self._counted :])
         self._counted = len(self._tasks)

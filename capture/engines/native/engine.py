@@ -84,12 +84,12 @@ class NativeEngine(CaptureEngine):
             try:
                 metadata_pass = _Pass(self.id, group, sink, self._listings)
                 answers = metadata_pass.run_scoped() if group[0].partitions else metadata_pass.run()
-            except StatflightError as trouble:
-                attributes = {"retryable": trouble.retryable}
-                answers = [CaptureResult(Outcome.DEGRADED, self.id, str(trouble), attributes)] * len(group)
-            except Exception as trouble:  # the contract: an engine never raises
-                detail = f"capture failed: {type(trouble).__name__}"
-                attributes = {"retryable": may_pass(trouble)}
+            except StatflightError as error:
+                attributes = {"retryable": error.retryable}
+                answers = [CaptureResult(Outcome.DEGRADED, self.id, str(error), attributes)] * len(group)
+            except Exception as error:  # the contract: an engine never raises
+                detail = f"capture failed: {type(error).__name__}"
+                attributes = {"retryable": may_pass(error)}
                 answers = [CaptureResult(Outcome.DEGRADED, self.id, detail, attributes)] * len(group)
             for at, answer in zip(members, answers, strict=True):
                 results[at] = answer
@@ -160,8 +160,8 @@ class _Pass:
     def _answer_scoped(
         self, request: CaptureRequest, native: NativeStats, files: int, known: set[int]
     ) -> CaptureResult:
-        if request.target.kind is TargetKind.COLUMN and (trouble := self._column_trouble(request.target, known)):
-            return trouble
+        if request.target.kind is TargetKind.COLUMN and (failure := self._column_failure(request.target, known)):
+            return failure
         total = pc.sum(pc.equal(native.files["file_content"], "DATA")).as_py()
         detail = partitions.detail(files, total)
         return replace(self._captured(request.target, detail), attributes={"files": files, "files_total": total})
@@ -181,9 +181,9 @@ class _Pass:
             if not known:
                 return self._degraded(target, f'snapshot {self.table.snapshot_id} has no file "{target.file_path}"')
             return self._captured(target)
-        return self._column_trouble(target, columns) or self._captured(target)
+        return self._column_failure(target, columns) or self._captured(target)
 
-    def _column_trouble(self, target: Target, known: Container[int]) -> CaptureResult | None:
+    def _column_failure(self, target: Target, known: Container[int]) -> CaptureResult | None:
         """The result for a column that cannot be captured, else None; `known` has the ids with statistics."""
         column_id = target.column_id or 0
         column = self.columns.get(column_id)

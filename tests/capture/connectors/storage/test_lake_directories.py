@@ -3,7 +3,7 @@ import os
 import pytest
 from pyarrow import fs as pafs
 
-from capture.connectors.storage.lake_directories import LOOKS, Lake
+from capture.connectors.storage.lake_directories import LISTED_AT_ONCE, Lake
 from capture.connectors.storage.places import Place, Unreadable
 from store.errors import NotFound, UpstreamError
 
@@ -100,7 +100,7 @@ def test_a_lake_far_away_is_walked_alike(tmp_path):
     for number in range(200):
         make(tmp_path / f"n{number % 3}/t{number}")
     near, far = lake(tmp_path), far_away(lake(tmp_path))
-    assert (near.tables_at_once, far.tables_at_once) == (1, LOOKS)
+    assert (near.tables_at_once, far.tables_at_once) == (1, LISTED_AT_ONCE)
     assert far.namespaces() == near.namespaces() == ["n0", "n1", "n2"]
     assert far.names("n1") == near.names("n1")
     assert len(near.names("n1")) == 67
@@ -113,8 +113,8 @@ def test_a_table_is_found_without_a_look_at_its_neighbours(tmp_path, monkeypatch
     found.namespaces()
     found.find("north", "t1")
     looked = []
-    real = found._look
-    monkeypatch.setattr(found, "_look", lambda place: looked.append(place.stem) or real(place))
+    real = found._list_directory
+    monkeypatch.setattr(found, "_list_directory", lambda place: looked.append(place.stem) or real(place))
     assert found.find("north", "t2").stem == "t2"
     assert looked == ["t2"]
     (tmp_path / "north/mark").touch()  # a table now, as the next walk sees

@@ -21,7 +21,7 @@ class Told:
     def after(self, seconds: float, *places: int) -> tuple[float, str]:
         self.now += seconds
         self.progress.done(places)
-        self.progress.tell()
+        self.progress.report()
         return self.said[-1]
 
 
