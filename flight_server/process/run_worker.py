@@ -13,7 +13,7 @@ from capture.registry import Registry
 from capture.spark.session import Spark
 from flight_server.config import CHILD_VARIABLE
 from flight_server.process.log import configure
-from flight_server.process.runtime import die_with_parent, import_pandas_early, keep_freed_memory
+from flight_server.process.runtime import die_with_parent, import_pandas_early
 from flight_server.process.signals import Signals
 from flight_server.worker.connection import Server
 from flight_server.worker.loop import ROLES, Worker
@@ -30,7 +30,6 @@ def run_worker(
     configure(log_level, log_format)
     if parent_pid is not None:
         die_with_parent()
-    keep_freed_memory()
     import_pandas_early()
     spark = Spark(spark_master, settings=spark_conf)
     worker = Worker(

@@ -18,11 +18,9 @@ import pyarrow as pa
 
 VARIABLE: Final = "STATFLIGHT_KEEP"
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
-_ARENAS: Final = 3
-_KEPT_BYTES: Final = 64 << 20  # free at the end of a heap, above which they go back to the system
-_HEAPS: Final = 2  # that all threads share: each keeps what was freed in it
-_KEPT_BLOCK_BYTES: Final = 32 << 20  # larger blocks go back at once; glibc takes no greater limit
+_WORKER_MEMORY: Final = {
+    "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+}  # fmt: skip
 
 
 def _kept(name: str) -> bool:
@@ -73,17 +71,11 @@ def freeze_garbage() -> None:
         gc.freeze()
 
 
-def keep_freed_memory() -> None:
-    """Has glibc keep freed blocks of a worker for the next ones (`memory`): kernels take and give back arrays of some
-    MiB all the time, and a page that the system has to clear again costs more than most of what is done with it. Few
-    arenas keep what any thread freed, whichever thread needs it next; call before there are threads."""
-    if not _kept("memory"):
-        with contextlib.suppress(OSError, AttributeError):  # other C libraries
-            mallopt = ctypes.CDLL(None).mallopt
-            mallopt(_M_ARENA_MAX, _ARENAS)
-            mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
-            mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-            mallopt(_M_ARENA_MAX, _HEAPS)
+def worker_memory() -> dict[str, str]:
+    """Variables that make glibc keep a worker's freed blocks for the next ones (`memory`). Kernels allocate and free
+    arrays of some MiB all the time, and clearing a new page costs more than most work on it. All threads share two
+    arenas, so that each captures in memory that another has freed. Other C libraries ignore the variables."""
+    return {} if _kept("memory") else dict(_WORKER_MEMORY)
 
 
 def die_with_parent() -> None:
