@@ -38,11 +38,11 @@ def check_target(database: str, path: Path) -> None:
         InvalidArgument: The path is relative, exists, or is reserved for a file of the live database.
     """
     if not path.is_absolute():
-        raise InvalidArgument("the path of a backup must be absolute: it is one of the server's machine", code="BACKUP")
+        raise InvalidArgument("the path of a backup must be absolute, on the server's machine", code="BACKUP")
     live = Path(database).resolve()
     own = [live.with_name(live.name + suffix) for suffix in (".wal", ".tmp", ".lock", ".secrets", ".tls")]
     if os.path.lexists(path) or path.resolve() in own:
-        raise InvalidArgument("the path of the backup is taken", code="BACKUP", hint="name a new file")
+        raise InvalidArgument("the path of the backup exists or is reserved", code="BACKUP", hint="name a new file")
 
 
 def copy_files(database: str, target: Path) -> None:

@@ -66,7 +66,7 @@ def cast(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
 
 def other_type(name: str, expected: pa.DataType, actual: pa.DataType) -> InvalidField:
     """The error for a column whose type cannot be cast to the flight's."""
-    return InvalidField(name, "is of another type", expected=type_name(expected), actual=actual)
+    return InvalidField(name, "has the wrong type", expected=type_name(expected), actual=actual)
 
 
 def type_name(type: pa.DataType) -> str:

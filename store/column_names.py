@@ -63,8 +63,8 @@ class ColumnNames:
         if ambiguous:
             table_key, name = ambiguous[0]
             raise InvalidField(
-                "column_name", f'is the name of two columns of "{self._catalog.by_key(table_key).full_name}"',
-                expected="a column_id beside the name", actual=name,
+                "column_name", f'is the name of several columns of "{self._catalog.by_key(table_key).full_name}"',
+                expected="a column_id with the name", actual=name,
             )  # fmt: skip
 
     def _assigned(self, connection: Connection, wanted: pa.Table) -> list[int]:

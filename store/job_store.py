@@ -261,7 +261,7 @@ class JobStore:
             raise _unknown(job_id)
         state, lease_token = rows[0]
         if state not in ("RUNNING", "CANCELLING") or lease_token != token:
-            raise Conflict(f'the lease on job "{job_id}" is lost', code="LEASE_LOST", hint="drop what was captured")
+            raise Conflict(f'the lease on job "{job_id}" is lost', code="LEASE_LOST", hint="discard the captured rows")
         return str(state)
 
     def finish_in(

@@ -238,7 +238,7 @@ def contradicts(flight: str, full_name: str, keys: Sequence[str], old: dict[str,
     differing = next((name for name in content if new.get(name) != old[name]), "content")
     return Conflict(
         f'{flight}: "{full_name}" already has another record for {shown({key: new[key] for key in keys})}: '
-        f"{differing} is {shown(old.get(differing))}, the put says {shown(new.get(differing))}",
+        f"{differing} is {shown(old.get(differing))}, in the put it is {shown(new.get(differing))}",
         hint='put with mode "upsert" or "replace_snapshot" to replace it',
         params={"table": full_name, "field": differing},
     )

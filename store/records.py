@@ -147,7 +147,7 @@ class _Batch:
         for name, words in _WORDS.items():
             if (column := self._given(name)) is not None:
                 known = pc.is_in(column, pa.array([*words, None], pa.string()))
-                self._require(known, name, "unknown word", " | ".join(words))
+                self._require(known, name, "is unknown", " | ".join(words))
         self._map("file_path", trimmed, "the path of a file")
         self._map("engine_kind", lambda text: trimmed(text).lower(), "an engine such as spark")
         self._map("partition_data_json", json_object, "a JSON object")
@@ -264,7 +264,7 @@ class _Batch:
         rows: np.ndarray = np.repeat(np.arange(len(ids)), lengths)
         if lengths.min() < 2:
             index = int(np.argmin(lengths >= 2))
-            raise self._refuse(index, "column_ids", "too few columns", "at least 2")
+            raise self._refuse(index, "column_ids", "has too few columns", "at least 2")
         if flat.null_count or pc.min(flat).as_py() <= 0:
             index = pc.index(pc.fill_null(pc.greater(flat, 0), False), False).as_py()
             raise self._refuse(int(rows[index]), "column_ids", "is not positive", "a positive 63-bit integer",
@@ -274,7 +274,7 @@ class _Batch:
         values = values[order]
         same = (values[1:] == values[:-1]) & (rows[1:] == rows[:-1])
         if same.any():
-            raise self._refuse(int(rows[np.argmax(same)]), "column_ids", "a column twice", "distinct ids")
+            raise self._refuse(int(rows[np.argmax(same)]), "column_ids", "has a column twice", "distinct ids")
         names = self._given("column_names")
         if names is not None:
             fits = pc.equal(pc.list_value_length(names), pa.array(lengths, pa.int32()))
@@ -338,15 +338,14 @@ class _Batch:
         )
         self._require(fine, "storage_id", "is not a storage id", "table, column-…, file-…, expression-… or composite-…")
         if "target_kind" in self.columns:
-            self._require(
-                pc.equal(kinds, target_ids.kinds_of(given)), "storage_id", "is of another kind", "one of target_kind"
-            )
+            fine = pc.equal(kinds, target_ids.kinds_of(given))
+            self._require(fine, "storage_id", "does not match target_kind", "a storage_id of target_kind")
         if "column_id" in self.columns:
             ids = pc.if_else(pc.starts_with(given, "column-"), target_ids.of_columns(self.columns["column_id"]), None)
-            self._require(pc.equal(given, ids), "storage_id", "is of another column", "that of column_id")
+            self._require(pc.equal(given, ids), "storage_id", "does not match column_id", "the storage_id of column_id")
         if "file_path" in self.columns:
             ids = pc.if_else(pc.starts_with(given, "file-"), target_ids.of_files(self.columns["file_path"]), None)
-            self._require(pc.equal(given, ids), "storage_id", "is of another file", "that of file_path")
+            self._require(pc.equal(given, ids), "storage_id", "does not match file_path", "the storage_id of file_path")
 
     def _check_types_and_bounds(self) -> None:
         column = self._given("logical_type")

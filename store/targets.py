@@ -106,9 +106,9 @@ class Target:
         """
         ids = sorted(_positive("column_ids", i) for i in column_ids)
         if len(ids) < 2:
-            raise InvalidField("column_ids", "too few columns", expected="at least 2", actual=list(column_ids))
+            raise InvalidField("column_ids", "has too few columns", expected="at least 2", actual=list(column_ids))
         if len(set(ids)) < len(ids):
-            raise InvalidField("column_ids", "a column twice", expected="distinct ids", actual=list(column_ids))
+            raise InvalidField("column_ids", "has a column twice", expected="distinct ids", actual=list(column_ids))
         return cls(TargetKind.COLUMN_GROUP, column_ids=tuple(ids))
 
     @classmethod

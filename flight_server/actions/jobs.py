@@ -80,7 +80,7 @@ def wait_job(call: Call, body: bytes) -> Results:
     pause = 0.01
     while (job := _found(call, job_id))["state"] not in ENDED:
         if call.is_cancelled():
-            raise Cancelled("the caller went away")
+            raise Cancelled("the caller has disconnected")
         if call.app.tasks.closing:
             raise ShuttingDown("the server is shutting down", hint="wait again once it is back")
         time.sleep(pause)

@@ -131,7 +131,7 @@ def _tree(call: _Call) -> Tree:
             return {"column": _column(arguments[0]), "op": "IS_NOT_NULL"}
         case "is_null":
             if any(options.get("nan_is_null") for options in call.options):
-                raise ValueError("is_null(nan_is_null=True) has no filter: NaN is a value")
+                raise ValueError("is_null(nan_is_null=True) cannot be a filter: NaN is a value")
             return {"column": _column(arguments[0]), "op": "IS_NULL"}
         case "if_else":
             return _if_else(*arguments)
@@ -139,7 +139,7 @@ def _tree(call: _Call) -> Tree:
             return _is_in(_column(arguments[0]), call.options[0])
     op = _COMPARES.get(call.function)
     if op is None:
-        raise ValueError(f"{call.function}() has no filter; {_LANGUAGE}")
+        raise ValueError(f"{call.function}() cannot be a filter; {_LANGUAGE}")
     left, right = arguments
     if isinstance(left, pa.Scalar):
         left, right, op = right, left, _FLIPPED[op]
@@ -174,7 +174,7 @@ def _column(part: Any) -> str:
 def _is_in(column: str, options: dict[str, Any]) -> Tree:
     """The tree of `is_in`, which in pyarrow is never unknown for null, so that a null test is added."""
     if options["null_matching_behavior"] not in (_MATCH, _SKIP):
-        raise ValueError("is_in() has a filter only with null_matching_behavior MATCH or SKIP")
+        raise ValueError("is_in() can be a filter only with null_matching_behavior MATCH or SKIP")
     values = [_value(value) for value in options["value_set"]]
     has_null = None in values and options["null_matching_behavior"] == _MATCH
     values = [value for value in values if value is not None]
@@ -190,7 +190,7 @@ def _if_else(condition: Any, chosen: Any, other: Any) -> Tree:
     tree = condition if isinstance(condition, dict) else {}
     null = isinstance(other, pa.Scalar) and not other.is_valid
     if tree.get("op") != "IS_NOT_NULL" or not null:
-        raise ValueError(f"if_else() has a filter only as if_else(is_valid(x), …, null); {_LANGUAGE}")
+        raise ValueError(f"if_else() can be a filter only as if_else(is_valid(x), …, null); {_LANGUAGE}")
     column, inner = tree["column"], _condition(chosen)
     for word, test in (("and", "IS_NOT_NULL"), ("or", "IS_NULL")):
         match inner.get(word):
@@ -220,8 +220,8 @@ def _value(value: Any) -> str | int | float | bool | None:
         case datetime() if value.tzinfo is not None:
             return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
         case datetime():
-            raise ValueError(f"the timestamp {value} has no zone; say which instant is meant")
-    raise ValueError(f"a value of type {type(value).__name__} has no filter")
+            raise ValueError(f"the timestamp {value} has no time zone")
+    raise ValueError(f"a value of type {type(value).__name__} cannot be used in a filter")
 
 
 _FLOATS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -232,7 +232,7 @@ def _instant(value: pa.TimestampScalar) -> str | None:
     if not value.is_valid:
         return None
     if not value.type.tz:
-        raise ValueError(f"the timestamp {value} has no zone; say which instant is meant")
+        raise ValueError(f"the timestamp {value} has no time zone")
     seconds, fraction = divmod(value.value, _PER_SECOND[value.type.unit])
     micros, finer = divmod(fraction * 1_000_000, _PER_SECOND[value.type.unit])
     if finer:

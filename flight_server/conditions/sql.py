@@ -69,7 +69,7 @@ def _refusal(message: str, hint: str = "") -> pa.ArrowInvalid:
 
 
 def _outside(what: str) -> pa.ArrowInvalid:
-    return _refusal(f"{what} is not understood here", hint=_LANGUAGE)
+    return _refusal(f"{what} is not supported in a condition", hint=_LANGUAGE)
 
 
 def _mistake(error: Exception) -> str:
@@ -173,7 +173,7 @@ def _value(node: Any) -> str | int | bool | None:
         ):
             return _timestamp(node.this.this)
         case exp.Column():
-            raise _refusal(f"{_shown(node)} is a column, not a literal", hint="text is written in single quotes")
+            raise _refusal(f"{_shown(node)} is a column, not a literal", hint="text must be in single quotes")
     raise _outside(_shown(node))
 
 
@@ -184,9 +184,7 @@ def _number(text: str) -> str | int:
 def _timestamp(text: str) -> str:
     match = _TIMESTAMP.fullmatch(text.strip())
     if not match:
-        raise _refusal(
-            f"TIMESTAMP '{text[:50]}' is not a timestamp", hint="it looks like TIMESTAMP '2026-01-31 12:34:56Z'"
-        )
+        raise _refusal(f"TIMESTAMP '{text[:50]}' is not a timestamp", hint="write TIMESTAMP '2026-01-31 12:34:56Z'")
     return f"{match['date']}T{match['time'] or '00:00'}{match['zone'] or 'Z'}"
 
 

@@ -422,4 +422,4 @@ class Leases:
 
 
 def _lost() -> Conflict:
-    return Conflict("the lease is lost", code="LEASE_LOST", hint="drop what was captured and lease anew")
+    return Conflict("the lease is lost", code="LEASE_LOST", hint="discard the captured rows and lease again")

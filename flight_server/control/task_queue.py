@@ -155,7 +155,7 @@ class TaskQueue:
                 raise ShuttingDown("the server is shutting down")
             if is_cancelled():
                 self.abandon(task)
-                raise Cancelled("the caller went away")
+                raise Cancelled("the caller has disconnected")
             if deadline is not None and time.monotonic() >= deadline:
                 return None
             if not task.token and not self.has_worker(task.lane):

@@ -104,7 +104,7 @@ class Watched:
     def _reason(self) -> Exception:
         if self._late:
             return DeadlineExceeded("the stream took longer than this server allows", hint="read less at once")
-        return Cancelled("the caller went away")
+        return Cancelled("the caller has disconnected")
 
 
 class Stream:
@@ -305,7 +305,7 @@ class Streams:
         with self._wake:
             if self.running >= self.places:
                 watched.end()
-                raise ResourceExhausted(f"{self.running} streams are being read already", hint="try again later")
+                raise ResourceExhausted(f"too many streams: {self.running} are running", hint="try again later")
             self.running += 1
         watched.then(self._free)
         return Stream(watched, batches, self.most_bytes, bytes_of)

@@ -147,7 +147,7 @@ class Sandbox:
         if isinstance(error, duckdb.InterruptException) or "INTERRUPT" in text:
             return duckdb.InterruptException("interrupted")
         if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in text:
-            return ResourceExhausted(f"statements have {MEMORY_MIB} MiB of memory, and this one needs more")
+            return ResourceExhausted(f"the statement needs more than the {MEMORY_MIB} MiB of memory for statements")
         if isinstance(error, duckdb.FatalException | duckdb.InternalException) or "FATAL" in text:
             log.error("a statement crashed the DuckDB instance for statements: %s", text.splitlines()[0][:300])
             with self._lock:

@@ -52,7 +52,8 @@ def split_body(data: bytes) -> tuple[bytes, memoryview]:
         return data, memoryview(b"")
     end = 8 + int.from_bytes(data[4:8], "little")
     if len(data) < end:
-        raise InvalidArgument("the body is cut off", hint="4 bytes of zero, the length of the JSON, the JSON, streams")
+        hint = "send four zero bytes, the length of the JSON, the JSON, and the streams"
+        raise InvalidArgument("the body is truncated", hint=hint)
     return data[8:end], memoryview(data)[end:]
 
 
@@ -200,7 +201,7 @@ def check_engines(engines: list[Any]) -> list[dict[str, Any]]:
     except (AttributeError, TypeError, ValueError, OverflowError, pa.ArrowException):
         raise InvalidField("engines", "must be rows of sys.engines", expected="its columns", actual=engines) from None
     if not all(engine["engine_id"] for engine in checked):
-        raise InvalidField("engines", "one has no engine_id", expected="engine_id", actual=engines)
+        raise InvalidField("engines", "engine_id is missing", expected="engine_id", actual=engines)
     return checked
 
 
@@ -235,7 +236,7 @@ def check_error(error: Any) -> dict[str, Any] | None:
             reason = "is missing or of the wrong type"
             raise InvalidField(f"error.{name}", reason, expected=_expected(type_), actual=value)
     if not re.fullmatch("[A-Z][A-Z_]{0,63}", error.get("code") or "UPSTREAM"):
-        raise InvalidField("error.code", "is not a code", expected="capitals", actual=error["code"])
+        raise InvalidField("error.code", "is not a code", expected="upper-case letters and _", actual=error["code"])
     return {name: value for name, value in error.items() if value is not None}
 
 

@@ -53,7 +53,7 @@ def to_flight(error: BaseException, correlation_id: str) -> BaseException:
     if isinstance(error, pa.ArrowInvalid):  # raised by Arrow for a caller's stream
         return pa.ArrowInvalid(f"[INVALID_ARGUMENT] the Arrow stream is malformed: {first_line(error)}")
     if isinstance(error, duckdb.InterruptException):
-        return flight.FlightCancelledError("[CANCELLED] the caller went away")
+        return flight.FlightCancelledError("[CANCELLED] the caller has disconnected")
     log.error("internal error, correlation id %s", correlation_id, exc_info=error)
     extra = {"code": "INTERNAL", "params": {}, "hint": "", "retryable": False, "correlation_id": correlation_id}
     return flight.FlightInternalError(

@@ -72,7 +72,7 @@ def _parse_command(body: Any) -> PutRequest:
     if key is not None and (not isinstance(key, str) or not 0 < len(key) <= 1000):
         raise InvalidField("idempotency_key", "is not a valid key", expected="text of 1 to 1000 characters", actual=key)
     if not isinstance(draft, str | None) or not isinstance(extra, bool) or not isinstance(whole, bool):
-        raise InvalidArgument("draft, extra and whole are for capture workers: text, true | false, true | false")
+        raise InvalidArgument("draft must be a string, extra and whole must be true or false")
     if draft is not None:
         return PutRequest(_writable(name), PutMode.FILL if extra else PutMode.CAPTURE, None, draft, whole)
     return PutRequest(_writable(name), PutMode(mode), key)
@@ -290,12 +290,12 @@ def shared(
     pairs: list[Any] = counts if isinstance(counts, list) else [None]
     for pair in pairs:
         if not (isinstance(pair, list) and len(pair) == 2 and all(type(n) is int and n >= 0 for n in pair)):
-            raise InvalidField("counts", "must be pairs", expected="[[which lease, rows], …]", actual=counts)
+            raise InvalidField("counts", "must be pairs", expected="[[number of the lease, rows], …]", actual=counts)
         if pair[0] >= members:
-            raise InvalidField("counts", "names a lease that is not finished here", expected=members, actual=pair[0])
+            raise InvalidField("counts", "has the number of an unknown lease", expected=members, actual=pair[0])
     put, whole = inline({k: v for k, v in item.items() if k != "counts"}, "", principal, policy, is_cancelled)
     if sum(rows for _, rows in pairs) != put.rows.num_rows:
-        raise InvalidField("counts", "are not the rows of the stream", expected=put.rows.num_rows, actual=counts)
+        raise InvalidField("counts", "do not add up to the rows sent", expected=put.rows.num_rows, actual=counts)
     parts, start = [], 0
     for at, rows in pairs:
         parts.append((at, Put(put.flight, put.rows.slice(start, rows), put.mode), whole))

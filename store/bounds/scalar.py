@@ -221,7 +221,7 @@ def _timestamp(text: str, lt: LogicalType, policy: ZonePolicy) -> str:
     if zoned and not match["zone"]:
         raise ValueError("has no zone")
     if not zoned and match["zone"] and not policy.convert:
-        raise ValueError("has a zone, which TIMESTAMP has not")
+        raise ValueError("has a zone, but TIMESTAMP has none")
     seconds: int = np.datetime64(f"{day}T{match['clock']}:{match['second'] or '00'}", "s").astype(np.int64).item()
     if match["sign"]:
         shift = int(match["hours"]) * 3600 + int(match["minutes"] or 0) * 60 + int(match["seconds"] or 0)

@@ -165,7 +165,7 @@ class _Parser:
             raise InvalidArgument(f"{where}: values: {op} takes {_ARITY[op]} {noun}, got {len(values)}")
         for i, value in enumerate(values):
             if not isinstance(value, str | int | float | None):
-                raise InvalidArgument(f"{where}: values[{i}]: expected text, number, truth or null, got an "
+                raise InvalidArgument(f"{where}: values[{i}]: expected text, a number, a boolean or null, got an "
                                       f"{_json_kind(value).split()[-1]}")  # fmt: skip
             self._bytes += _size(value)
         if self._bytes > MAX_LITERAL_BYTES:
@@ -187,7 +187,7 @@ def _json_kind(value: Any) -> str:
         case None:
             return "null"
         case bool():
-            return "a truth"
+            return "a boolean"
         case int() | float():
             return "a number"
         case str():

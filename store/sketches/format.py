@@ -9,7 +9,7 @@ from store.errors import InvalidArgument
 
 def invalid_sketch(kind: str, what: str) -> InvalidArgument:
     """The error for bytes that are not a valid sketch."""
-    return InvalidArgument(f"data: no {kind} sketch of Apache DataSketches: {what}")
+    return InvalidArgument(f"data: not a {kind} sketch of Apache DataSketches: {what}")
 
 
 def is_partial(params: str | None) -> bool:

@@ -78,7 +78,7 @@ class StatsStoreContract:
 
     def test_create_refuses_other_content_and_names_the_field(self, store):
         put(store, "stats.columns", columns((1, 10), (2, 20)))
-        with pytest.raises(Conflict, match=r"column_id=2.*row_count is 20, the put says 21") as refusal:
+        with pytest.raises(Conflict, match=r"column_id=2.*row_count is 20, in the put it is 21") as refusal:
             put(store, "stats.columns", columns((1, 10), (2, 21), (3, 30)))
         assert refusal.value.params["field"] == "row_count"
         assert self.stored(store) == [(1, 10), (2, 20)], "nothing of a refused put is stored"
@@ -86,7 +86,7 @@ class StatsStoreContract:
     def test_a_column_that_a_put_leaves_out_is_unknown(self, store):
         put(store, "stats.columns", columns((1, 10)))
         only_nulls = rows("stats.columns", {"column_id": 1, "null_count": 3})
-        with pytest.raises(Conflict, match="row_count is 10, the put says None"):
+        with pytest.raises(Conflict, match="row_count is 10, in the put it is None"):
             put(store, "stats.columns", only_nulls)
         put(store, "stats.columns", only_nulls, "upsert")
         record = store.get(self.known(store), 1, Target.column(1))

@@ -340,7 +340,9 @@ def test_delete_files_are_cast_and_kept():
     assert cast["delete_files"].to_pylist() == [[given], None]
     other = pa.list_(pa.struct([("path", pa.string())]))
     column = pa.array([[{"path": "d"}], None], other)
-    refused("delete_files", "another type", call=lambda: prepare(FILES, files.set_column(at, "delete_files", column)))
+    refused(
+        "delete_files", "has the wrong type", call=lambda: prepare(FILES, files.set_column(at, "delete_files", column))
+    )
 
 
 # Normal form.

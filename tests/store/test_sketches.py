@@ -207,7 +207,7 @@ def test_intersections():
                                   b"\x02\x03\x03\0\0\x1a\x01\x02" + bytes(8)])  # fmt: skip
 def test_other_bytes_are_refused(data):
     for reader in (sketches.read_theta, sketches.read_kll, sketches.read_frequent):
-        with pytest.raises(InvalidArgument, match=r"data: no .* sketch"):
+        with pytest.raises(InvalidArgument, match=r"data: not a .* sketch"):
             reader(data)
 
 

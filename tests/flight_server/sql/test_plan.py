@@ -378,6 +378,6 @@ def test_the_sandbox_holds_by_itself(sandbox, sql):
 def test_memory_is_limited(sandbox):
     sql = "SELECT list(repeat('x', 10_000 + a.i::INT % 9)) FROM t a, t b"
     cursor, table = sandbox.cursor(), {"t": pa.table({"i": range(12_000)})}
-    with pytest.raises(StatflightError, match="MiB of memory"):
+    with pytest.raises(StatflightError, match="MiB of memory for statements"):
         list(sandbox.rows(cursor, sql, [], table, pa.schema([("list", pa.list_(pa.string()))])))
     assert sandbox.cursor().sql("SELECT 1").fetchall() == [(1,)]
