@@ -52,7 +52,7 @@ def read(batches: Iterable[pa.RecordBatch], parsed: Plan) -> tuple[int, tuple[An
     (batch,) = rows
     if batch.num_columns != len(parsed.parameters):
         raise InvalidArgument(
-            f"parameters: a row of {len(parsed.parameters)} values must be sent, not of {batch.num_columns}"
+            f"the statement has {len(parsed.parameters)} parameters, and {batch.num_columns} were sent"
         )
     return size, tuple(_python(column) for column in batch.columns)
 
@@ -75,8 +75,8 @@ def require(parsed: Plan, values: tuple[Any, ...] | None) -> tuple[Any, ...]:
     """
     if parsed.parameters and values is None:
         raise InvalidArgument(
-            f"the values of the statement's parameters (number: {len(parsed.parameters)}) are not bound",
-            code="UNBOUND_PARAMETER", hint="prepare the statement and put a row of values",
+            f"the statement has {len(parsed.parameters)} parameters that are not bound", code="UNBOUND_PARAMETER",
+            hint="prepare it and put their values",
         )  # fmt: skip
     return values or ()
 
