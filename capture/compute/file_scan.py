@@ -74,11 +74,11 @@ def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
         One answer per column and group of the work, and one per member of each group. Errors of the file or a column
         are in the `error` of its answers and are never raised.
     """
-    asked = [*((i, ()) for i in work.column_ids), *((None, group) for group in work.groups)]
+    requested = [*((i, ()) for i in work.column_ids), *((None, group) for group in work.groups)]
     try:
         reader = tasks.open_task(task, work.share)
     except StatflightError as error:
-        return [Answer(number, column_id, group, str(error)) for column_id, group in asked]
+        return [Answer(number, column_id, group, str(error)) for column_id, group in requested]
     try:
         columns = {column.column_id: column for column in task.columns}
         answers = list(_columns(number, task, reader, columns, work))

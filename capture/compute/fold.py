@@ -181,9 +181,9 @@ def known(
     lacks = {i: _roles(wanted, lt) for i, lt in types.items()}
     data = sketches["data"]
     columns = sink.stored("stats.file_columns", table)
-    own = pc.and_(pc.is_in(columns["engine_id"], pa.array(engine_ids)), is_whole_arrow(columns))
-    own = pc.and_(own, pc.and_(pc.is_valid(columns["row_count"]), pc.is_valid(columns["null_count"])))
-    columns = columns.filter(pc.and_(own, pc.is_in(columns["column_id"], ids)))
+    usable = pc.and_(pc.is_in(columns["engine_id"], pa.array(engine_ids)), is_whole_arrow(columns))
+    usable = pc.and_(usable, pc.and_(pc.is_valid(columns["row_count"]), pc.is_valid(columns["null_count"])))
+    columns = columns.filter(pc.and_(usable, pc.is_in(columns["column_id"], ids)))
     rows: dict[_Place, int] = {}
     parts: dict[_Place, tuple[Partial, int]] = {}
     for at, values in enumerate(_lists(columns, _MEASURES)):

@@ -42,10 +42,10 @@ def moments(values: npt.NDArray[np.float64], counts: Longs) -> Moments:
         return _known((mean or 0.0) * largest), None if deviation is None else _finite(deviation * largest)
     weights, count = counts.astype(np.float64), int(counts.sum())
     mean = _dot(values, weights) / count
-    away = values - mean
-    rest = _dot(away, weights) / count  # rounding error of the mean
-    away *= away
-    squares = _dot(away, weights) - count * rest * rest
+    deviations = values - mean
+    rest = _dot(deviations, weights) / count  # rounding error of the mean
+    deviations *= deviations
+    squares = _dot(deviations, weights) - count * rest * rest
     return mean + rest, _deviation(squares, count)
 
 
@@ -70,8 +70,10 @@ def merge(parts: Iterable[tuple[int, float | None, float | None]]) -> Moments:
     largest = max(max(abs(mean or 0.0), deviation or 0.0) for _, mean, deviation in filled)
     if largest > _LARGE:
         small = ((n, own / largest, d and d / largest) for (n, _, d), own in zip(filled, means, strict=True))
-        scaled, away = merge(small)
-        return _finite((scaled or 0.0) * largest), None if away is None else _finite(away * largest)
+        scaled_mean, scaled_stddev = merge(small)
+        return _finite((scaled_mean or 0.0) * largest), None if scaled_stddev is None else _finite(
+            scaled_stddev * largest
+        )
     mean = first + math.fsum(n * (own - first) for (n, _, _), own in zip(filled, means, strict=True)) / count
     squares = math.fsum(
         (n - 1) * (deviation or 0.0) ** 2 + n * (own - mean) ** 2

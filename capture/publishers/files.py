@@ -139,10 +139,10 @@ def sweep(
     if not candidates:
         return []
     keep = referenced()
-    gone = [info.base_name for info in candidates if info.base_name not in keep]
-    for name in gone:
+    orphans = [info.base_name for info in candidates if info.base_name not in keep]
+    for name in orphans:
         delete_file(folder.below(name))
-    return gone
+    return orphans
 
 
 def _age(info: Any, now: float) -> float:

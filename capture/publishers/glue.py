@@ -107,8 +107,8 @@ class GluePublisher(Publisher):
         """Column statistics of the catalog, and those of Spark in the table's parameters."""
         entry = self._entry()
         parameters = entry.get("Parameters") or {}
-        own = self.read()
-        of_catalog = [] if own is None else [replace(own, row_count=count(parameters, ROWS))]
+        stored = self.read()
+        of_catalog = [] if stored is None else [replace(stored, row_count=count(parameters, ROWS))]
         names = {column.name.lower(): column.name for column in self.statistics.columns}
         changed = changed_at(parameters) or entry.get("UpdateTime")
         of_spark = spark_statistics(parameters, f"Spark's ANALYZE of {self._name}", names, changed)

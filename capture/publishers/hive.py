@@ -66,7 +66,7 @@ class HivePublisher(Publisher):
             catName=self.destination.options.get("catalog"),
         )  # fmt: skip
         withdrawn = [name.lower() for name in self.statistics.left_out if name.lower() in self._types]
-        asked = ttypes.TableStatsRequest(dbName=database, tblName=table, colNames=withdrawn, catName=about.catName)
+        request = ttypes.TableStatsRequest(dbName=database, tblName=table, colNames=withdrawn, catName=about.catName)
         with self._opened() as client:
             before = self._write_counts(client)
             try:
@@ -78,7 +78,7 @@ class HivePublisher(Publisher):
                     self._alter(client, before)
                 raise
             # delete statistics of an earlier publication that may no longer be published
-            for item in (client.get_table_statistics_req(asked).tableStats or ()) if withdrawn else ():
+            for item in (client.get_table_statistics_req(request).tableStats or ()) if withdrawn else ():
                 client.delete_table_column_statistics(database, table, item.colName)
         return None
 
@@ -88,11 +88,11 @@ class HivePublisher(Publisher):
         database, table = self._table
         ours = {column.name.lower(): column.name for column in self.statistics.columns}
         names = [name for name in ours if name in self._types]
-        asked = ttypes.TableStatsRequest(
+        request = ttypes.TableStatsRequest(
             dbName=database, tblName=table, colNames=names, catName=self.destination.options.get("catalog")
         )
         with self._opened() as client:
-            stored = client.get_table_statistics_req(asked).tableStats or []
+            stored = client.get_table_statistics_req(request).tableStats or []
         distinct = {}
         for item in stored:
             statistics = next(
@@ -103,14 +103,14 @@ class HivePublisher(Publisher):
 
     def read_all(self) -> Sequence[HomeStatistics]:
         """Column statistics of the metastore, and those of Spark in the table's parameters."""
-        own = self.read()
+        stored = self.read()
         with self._opened() as client:
             parameters: Mapping[str, str] = client.get_table(*self._table).parameters or {}
-            analyzed = {} if own is None else {name: self._analyzed_at(client, name) for name in own.distinct}
+            analyzed = {} if stored is None else {name: self._analyzed_at(client, name) for name in stored.distinct}
         of_metastore = []
-        if own is not None:
+        if stored is not None:
             known = {name: at for name, at in analyzed.items() if at is not None}
-            of_metastore.append(replace(own, row_count=count(parameters, ROWS), analyzed_at=known))
+            of_metastore.append(replace(stored, row_count=count(parameters, ROWS), analyzed_at=known))
         names = {column.name.lower(): column.name for column in self.statistics.columns}
         of_spark = spark_statistics(parameters, f"Spark's ANALYZE of {self._name}", names, changed_at(parameters))
         return of_metastore if of_spark is None else [*of_metastore, of_spark]
@@ -146,10 +146,10 @@ class HivePublisher(Publisher):
         """Replaces the table's entry; newer metastores reject this if the entry changed meanwhile."""
         from pymetastore.hive_metastore import ttypes
 
-        asked = {"DO_NOT_UPDATE_STATS": "true"}
+        request = {"DO_NOT_UPDATE_STATS": "true"}
         if (changed := (table.parameters or {}).get(CHANGED_AT)) is not None:
-            asked |= {"expected_parameter_key": CHANGED_AT, "expected_parameter_value": changed}
-        client.alter_table_with_environment_context(*self._table, table, ttypes.EnvironmentContext(properties=asked))
+            request |= {"expected_parameter_key": CHANGED_AT, "expected_parameter_value": changed}
+        client.alter_table_with_environment_context(*self._table, table, ttypes.EnvironmentContext(properties=request))
 
     def withdraw(self) -> bool:
         stored = self.read()

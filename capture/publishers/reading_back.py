@@ -87,8 +87,8 @@ class _WithCatalogs:
         wanted: Mapping[int, Column],
     ) -> tuple[dict[int, dict[str, Any]], str]:  # fmt: skip
         """Column id → row of COLUMN_SCHEMA from one catalog, and the reason if there are none."""
-        asked = tuple(ColumnStatistics(i, column.name, column.logical_type) for i, column in wanted.items())
-        about = TableStatistics(namespace, name, snapshot.snapshot_id, asked)
+        requested = tuple(ColumnStatistics(i, column.name, column.logical_type) for i, column in wanted.items())
+        about = TableStatistics(namespace, name, snapshot.snapshot_id, requested)
         options = options_of(self._config.options, home, OPTION, READ_OPTION)
         publisher = publisher_class(home)(Destination(self._connector, self._config, options, self._spark), about)
         ids = {column.name: column_id for column_id, column in wanted.items()}

@@ -196,8 +196,8 @@ class ParquetReader(TaskReader):
             return None
         keep = np.ones(self._metadata.num_rows, np.bool_)
         if task.deleted_rows is not None:
-            gone = task.deleted_rows.to_numpy(zero_copy_only=False).astype(np.int64)
-            keep[gone[gone < len(keep)]] = False
+            deleted = task.deleted_rows.to_numpy(zero_copy_only=False).astype(np.int64)
+            keep[deleted[deleted < len(keep)]] = False
         if self._groups is not None:
             sizes = [self._metadata.row_group(i).num_rows for i in range(self._metadata.num_row_groups)]
             starts = np.concatenate([[0], np.cumsum(sizes)])
@@ -210,16 +210,18 @@ class ParquetReader(TaskReader):
         """Mask of rows that equal a row of a delete file in all its columns; null equals null."""
         place = open_place(delete.path, self._task.storage)
         with place.file_system.open_input_file(place.path) as source, pq.ParquetFile(source) as file:
-            gone = file.read([dotted_name(path) for _, path in delete.columns], use_threads=False)
+            deleted = file.read([dotted_name(path) for _, path in delete.columns], use_threads=False)
         data_codes: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        gone_codes: npt.NDArray[np.int64] = np.zeros(len(gone), np.int64)
+        gone_codes: npt.NDArray[np.int64] = np.zeros(len(deleted), np.int64)
         for column, path in delete.columns:
             type = logical_types.to_arrow(logical_types.parse(column.logical_type))
             if column.path is not None and column.path in self._leaves:
                 here = leaf(self._table([column.path]), column.path)
             else:
                 here = materialised(constant(column, rows))
-            both = pa.chunked_array([*_conformed(here, type).chunks, *_conformed(leaf(gone, path), type).chunks], type)
+            both = pa.chunked_array(
+                [*_conformed(here, type).chunks, *_conformed(leaf(deleted, path), type).chunks], type
+            )
             coded = both.combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
             # Combine the codes of earlier columns with those of this one and make them dense again.
             joint = np.concatenate([data_codes, gone_codes]) * (int(coded.max(initial=0)) + 1) + coded

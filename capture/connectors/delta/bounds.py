@@ -104,7 +104,7 @@ def _up(values: pa.Array, kind: LogicalType) -> tuple[pa.Array, pa.Array]:
 
 def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.Array, pa.Array]:
     """Bounds moved outwards by their possible error, and a mask of exact ones."""
-    sure = pa.repeat(True, len(values))
+    all_true = pa.repeat(True, len(values))
     match kind.kind:
         case Kind.STRING:
             whole = pc.and_(pc.less(pc.utf8_length(values), CUT_STRING), pc.less(pc.binary_length(values), CUT_BYTES))
@@ -123,13 +123,13 @@ def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.A
         case Kind.DECIMAL:
             digits = kind.precision or 0
             if digits <= EXACT_DIGITS:
-                return values, sure
+                return values, all_true
             wide = _widened(values, kind, upwards) if digits <= WIDENED_DIGITS else pa.nulls(len(values), values.type)
             return wide, pa.repeat(False, len(values))
         case Kind.FLOAT | Kind.DOUBLE:
-            return _numbers(values), sure
+            return _numbers(values), all_true
         case Kind.INT | Kind.DATE | Kind.BOOLEAN:
-            return values, sure
+            return values, all_true
     return values, pa.repeat(False, len(values))
 
 

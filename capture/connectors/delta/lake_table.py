@@ -159,8 +159,8 @@ class LakeTable:
 
     def listed(self, actions: pa.Table, positions: Sequence[int]) -> list[ListedFile]:
         """Data files at some positions of the output of `get_add_actions`."""
-        some = actions.select(["path", "size_bytes", "modification_time"]).take(pa.array(positions, pa.int64()))
-        columns = (column.to_pylist() for column in some.columns)
+        selected = actions.select(["path", "size_bytes", "modification_time"]).take(pa.array(positions, pa.int64()))
+        columns = (column.to_pylist() for column in selected.columns)
         return [ListedFile(self.file(path), size, time) for path, size, time in zip(*columns, strict=True)]
 
     @contextmanager

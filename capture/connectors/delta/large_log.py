@@ -206,11 +206,11 @@ class LargeLog:
         seen: list[pa.Array] = []
         for source in self._sources:
             read = self._read(source)
-            gone = pa.concat_arrays(seen) if seen else None
+            superseded = pa.concat_arrays(seen) if seen else None
             for number, brief in enumerate(read.briefs):
                 live = None
-                if gone is not None and len(gone):
-                    live = pc.invert(pc.is_in(one_array(brief.files["path"]), gone))
+                if superseded is not None and len(superseded):
+                    live = pc.invert(pc.is_in(one_array(brief.files["path"]), superseded))
                     live = None if pc.all(live).as_py() else live
                 mask = b"" if live is None else np.packbits(live.to_numpy(zero_copy_only=False)).tobytes()
                 key = hashlib.sha256(f"{self._key(source)}\0{number}\0".encode("utf-8", "surrogatepass") + mask)

@@ -84,12 +84,12 @@ def _line_adds(source: LogFile, paths: list[pa.Array]) -> Iterator[pa.StructArra
     for lines in batched(_lines(source), _ROWS):
         adds, named = [], []
         for action in map(json.loads, lines):
-            add, gone = action.get("add"), action.get("remove")
+            add, remove = action.get("add"), action.get("remove")
             if add:
                 partition = list((add.get("partitionValues") or {}).items())
                 adds.append({name: add.get(name) for name in FIELDS} | {"partitionValues": partition})
-            if add or gone:
-                named.append((add or gone)["path"])
+            if add or remove:
+                named.append((add or remove)["path"])
         paths.append(pa.array(named, pa.string()))
         if adds:
             yield pa.array(adds, ADD)

@@ -173,8 +173,8 @@ class SnapshotView:
             self._refuse_negative(counts, part.files)
             unknown += counts.null_count
             rows = self._live_rows(part, counts) if unknown <= MAX_FOOTERS else counts
-            gone = delete_files(part.vectors, self._table.place, self._table.file)
-            version = TableVersion(schema, storage, partitions, part.files, paths, rows, {}, part.vectors, gone)
+            deleted = delete_files(part.vectors, self._table.place, self._table.file)
+            version = TableVersion(schema, storage, partitions, part.files, paths, rows, {}, part.vectors, deleted)
 
             def with_statistics(part: LogSlice = part, version: TableVersion = version) -> TableVersion:
                 with self._table.reading(self._version):
@@ -228,9 +228,9 @@ class SnapshotView:
             rows = self._count_rows(actions, rows.to_pylist())
         if version.deleted:
             counts = rows.to_pylist()
-            for i, gone in version.deleted.items():
+            for i, deleted in version.deleted.items():
                 if (count := counts[i]) is not None:
-                    counts[i] = max(0, count - len(gone))
+                    counts[i] = max(0, count - len(deleted))
             rows = pa.array(counts, pa.int64())
         groups_of: list[list[Any] | None] = [None if i in version.deleted else [] for i in range(len(version))]
         return replace(version, rows=rows, delete_files=pa.array(groups_of, DELETES))
@@ -246,9 +246,9 @@ class SnapshotView:
                     raise ValueError("a deletion vector belongs to no live file")
                 kept = keep.values.to_numpy(zero_copy_only=False).astype(bool)
                 # Rows beyond the end of a vector are live.
-                gone = pa.array(np.flatnonzero(~kept), pa.int64())
-                if len(gone):
-                    version.deleted[number] = gone
+                deleted = pa.array(np.flatnonzero(~kept), pa.int64())
+                if len(deleted):
+                    version.deleted[number] = deleted
 
     def _count_rows(self, actions: pa.Table, counts: list[int | None]) -> pa.Array:
         """Row count of each file from the log, else from its footer."""
@@ -280,12 +280,12 @@ class SnapshotView:
                 outlines = self._footers.outlines(self._table.listed(version.actions, unsure))
                 footers = dict(zip(unsure, outlines, strict=True))
             for i in group:
-                gone = version.deleted.get(i)
+                deleted = version.deleted.get(i)
                 if vectors[i] is not None:
-                    gone = self._deleted(vectors[i])
+                    deleted = self._deleted(vectors[i])
                 mark = hashlib.sha256(f"{paths[i]}\0{sizes[i]}\0{times[i]}\0".encode("utf-8", "surrogatepass"))
-                if gone is not None:
-                    mark.update(gone.to_numpy().tobytes())
+                if deleted is not None:
+                    mark.update(deleted.to_numpy().tobytes())
                 if widths != "[]":  # results from before a type change have another width
                     mark.update(widths.encode())
                 columns = []
@@ -303,7 +303,7 @@ class SnapshotView:
                     columns=tuple(columns),
                     fingerprint=mark.hexdigest(),
                     storage=version.storage,
-                    deleted_rows=gone,
+                    deleted_rows=deleted,
                 )
 
     def _deleted(self, vector: Any) -> pa.Array:

@@ -71,7 +71,7 @@ class ColumnStatistics:
             def cut(values: pa.Array | None, start: int = start) -> pa.Array | None:
                 return None if values is None else values.slice(start, step)
 
-            paths, rows, sound, sure = cut(version.paths), cut(version.rows), cut(tight), cut(pa.array(whole))
+            paths, rows, reliable, from_log = cut(version.paths), cut(version.rows), cut(tight), cut(pa.array(whole))
             # few columns of many files per table, because each call has a fixed cost
             for some in batched(leaves, max(1, ROWS_PER_TABLE // step)):
                 tables = []
@@ -89,13 +89,13 @@ class ColumnStatistics:
                         cut(version.statistic("max", leaf.physical)),
                         rows,
                         cut(version.column("num_records")),
-                        sound,
+                        reliable,
                         exact=not version.may_be_wide,
                         was_float="float" in leaf.widened_from,
                     )
                     table = column_rows(paths, leaf.column, self._ids, rows, **columns)
                     if lacking:
-                        table = table.filter(sure if nulls is None else pc.or_(sure, pc.is_valid(nulls)))
+                        table = table.filter(from_log if nulls is None else pc.or_(from_log, pc.is_valid(nulls)))
                     tables.append(table)
                 yield pa.concat_tables(tables)
 

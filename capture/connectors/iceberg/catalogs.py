@@ -144,8 +144,8 @@ def _checked(options: Mapping[str, str]) -> dict[str, str]:
 
 def _pyiceberg_options(options: Mapping[str, str]) -> dict[str, str]:
     ours = ("type", "name", "path_rewrite", "secret")
-    apart = ("policy", "publish", "auth", "ssl")  # `auth` and `ssl` become objects, see `structured_options`
-    return {n: v for n, v in options.items() if n not in ours and n.partition(".")[0] not in apart}
+    excluded = ("policy", "publish", "auth", "ssl")  # `auth` and `ssl` become objects, see `structured_options`
+    return {n: v for n, v in options.items() if n not in ours and n.partition(".")[0] not in excluded}
 
 
 # Directories.

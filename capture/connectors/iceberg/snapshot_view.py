@@ -230,12 +230,12 @@ class SnapshotView:
         return cached
 
     def _count_live(self, entry: Entry) -> int:
-        gone = self._index.deleted_rows(entry)
-        taken = 0 if gone is None else len(gone)
+        deleted = self._index.deleted_rows(entry)
+        deleted_count = 0 if deleted is None else len(deleted)
         if self._index.equality(entry):
             layout = self._layout(entry)
-            taken += self._counter.count(entry, lambda keys: self._scan_columns(entry, layout, keys), gone)
-        return entry.rows - taken
+            deleted_count += self._counter.count(entry, lambda keys: self._scan_columns(entry, layout, keys), deleted)
+        return entry.rows - deleted_count
 
     # Scan tasks.
 
@@ -248,18 +248,18 @@ class SnapshotView:
         """Yields one scan task per live data file, with the deletes that apply to it."""
         for entry in self._data():
             layout = self._layout(entry)
-            gone = self._index.deleted_rows(entry)
+            deleted = self._index.deleted_rows(entry)
             equality = sorted(self._index.equality(entry), key=lambda delete: delete.location)
             yield ScanTask(
                 "parquet",
                 entry.location,
                 entry.location,
-                entry.rows - (0 if gone is None else len(gone)),
+                entry.rows - (0 if deleted is None else len(deleted)),
                 entry.size,
                 self._scan_columns(entry, layout, self._leaves),
-                _fingerprint(entry, gone, equality),
+                _fingerprint(entry, deleted, equality),
                 self._io.storage(entry.location),
-                gone,
+                deleted,
                 tuple(self._equality_delete(entry, layout, delete) for delete in equality),
             )
 
@@ -314,10 +314,10 @@ class SnapshotView:
         return tuple(columns)
 
 
-def _fingerprint(entry: Entry, gone: pa.Array | None, equality: Sequence[Entry]) -> str:
+def _fingerprint(entry: Entry, deleted: pa.Array | None, equality: Sequence[Entry]) -> str:
     digest = hashlib.sha256(f"{entry.location}\0{entry.size}\0{entry.rows}\0".encode())
-    if gone is not None:
-        digest.update(gone.to_numpy().tobytes())
+    if deleted is not None:
+        digest.update(deleted.to_numpy().tobytes())
     for delete in equality:
         digest.update(f"\0{delete.location}\0{delete.size}".encode())
     return digest.hexdigest()

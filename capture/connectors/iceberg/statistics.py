@@ -197,8 +197,8 @@ def _is_parquet(block: Files) -> pa.Array:
 
 def _footer_statistics(leaf: IcebergLeaf, block: Files, rows: pa.Array, footers: _Footers) -> dict[str, Any]:
     """Statistics of a column from footers, by field id."""
-    sure = [pair if pair is not None and _is_reliable(pair[0], leaf) else None for pair in footers]
-    statistics = footer_facts(sure, lambda footer: _position(footer, leaf.field_id), leaf.logical)
+    reliable = [pair if pair is not None and _is_reliable(pair[0], leaf) else None for pair in footers]
+    statistics = footer_facts(reliable, lambda footer: _position(footer, leaf.field_id), leaf.logical)
     whole = pc.equal(rows, block.rows)
     counts = zip(statistics["null_count"].to_pylist(), block.rows.to_pylist(), rows.to_pylist(), strict=True)
     statistics["null_count"] = pa.array([_live_count(count, total, live) for count, total, live in counts], pa.int64())

@@ -32,11 +32,13 @@ def outermost(values: pa.Array, groups: Sequence[tuple[int, int]], filled: pa.Ar
         values = values.cast(pa.float32())
     bounds = []
     for start, end in groups:
-        some = values.slice(start, end - start).filter(filled.slice(start, end - start))
+        group = values.slice(start, end - start).filter(filled.slice(start, end - start))
         unsure = (
-            not len(some) or some.null_count or (pa.types.is_floating(some.type) and pc.any(pc.is_nan(some)).as_py())
+            not len(group)
+            or group.null_count
+            or (pa.types.is_floating(group.type) and pc.any(pc.is_nan(group)).as_py())
         )
-        bounds.append(pa.scalar(None, values.type) if unsure else pc.min_max(some)["max" if upper else "min"])
+        bounds.append(pa.scalar(None, values.type) if unsure else pc.min_max(group)["max" if upper else "min"])
     return pa.array(bounds, values.type) if bounds else values.slice(0, 0)
 
 

@@ -195,14 +195,14 @@ class Lake:
             return {(DEFAULT_SCHEMA, self.root.stem): self.root}
         tables: dict[TableName, Place] = {}
         pending: list[tuple[Place, tuple[str, ...], Folder]] = [(self.root, (), top)]
-        looked = 0  # directories read so far
+        listed = 0  # directories read so far
         while pending:
             place, parents, folder = pending.pop()
             names = [name for name in sorted(folder.folders) if not name.startswith((".", "_"))]
             inside = [place.below(name) for name in names]
             for name, inner, is_table in zip(names, inside, self._list_directories(inside), strict=True):
-                report(f"{looked} directories, {len(tables)} tables found")
-                looked += 1
+                report(f"{listed} directories, {len(tables)} tables found")
+                listed += 1
                 if is_table is None:
                     continue
                 if self._holds_table(is_table):

@@ -126,25 +126,25 @@ class SparkEngine(CaptureEngine):
                 key = (*request.table.key.values(), *how, expression_id)
                 batches.setdefault(key, []).append(at)
         for done, places in enumerate(batches.values()):
-            asked = [requests[at] for at in places]
+            requested = [requests[at] for at in places]
 
             def progress(share: float, message: str, done: int = done) -> None:
                 sink.progress((done + share) / len(batches), message)
 
             try:
-                capture = self._capture if asked[0].target.kind is not TargetKind.EXPRESSION else self._expression
-                answers = capture(asked, sink, progress)
+                capture = self._capture if requested[0].target.kind is not TargetKind.EXPRESSION else self._expression
+                answers = capture(requested, sink, progress)
             except expressions.NotDeterministic as error:
-                answers = [self._result(request, Outcome.UNCAPTURABLE, str(error)) for request in asked]
+                answers = [self._result(request, Outcome.UNCAPTURABLE, str(error)) for request in requested]
             except Cancelled:
-                answers = [self._result(request, Outcome.DEGRADED, "cancelled") for request in asked]
+                answers = [self._result(request, Outcome.DEGRADED, "cancelled") for request in requested]
             except StatflightError as error:
                 attributes: dict[str, object] = {"retryable": error.retryable}
-                answers = [self._result(request, Outcome.DEGRADED, str(error), attributes) for request in asked]
+                answers = [self._result(request, Outcome.DEGRADED, str(error), attributes) for request in requested]
             except Exception as error:  # the contract: an engine never raises
                 detail = f"capture failed: {type(error).__name__}"
                 attributes = {"retryable": may_pass(error)}
-                answers = [self._result(request, Outcome.DEGRADED, detail, attributes) for request in asked]
+                answers = [self._result(request, Outcome.DEGRADED, detail, attributes) for request in requested]
             results |= zip(places, answers, strict=True)
         return [results[at] for at in range(len(requests))]
 

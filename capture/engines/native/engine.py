@@ -112,8 +112,8 @@ class _Pass:
 
     def _wanted(self) -> frozenset[str] | None:
         """Names of the columns to read: the requested ones, and the selected ones of a table or file; None for all."""
-        asked = {r.target.column_id for r in self.requests if r.target.kind is TargetKind.COLUMN}
-        names = frozenset(c.name for i, c in self.columns.items() if i in asked and c.is_leaf)
+        requested = {r.target.column_id for r in self.requests if r.target.kind is TargetKind.COLUMN}
+        names = frozenset(c.name for i, c in self.columns.items() if i in requested and c.is_leaf)
         for request in self.requests:
             if request.target.kind is not TargetKind.COLUMN:
                 if not request.column_selectors:
@@ -132,9 +132,9 @@ class _Pass:
         results = [_with_remarks(self._answer(request, native, columns), native) for request in self.requests]
         captured = {r.target.column_id for r, a in zip(self.requests, results, strict=True)
                     if r.target.kind is TargetKind.COLUMN and a.outcome is Outcome.CAPTURED}  # fmt: skip
-        sure = captured | self._outdated(native) if self.whole else captured
-        explicit = [row for i, row in columns.items() if i in sure]
-        extra = [row for i, row in columns.items() if i not in sure] if self.whole else []
+        replacing = captured | self._outdated(native) if self.whole else captured
+        explicit = [row for i, row in columns.items() if i in replacing]
+        extra = [row for i, row in columns.items() if i not in replacing] if self.whole else []
         for rows, is_extra in ((explicit, False), (extra, True)):
             if rows:
                 self.sink.put("stats.columns", flight_rows("stats.columns", rows), extra=is_extra)
