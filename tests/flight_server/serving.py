@@ -18,13 +18,14 @@ from flight_server.wire import tickets
 from store import records
 from store.schemas import FLIGHTS
 from store.stats_store import Put, PutMode
+from tests.store.empty_store import empty_store
 
 CATALOG = "lake"
 
 
 @contextmanager
 def app_in(directory: Path, **settings: Any) -> Iterator[App]:
-    app = App(Settings(db=directory / "stats.duckdb", **settings), functions)
+    app = App(Settings(db=empty_store(directory / "stats.duckdb"), **settings), functions)
     try:
         yield app
     finally:

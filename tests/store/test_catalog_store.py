@@ -9,13 +9,14 @@ from store.catalog_store import Catalog, table_uuid
 from store.database import Database
 from store.discovery import Discovery
 from store.errors import InvalidArgument, NotFound
+from tests.store.empty_store import empty_store
 
 A, B = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
 
 
 @pytest.fixture
 def catalog(tmp_path):
-    database = Database(tmp_path / "c.db")
+    database = Database(empty_store(tmp_path / "c.db"))
     yield Catalog(database)
     database.close()
 

@@ -10,12 +10,13 @@ import pytest
 
 from store.database import Connection, Database
 from store.materialized import MaterializedSlices, Value
+from tests.store.empty_store import empty_store
 from tests.store.test_database import held_up
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    database = Database(tmp_path / "d.db")
+    database = Database(empty_store(tmp_path / "d.db"))
     yield database
     database.close()
 

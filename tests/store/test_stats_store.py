@@ -19,6 +19,7 @@ from store.schemas import THETA
 from store.stats_store import Counts, DuckDBStatsStore, Put, PutMode
 from store.targets import Target, TargetKind
 from tests.store.contract import NAME, StatsStoreContract, columns, put, rows
+from tests.store.empty_store import empty_store
 from tests.store.reference_store import MemoryStatsStore
 
 
@@ -29,7 +30,7 @@ def open_store(path: Any) -> DuckDBStatsStore:
 
 @pytest.fixture
 def duck(tmp_path):
-    store = open_store(tmp_path / "s.db")
+    store = open_store(empty_store(tmp_path / "s.db"))
     yield store
     store.database.close()
 

@@ -13,13 +13,14 @@ from flight_server.control.publishing import INTERVAL_SECONDS, SETTLE_SECONDS, P
 from store.catalog_store import Catalog, TableEntry
 from store.database import Database
 from store.errors import InvalidArgument, StatflightError, UpstreamError
+from tests.store.empty_store import empty_store
 
 
 class House:
     """A server's parts as far as publishing needs them: a worker that answers at once, a clock that is set."""
 
     def __init__(self, directory: Path, homes: str = "trino"):
-        self.database = Database(directory / "stats.duckdb")
+        self.database = Database(empty_store(directory / "stats.duckdb"))
         self.catalog = Catalog(self.database)
         self.now = 1000.0
         self.asked: list[dict[str, Any]] = []

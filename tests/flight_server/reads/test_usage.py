@@ -17,13 +17,14 @@ from store import records
 from store.discovery import Discovery
 from store.schemas import FLIGHTS
 from store.stats_store import Put
+from tests.store.empty_store import empty_store
 
 COLUMNS = [["a", "INT", True, None], ["b", "INT", True, None]]
 
 
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[App]:
-    app = App(Settings(db=tmp_path / "s.duckdb"))
+    app = App(Settings(db=empty_store(tmp_path / "s.duckdb")))
     app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
     yield app
     app.close()
