@@ -7,67 +7,17 @@ from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from capture.connectors import open_connector
-from capture.connectors.delta.connector import DeltaConnector
 from capture.connectors.delta.lake_table import LakeTable
 from capture.connectors.delta.log import parse_schema
-from capture.connectors.spi import Connector, ConnectorConfig
+from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.places import Unreadable
 from store.errors import NotFound, UpstreamError
 from tests.capture.connectors.contract import ConnectorContract, Truth
+from tests.capture.connectors.delta.lakes import LAKES, captured, connector, ids_of, needs_lakes, scanned
 
 deltalake = pytest.importorskip("deltalake")
-LAKES = Path(__file__).resolve().parents[5] / "shared/lakes/delta"
-needs_lakes = pytest.mark.skipif(not LAKES.exists(), reason="the shared lakes are elsewhere")
-
-
-def connector(uri, **options) -> DeltaConnector:
-    found = open_connector(ConnectorConfig("c", "delta", str(uri), options))
-    assert isinstance(found, DeltaConnector)
-    return found
-
-
-def ids_of(found: Connector, name: str) -> dict[str, int]:
-    columns = found.describe("default", name).schema.columns
-    return {column.name: column.field_id or i for i, column in enumerate(columns, 1)}
-
-
-def captured(found: Connector, name: str, version: int | None = None):
-    """(native statistics, column → rows of its files)"""
-    if version is None:
-        version = found.enumerate_snapshots("default", name).current_snapshot_id
-    stats = found.capture_snapshot_target_stats("default", name, version, ids_of(found, name))
-    rows: dict[str, list[dict]] = {}
-    for table in stats.file_columns():
-        for row in table.to_pylist():
-            rows.setdefault(row["column_name"], []).append(row)
-    return stats, rows
-
-
-def scanned(found: Connector, name: str, version: int) -> dict[str, list]:
-    """The live values of each column, read as an executor would."""
-    values: dict[str, list] = {}
-    for task in found.plan_files("default", name, version, ids_of(found, name)):
-        file = pq.ParquetFile(task.location)
-        gone = set(task.deleted_rows.to_pylist()) if task.deleted_rows is not None else set()
-        live = [i for i in range(file.metadata.num_rows) if i not in gone]
-        assert len(live) == task.row_count
-        for column in task.columns:
-            if column.path is None:
-                found_values = column.constant.to_pylist() * len(live)
-            else:
-                held = file.read([column.path]).to_pylist()
-                found_values = []
-                for i in live:
-                    value = held[i]
-                    for part in column.path.split("."):
-                        value = None if value is None else value[part]
-                    found_values.append(value)
-            values.setdefault(column.name, []).extend(found_values)
-    return values
 
 
 class TestContract(ConnectorContract):
@@ -317,30 +267,6 @@ def test_constraints(tmp_path):
 
 
 @needs_lakes
-def test_deletion_vectors():
-    found = connector(LAKES)
-    stats, rows = captured(found, "table-with-dv-small")
-    assert (stats.row_count, stats.row_deletes, stats.data_file_count) == (8, True, 1)
-    (row,) = rows["value"]
-    assert (row["row_count"], row["null_count"], row["min"], row["max"]) == (8, 0, "0", "9")
-    assert row["min_is_exact"] is row["max_is_exact"] is False
-    assert scanned(found, "table-with-dv-small", 1) == {"value": list(range(1, 9))}
-    before, rows = captured(found, "table-with-dv-small", 0)
-    assert (before.row_count, before.row_deletes, rows["value"][0]["max_is_exact"]) == (10, False, True)
-    short, _ = captured(found, "with-short-dv")
-    assert (short.row_count, sorted(scanned(found, "with-short-dv", 0)["id"])) == (7, list(range(3, 10)))
-
-
-@needs_lakes
-def test_a_deletion_vector_changes_the_fingerprint():
-    found = connector(LAKES)
-    plans = [found.plan_files("default", "table-with-dv-small", v, {"value": 1}) for v in (0, 1)]
-    before, after = map(next, plans)
-    assert before.file_path == after.file_path
-    assert before.fingerprint != after.fingerprint
-
-
-@needs_lakes
 def test_column_mapping():
     found = connector(LAKES)
     table = found.describe("default", "table_with_column_mapping")
@@ -452,155 +378,6 @@ def test_paths_of_a_moved_table_are_rewritten(tmp_path):
     lost = connector(tmp_path / "lake")
     with pytest.raises(UpstreamError, match="is gone"):
         list(lost.plan_files("default", "clone", 0, {"a": 1}))
-
-
-# Large logs.
-
-
-@pytest.fixture
-def in_slices(monkeypatch):
-    """Turns reading in slices on, of four files each; the list it gives has a line for each source read."""
-    from capture.connectors.delta import large_log, log_files
-    from capture.connectors.storage import immutable_cache
-
-    read = []
-    real = large_log.adds_of
-
-    def slices(source, paths, **named):
-        read.append(source.place.stem)
-        return real(source, paths, **named)
-
-    def turn_on():
-        immutable_cache.FILES.clear()
-        monkeypatch.setattr(large_log, "adds_of", slices)
-        monkeypatch.setattr(large_log, "LARGE", 0)
-        monkeypatch.setattr(log_files, "SLICE", 4)
-        monkeypatch.setattr(log_files, "_ROWS", 4)
-        return read
-
-    return turn_on
-
-
-def told(path, name: str, version: int):
-    """All that is told of one version: counts, files, columns, tasks."""
-    found = connector(path)
-    ids = ids_of(found, name)
-    native = found.capture_snapshot_target_stats("default", name, version, ids)
-    rows = [row for part in native.file_columns() for row in part.to_pylist()]
-    tasks = found.plan_files("default", name, version, ids)
-    facts = (native.row_count, native.data_file_count, native.total_size_bytes, native.row_deletes)
-    return facts, in_order(native.files.to_pylist()), in_order(rows), in_order(map(_facts, tasks)), native.parts
-
-
-def _facts(task):
-    gone = None if task.deleted_rows is None else task.deleted_rows.to_pylist()
-    columns = [(c.column_id, c.path, c.constant and c.constant.to_pylist()) for c in task.columns]
-    return {"file_path": task.file_path, "rows": task.row_count, "fingerprint": task.fingerprint, "gone": gone,
-            "columns": columns, "size": task.size_bytes}  # fmt: skip
-
-
-def in_order(rows):
-    return sorted(rows, key=lambda row: (row["file_path"], row.get("column_name", "")))
-
-
-@needs_lakes
-@pytest.mark.parametrize("name", sorted(p.name for p in LAKES.glob("*") if (p / "_delta_log").is_dir()))
-def test_real_logs_in_slices_say_the_same(name, in_slices):
-    listing = connector(LAKES).enumerate_snapshots("default", name)
-    versions = sorted(listing.live_snapshot_ids)[-3:]
-    gone = name == "COVID-19_NYT" or "type-widening" in name  # tables without some of their files
-    whole = [told(LAKES, name, version)[:3] if gone else told(LAKES, name, version)[:4] for version in versions]
-    in_slices()
-    sliced = [told(LAKES, name, version) for version in versions]
-    assert [facts[: 3 if gone else 4] for facts in sliced] == whole
-    # struct statistics alone are left to deltalake, as is a table without files
-    assert sliced[-1][4] or name in ("delta-1.2.1-only-struct-stats", "delta-0.8-empty")
-
-
-@pytest.fixture
-def log(tmp_path):
-    """Twelve files of a checkpoint, one of them deleted since, and one more."""
-    path = tmp_path / "t"
-    for i in range(12):
-        rows = pa.table({"id": [i, i + 1], "part": [f"p {i % 2}"] * 2, "s": ["x" * 40, None]})
-        deltalake.write_deltalake(path, rows, mode="append", partition_by=["part"])
-    deltalake.DeltaTable(path).create_checkpoint()
-    deltalake.DeltaTable(path).delete("id = 3")
-    deltalake.write_deltalake(path, pa.table({"id": [99], "part": ["p9"], "s": ["z"]}), mode="append")
-    return path
-
-
-def test_a_log_in_slices_says_the_same(log, in_slices):
-    whole = told(log, "t", 13)
-    assert whole[0][0] == 23 and not whole[4]
-    read = in_slices()
-    sliced = told(log, "t", 13)
-    assert sliced[:4] == whole[:4]
-    assert read[0] == f"{13:020}.json" and len(sliced[4]) >= 4  # two commits, slices of a checkpoint
-
-
-def test_a_new_version_reads_its_commit_alone(log, in_slices):
-    read = in_slices()
-    before = told(log, "t", 13)
-    deltalake.write_deltalake(log, pa.table({"id": [100], "part": ["p9"], "s": ["z"]}), mode="append")
-    deltalake.DeltaTable(log).create_checkpoint()  # not needed here
-    read.clear()
-    found = connector(log)
-    after = found.capture_snapshot_target_stats("default", "t", 14, ids_of(found, "t"))
-    assert read == [f"{14:020}.json"]
-    assert after.row_count == before[0][0] + 1
-    assert {part.key for part in before[4]} < {part.key for part in after.parts}
-    again = found.capture_snapshot_target_stats("default", "t", 14, ids_of(found, "t"))
-    assert [part.key for part in again.parts] == [part.key for part in after.parts]
-    assert read == [f"{14:020}.json"]
-
-
-def test_a_slice_that_lost_a_file_is_another_part(log, in_slices):
-    in_slices()
-    before = told(log, "t", 13)[4]
-    deltalake.DeltaTable(log).delete("id = 99")
-    after = told(log, "t", 14)[4]
-    assert len({part.key for part in before} - {part.key for part in after}) == 1
-    assert sum(part.files.num_rows for part in after) == sum(part.files.num_rows for part in before) - 1
-
-
-def test_a_vector_is_read_as_delta_describes_it():
-    from capture.connectors.delta.deletion_vectors import identity, relative_path, z85
-
-    # the example of the Delta protocol
-    assert z85("^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L")[:4] == (1681511377).to_bytes(4, "little")
-    assert relative_path("ab^-aqEH.-t@S}K{vb[*k^") == "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
-    vector = {"storageType": "u", "pathOrInlineDv": "x", "offset": 4}
-    assert identity(vector) != identity(vector | {"offset": 8}) != identity(None) == ""
-    assert z85("0rr91##093") == b"\x01\0\0\0\x03\0"
-    for wrong in ("abcd", "~~~~~", "#####", "##0930rr91"):
-        with pytest.raises(ValueError, match="not valid Z85"):
-            z85(wrong)
-
-
-@needs_lakes
-def test_the_vector_of_a_file_is_listed():
-    files = captured(connector(LAKES / "table-with-dv-small"), "table-with-dv-small", 1)[0].files.to_pylist()
-    (vector,) = files[0]["delete_files"]
-    assert Path(vector["file_path"]).is_file()
-    assert (vector["file_content"], vector["content_offset"], vector["content_size"]) == ("DELETION_VECTOR", 1, 36)
-    before = captured(connector(LAKES / "table-with-dv-small"), "table-with-dv-small", 0)[0].files
-    assert before["delete_files"].to_pylist() == [[]]
-    plain = captured(connector(LAKES / "simple_table"), "simple_table")[0].files
-    assert set(map(len, plain["delete_files"].to_pylist())) == {0}
-
-
-def test_an_inline_vector_has_no_file():
-    from capture.connectors.delta.deletion_vectors import delete_files
-    from capture.connectors.delta.log_files import VECTOR
-    from capture.connectors.storage.places import open_place
-
-    place = open_place("/t", {})
-    told = {"storageType": "i", "pathOrInlineDv": "0rr91", "offset": None, "sizeInBytes": 4, "cardinality": 1}
-    there = told | {"storageType": "p", "pathOrInlineDv": "/dv.bin", "offset": 7}
-    found = delete_files(pa.array([told, None, there], VECTOR), place, lambda path: open_place(path, {}))
-    assert [[tuple(row.values()) for row in rows] for rows in found.to_pylist()] == [
-        [(None, "DELETION_VECTOR", None, 4)], [], [("/dv.bin", "DELETION_VECTOR", 7, 4)]]  # fmt: skip
 
 
 def test_statistics_and_tasks_of_a_version_open_the_table_once(tmp_path, monkeypatch):
