@@ -225,8 +225,8 @@ class Catalog(Publications, SnapshotRegistry):
             NotFound: The connector does not exist (UNKNOWN_CONNECTOR).
         """
         connectors = self._connectors
-        if (found := connectors.get(catalog)) is not None:
-            return found
+        if (connector := connectors.get(catalog)) is not None:
+            return connector
         rows = self.database.rows(
             "SELECT catalog, format, uri, options, state FROM connectors WHERE catalog = ?", catalog
         )
@@ -234,10 +234,10 @@ class Catalog(Publications, SnapshotRegistry):
             catalogs = [row[0] for row in self.database.rows("SELECT catalog FROM connectors")]
             hint = nearest(catalog, catalogs) or "register it first"
             raise NotFound(f'no connector "{catalog}"', code="UNKNOWN_CONNECTOR", hint=hint)
-        row = rows[0]
-        found = {"catalog": row[0], "format": row[1], "uri": row[2], "options": json.loads(row[3]), "state": row[4]}
-        connectors[catalog] = found
-        return found
+        catalog, format, uri, options, state = rows[0]
+        connector = {"catalog": catalog, "format": format, "uri": uri, "options": json.loads(options), "state": state}
+        connectors[catalog] = connector
+        return connector
 
     # Writing: all of these run inside the writer's transaction.
 

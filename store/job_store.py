@@ -390,19 +390,19 @@ class JobStore:
         return dict(self.database.rows("SELECT state, count(*) FROM jobs GROUP BY state"))
 
     def record_decisions(
-        self, connection: Connection, made: Sequence[tuple[TableEntry, str, Sequence[Mapping[str, Any]]]]
+        self, connection: Connection, decided: Sequence[tuple[TableEntry, str, Sequence[Mapping[str, Any]]]]
     ) -> None:
         """Stores decisions of the registry.
 
         Args:
             connection: The writer's.
-            made: Table, correlation id of the call that caused them, and decisions.
+            decided: Table, correlation id of the call that caused them, and decisions.
         """
         now = self.now()
         rows = [
             [now, correlation_id, table.table_key, *table.name, d["snapshot_id"], d["target_kind"], d["storage_id"],
              d["outcome"], d["engine_id"] or None, d["detail"] or None, d["elapsed_ms"]]
-            for table, correlation_id, decisions in made for d in decisions
+            for table, correlation_id, decisions in decided for d in decisions
         ]  # fmt: skip
         insert_rows(connection, "capture_decisions", rows)
 

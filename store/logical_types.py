@@ -177,13 +177,13 @@ def _decimal(arguments: str | None, text: str) -> LogicalType:
 
 
 def _interval(folded: str, text: str) -> LogicalType:
-    found = _INTERVAL.fullmatch(folded)
-    if found is None:
+    match = _INTERVAL.fullmatch(folded)
+    if match is None:
         raise _refused(text, "is not an interval", "INTERVAL, INTERVAL YEAR TO MONTH or INTERVAL DAY TO SECOND(p)")
-    fields, digits = found["fields"], found["precision"]
+    fields, digits = match["fields"], match["precision"]
     if digits is None:
         return LogicalType(Kind.INTERVAL, qualifier=fields or "")
-    if fields and not found["seconds"]:
+    if fields and not match["seconds"]:
         raise _refused(text, "has a precision but no seconds", f"INTERVAL {fields}")
     return LogicalType(Kind.INTERVAL, _fraction(digits, text, "INTERVAL"), qualifier=fields or "DAY TO SECOND")
 

@@ -43,7 +43,7 @@ class Publications:
         )
 
     def drop_publication(self, connection: Connection, table: TableEntry, home: str) -> None:
-        """Forgets a table's publication in a home, if there is one."""
+        """Deletes a table's publication in a home, if there is one."""
         connection.execute("DELETE FROM publications WHERE table_key = ? AND home = ?", [table.table_key, home])
 
     def publications(self, table: TableEntry) -> list[dict[str, Any]]:

@@ -83,28 +83,28 @@ def _make(statement: Query) -> Plan:
     for node, _ in language.nodes(statement):
         nodes.setdefault(type(node), []).append(node)
     common = conditions.uses_of(nodes.get(exp.CTE, []), nodes.get(exp.Table, []))
-    found = [(node, table) for node in nodes.get(exp.Table, []) if (table := flights.find(node, common)) is not None]
-    if len(found) > language.MAX_TABLES:
+    reads = [(node, table) for node in nodes.get(exp.Table, []) if (table := flights.find(node, common)) is not None]
+    if len(reads) > language.MAX_TABLES:
         raise language.refusal(f"the statement reads more than {language.MAX_TABLES} tables")
     wanted = {node.name.lower() for node in nodes.get(exp.Identifier, [])}
     star = any(not isinstance(node.parent, exp.Count) for node in nodes.get(exp.Star, []))
     sources: list[Source] = []
     exact = True
-    for number, (node, table) in enumerate(found, 1):
+    for number, (node, table) in enumerate(reads, 1):
         columns = tuple(n for n in table.flight.schema.names if star or n in wanted) or (_narrowest(table.flight),)
         tree, whole = conditions.of_flight(node, table, common)
         exact = exact and whole
         sources.append(Source(table, f"{table.schema}.{table.name} {number}", columns, tree))
-    parameters = parameter_types.find(nodes.get(exp.Placeholder, []), [table for _, table in found])
-    direct = _direct(statement, sources[0], found[0][0]) if len(found) == 1 and exact else None
+    parameters = parameter_types.find(nodes.get(exp.Placeholder, []), [table for _, table in reads])
+    direct = _direct(statement, sources[0], reads[0][0]) if len(reads) == 1 and exact else None
     if direct is not None:
         (source,) = sources
         alone = Source(source.table, source.label, direct[0], source.node)
         return Plan((alone,), tuple(parameters), "", "", False, direct[1])
     identifiers = nodes.get(exp.Identifier, [])
     sources = [replace(source, keys=group_keys.separate(node, table, identifiers))
-               for source, (node, table) in zip(sources, found, strict=True)]  # fmt: skip
-    now = _rewrite(statement, [(node, source.label) for (node, _), source in zip(found, sources, strict=True)],
+               for source, (node, table) in zip(sources, reads, strict=True)]  # fmt: skip
+    now = _rewrite(statement, [(node, source.label) for (node, _), source in zip(reads, sources, strict=True)],
                    len(parameters) + 1)  # fmt: skip
     typed = statement.copy() if parameters or now else None  # copied first, because generating SQL changes some trees
     text = language.write(statement)
