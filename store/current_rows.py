@@ -158,24 +158,27 @@ def _relabel(connection: Connection, flight: str, unlabelled: Mapping[int, tuple
     if flight in PARTED:
         table, use, kind = parts(flight)[0], f", usable_for = '{PLANNING}'", ""
     ids, hashes = zip(*unlabelled.values(), strict=True)
-    moved = {"key": pa.array(unlabelled, pa.int64()), "id": pa.array(ids, pa.int64()),
-             "hash": pa.array(hashes, pa.string())}  # fmt: skip
-    source, snapshot_id, hash_, given = f"{{moved}} m WHERE m.key = {table}.table_key AND", "m.id", "m.hash", {}
-    is_one = len(set(unlabelled.values())) == 1
-    if is_one:  # the same for all tables, as for a single one: no join
-        snapshot_id, hash_, given = str(ids[0]), "$hash::VARCHAR", {"hash": hashes[0]}
-    scope = among(f"{table}.table_key", list(unlabelled))
+    scope, snapshot_id, hash_ = among(f"{table}.table_key", list(unlabelled)), str(ids[0]), "$hash::VARCHAR"
+    values: dict[str, str | None] = {"hash": hashes[0]}
+    tables: dict[str, pa.Table] = {}
+    join = ""
+    if len(unlabelled) > 1:
+        values, snapshot_id, hash_, join = {}, "m.id", "m.hash", "{moved} m"
+        scope += f" AND m.key = {table}.table_key"
+        tables["moved"] = pa.table({
+            "key": pa.array(unlabelled, pa.int64()), "id": pa.array(ids, pa.int64()),
+            "hash": pa.array(hashes, pa.string()),
+        })  # fmt: skip
     label = f"CASE WHEN {hash_} IS NULL THEN '{STALE}' ELSE '{INHERITED}' END"
     ((count,),) = execute(
-        connection, f"UPDATE {table} SET freshness = {label}{use}"
-        f"{' WHERE' if is_one else f' FROM {source}'} {scope} AND {table}.freshness = '{EXACT}'"
-        f" AND {table}.snapshot_id <> {snapshot_id}{kind}", given, moved=pa.table(moved),
+        connection, f"UPDATE {table} SET freshness = {label}{use}{join and f' FROM {join}'} WHERE {scope}"
+        f" AND {table}.freshness = '{EXACT}' AND {table}.snapshot_id <> {snapshot_id}{kind}", values, **tables,
     )  # fmt: skip
     if not count or flight not in PARTED or "schema_hash" not in stored_columns(flight):
         return set()
     other = execute(
-        connection, f"SELECT DISTINCT {table}.table_key FROM {table}{' WHERE' if is_one else f', {source}'} {scope}"
-        f" AND {table}.freshness = '{INHERITED}' AND {table}.schema_hash <> {hash_}", given, moved=pa.table(moved),
+        connection, f"SELECT DISTINCT {table}.table_key FROM {table}{join and f', {join}'} WHERE {scope}"
+        f" AND {table}.freshness = '{INHERITED}' AND {table}.schema_hash <> {hash_}", values, **tables,
     )  # fmt: skip
     return {key for (key,) in other}
 

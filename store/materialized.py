@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from store.arrow_sql import execute
+from store.arrow_sql import among, execute
 from store.database import Connection, Database
 
 MOST_BYTES: Final = 1 << 20  # largest value worth storing: reading a larger one is not faster than reading its rows
@@ -88,7 +88,7 @@ class MaterializedSlices:
             self._changed |= {value.table_key for value in values} - keys
         for flight in {value.flight for value in fresh}:
             old = [value.table_key for value in fresh if value.flight == flight and value.table_key in self._keys]
-            self._delete(connection, old, "AND flight = ?", flight)
+            self._delete(connection, old, " AND flight = $flight", {"flight": flight})
         self._keys |= keys  # before the values are visible, and for `_forget`
         rows = pa.table({
             "flight": pa.array([value.flight for value in fresh], pa.string()),
@@ -103,10 +103,12 @@ class MaterializedSlices:
         with self._lock:
             self._changed |= touched
 
-    def _delete(self, connection: Connection, keys: Sequence[int], more: str = "", *parameters: str) -> None:
+    def _delete(
+        self, connection: Connection, keys: Sequence[int], more: str = "", given: Mapping[str, str] | None = None
+    ) -> None:  # fmt: skip
         if keys:
-            condition = f"table_key IN (SELECT unnest(?::BIGINT[])) {more}"
-            connection.execute(f"DELETE FROM packed WHERE {condition}", [keys, *parameters])
+            execute(connection, f"DELETE FROM packed WHERE {among('table_key', keys)}{more}", given,
+                    moved=pa.table({"key": pa.array(keys, pa.int64())}))  # fmt: skip
 
     @contextmanager
     def _prepared(self) -> Iterator[Connection]:

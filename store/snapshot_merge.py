@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,7 +14,7 @@ from store.current_rows import CurrentRows
 from store.file_spans import STORAGE_ID
 from store.freshness import EXACT, USABLE_COLUMNS, usable_for_arrow
 from store.layout import BY_SNAPSHOT, LABELS, PARTED, Connection, parts, row_columns, stored_columns
-from store.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, codes
+from store.puts import FLIGHT_OF, IDENTITY, Counts, PutMode
 from store.staged import NONE, NameOf, Staged
 
 _NOTHING = pa.table({"row_no": NONE, "rid": NONE, "same": pa.chunked_array([], pa.bool_()), "part": NONE})
@@ -126,22 +127,22 @@ class SnapshotMerge:
 
     def _insert(self, connection: Connection, fresh: pa.Table, generation: int, *, in_place: bool) -> None:
         """Stores rows; `in_place` if each replaces a current row that was deleted."""
-        staged, key = self.staged, {"table_key": "s.table_key", "snapshot_id": "s.snapshot_id"}
         if not fresh.num_rows:
             return
         if not self.is_parted:
-            staged.insert(connection, self.tables[0], fresh, generation, key)
+            self.staged.insert(connection, self.tables[0], fresh, generation)
             return
         current, history = self.tables
         is_current = self._is_current(fresh)
-        now, then = fresh.filter(is_current), fresh.filter(pc.invert(is_current))
+        now, then = fresh, fresh.slice(0, 0)
+        if not is_current.all():
+            now, then = (fresh.filter(pa.array(mask)) for mask in (is_current, ~is_current))
         if now.num_rows:
             if not in_place and self._has_tables:
                 self._retire(connection, now)
-            labels = dict(zip(LABELS, (f"'{EXACT}'", "s.usable_for"), strict=True))
-            staged.insert(connection, current, self._with_use(now), generation, key | labels)
+            self.staged.insert(connection, current, self._with_use(now), generation, {LABELS[0]: f"'{EXACT}'"})
         if then.num_rows:
-            staged.insert(connection, history, then, generation, key)
+            self.staged.insert(connection, history, then, generation)
             self._register_older(connection, then)
 
     def _with_use(self, now: pa.Table) -> pa.Table:
@@ -153,12 +154,14 @@ class SnapshotMerge:
         label = pa.chunked_array([pa.repeat(EXACT, now.num_rows)])
         return now.append_column(LABELS[1], usable_for_arrow(label, complete))
 
-    def _is_current(self, rows: pa.Table) -> pa.Array:
+    def _is_current(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
         """A mask of the rows of their table's current snapshot."""
-        numbers = codes(rows, ["table_key", "snapshot_id"])
-        _, first, places = np.unique(numbers, return_index=True, return_inverse=True)
-        pairs = rows.select(["table_key", "snapshot_id"]).take(pa.array(first)).to_pylist()
-        return pa.array(np.array([self.current.get(p["table_key"]) == p["snapshot_id"] for p in pairs])[places])
+        keys, places = np.unique(rows["table_key"].to_numpy(), return_inverse=True)
+        current = [self.current.get(key) for key in keys.tolist()]
+        known = np.array([snapshot_id is not None for snapshot_id in current])
+        ids = np.array([snapshot_id or 0 for snapshot_id in current], np.int64)
+        mask: npt.NDArray[np.bool_] = known[places] & (ids[places] == rows["snapshot_id"].to_numpy())
+        return mask
 
     def _target_columns(self) -> list[str]:
         return ["table_key", *IDENTITY[self.flight]]
@@ -166,12 +169,11 @@ class SnapshotMerge:
     def _retire(self, connection: Connection, now: pa.Table) -> None:
         """Moves the current rows of the targets of `now` to history."""
         current = self.tables[0]
-        columns = ", ".join(row_columns(self.flight))
         scope = within("table_key", now["table_key"])
         identity = self._target_columns()[1:]
         if now.num_rows <= _FEW_ROWS and len(now["table_key"].unique()) == 1 and identity in ([], ["column_id"]):
             among = " AND ".join([scope, *(f"{name} IN {tuple_of(now[name])}" for name in identity)])
-            self._move(connection, columns, among)
+            self._move(connection, among)
             return
         keys = " AND ".join(f's."{name}" = c."{name}"' for name in self._target_columns())
         doomed = query(
@@ -179,12 +181,12 @@ class SnapshotMerge:
             f" SEMI JOIN {{staged}} s ON {keys}", staged=now.select(self._target_columns()),
         )  # fmt: skip
         if doomed.num_rows:
-            self._move(connection, columns, f"{scope} AND {rowid_in(doomed['rid'], current)}", doomed=doomed)
+            self._move(connection, f"{scope} AND {rowid_in(doomed['rid'], current)}", doomed=doomed)
 
-    def _move(self, connection: Connection, columns: str, among: str, **tables: pa.Table) -> None:
+    def _move(self, connection: Connection, among: str, **tables: pa.Table) -> None:
         current, history = self.tables
-        execute(connection, f"INSERT INTO {history} ({columns}) SELECT {columns} FROM {current} WHERE {among}",
-                **tables)  # fmt: skip
+        execute(connection, f"INSERT INTO {history} BY NAME SELECT * EXCLUDE ({', '.join(LABELS)}) FROM {current}"
+                f" WHERE {among}", **tables)  # fmt: skip
         execute(connection, f"DELETE FROM {current} WHERE {among}", **tables)
 
     def _register_older(self, connection: Connection, then: pa.Table) -> None:

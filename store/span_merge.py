@@ -213,15 +213,12 @@ class SpanMerge:
             )  # fmt: skip
 
     def _insert(self, connection: Connection, fresh: pa.Table, generation: int) -> None:
-        join = ""
+        spans, join = {"from_pos": "w.pos", "to_pos": "w.upto"}, " JOIN {listings} w ON w.table_key = s.table_key"
         if self.listings.num_rows == 1:  # no join for the many rows of one table
-            one = self.listings.to_pylist()[0]
-            leading = [str(one[name]) for name in ("table_key", "pos", "upto")]
-        else:
-            leading = ["s.table_key", "w.pos", "w.upto"]
-            join = " JOIN {listings} w ON w.table_key = s.table_key"
-        spans = dict(zip(("table_key", "from_pos", "to_pos"), leading, strict=True))
-        self.staged.insert(connection, self.physical, fresh, generation, spans, join, listings=self.listings)
+            spans = {"from_pos": str(self.listings["pos"][0]), "to_pos": str(self.listings["upto"][0])}
+            join = ""
+        rows = fresh.drop_columns(["snapshot_id"])
+        self.staged.insert(connection, self.physical, rows, generation, spans, join, listings=self.listings)
 
     def _drop_orphaned_sketches(self, connection: Connection) -> None:
         """Removes the sketches of files that are not in the put from the snapshots' listings of sketches."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -139,24 +140,24 @@ class Staged:
         return self.rows.filter(pa.array(keep))
 
     def insert(
-        self, connection: Connection, table: str, rows: pa.Table, generation: int, more: Mapping[str, str],
-        join: str = "", **tables: pa.Table,
+        self, connection: Connection, table: str, rows: pa.Table, generation: int,
+        more: Mapping[str, str] = MappingProxyType({}), join: str = "", **tables: pa.Table,
     ) -> None:  # fmt: skip
         """Appends rows.
 
         Args:
             connection: The writer's.
             table: The physical table.
-            rows: Some of the staged rows, possibly with more columns.
+            rows: Some of the staged rows, with columns of the physical table alone.
             generation: Generation of the put.
-            more: Further columns → their SQL, in which `s` is the row.
+            more: Further columns → their SQL.
             join: SQL of a join with the staged rows `s`.
             tables: Arrow tables that the join reads.
         """
-        names = ", ".join([*more, *(f'"{name}"' for name in self.given), "generation", "created_at"])
-        values = ", ".join([*more.values(), *(f's."{name}"' for name in self.given), str(generation), "now()"])
+        added = {**more, "generation": str(generation), "created_at": "now()"}
+        values = ", ".join(["s.*", *(f"{sql} AS {name}" for name, sql in added.items())])
         for piece in _pieces(rows):
-            execute(connection, f"INSERT INTO {table} ({names}) SELECT {values} FROM {{staged}} s{join}",
+            execute(connection, f"INSERT INTO {table} BY NAME SELECT {values} FROM {{staged}} s{join}",
                     staged=piece, **tables)  # fmt: skip
 
 
