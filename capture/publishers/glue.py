@@ -29,7 +29,7 @@ from capture.publishers.hive_types import (
     unscaled,
     with_counts,
 )  # fmt: skip
-from capture.publishers.spi import Draft, HomeStatistics, LostRace, Publisher, moved_on
+from capture.publishers.spi import Draft, HomeStatistics, LostRace, Publisher
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 
 UPDATED_AT_ONCE: Final = 25
@@ -54,10 +54,8 @@ class GluePublisher(Publisher):
     })  # fmt: skip
 
     def prepare(self) -> Draft:
+        self.check_current()
         statistics = self.statistics
-        newest = self.newest_snapshot()
-        if newest != statistics.snapshot_id:
-            raise moved_on(statistics, f"snapshot {newest}")
         left_out = dict(statistics.left_out)
         columns = hive_columns(statistics.columns, self._types, left_out)
         now = datetime.now(UTC).replace(microsecond=0)

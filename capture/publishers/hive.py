@@ -32,7 +32,7 @@ from capture.publishers.hive_types import (
     unscaled,
     with_counts,
 )  # fmt: skip
-from capture.publishers.spi import Draft, HomeStatistics, LostRace, Publisher, moved_on
+from capture.publishers.spi import Draft, HomeStatistics, LostRace, Publisher
 from store.errors import InvalidArgument, NotFound, UpstreamError
 
 DEFAULT_PORT: Final = 9083
@@ -47,10 +47,8 @@ class HivePublisher(Publisher):
     options: ClassVar[frozenset[str]] = frozenset({"uri", "database", "table", "catalog"})
 
     def prepare(self) -> Draft:
+        self.check_current()
         statistics = self.statistics
-        newest = self.newest_snapshot()
-        if newest != statistics.snapshot_id:
-            raise moved_on(statistics, f"snapshot {newest}")
         left_out = dict(statistics.left_out)
         columns = hive_columns(statistics.columns, self._types, left_out)
         return Draft(

@@ -16,7 +16,7 @@ from capture.connectors.lance.statistics import COLUMN_VERSION, ENVELOPE_VERSION
 from capture.connectors.options import patient, storage_options
 from capture.connectors.storage.places import open_place, unknown_snapshot
 from capture.publishers.external_values import average_width, greatest_width, spark_bound
-from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher, moved_on
+from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher
 from store.errors import InvalidArgument, UpstreamError
 
 _CHANGING: Final = ("computedAtVersion", "computedAt")  # different in each commit
@@ -31,7 +31,7 @@ class LancePublisher(Publisher):
     def prepare(self) -> Draft:
         statistics, newest = self.statistics, self._open()
         if newest.version != statistics.snapshot_id and not _same_rows(newest, self._open(statistics.snapshot_id)):
-            raise moved_on(statistics, f"version {newest.version}")
+            raise self.moved_on(f"version {newest.version}")
         hash_ = schema_hash(newest.schema)
         if hash_ is None:
             raise InvalidArgument(

@@ -21,7 +21,7 @@ from capture.connectors.storage.places import Place, open_place, unknown_snapsho
 from capture.publishers.external_values import average_width, greatest_width, java_double, paimon_bound
 from capture.publishers.files import create_file, delete_file, read_file, replace_file, sweep, unique_name, write_file
 from capture.publishers.publishing import ORPHAN_SECONDS
-from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher, moved_on
+from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher
 from store import sketches
 from store.errors import UpstreamError
 
@@ -140,11 +140,11 @@ class PaimonPublisher(Publisher):
         if latest is None:
             raise unknown_snapshot(statistics.namespace, statistics.name, statistics.snapshot_id)
         if latest.id < statistics.snapshot_id:
-            raise moved_on(statistics, f"snapshot {latest.id}")
+            raise self.moved_on(f"snapshot {latest.id}")
         for snapshot_id in range(statistics.snapshot_id + 1, latest.id + 1):
             snapshot = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
             if snapshot is None or snapshot.commit_kind not in _ROWS_STAY:
-                raise moved_on(statistics, f"snapshot {latest.id}")
+                raise self.moved_on(f"snapshot {latest.id}")
 
     def _chosen(self, names: set[str]) -> tuple[list[ColumnStatistics], dict[str, str]]:
         columns, left_out = [], dict(self.statistics.left_out)

@@ -22,7 +22,7 @@ from capture.publishers.spark_session import (
     row_count_of,
     statistics_of,
 )  # fmt: skip
-from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, Publisher, moved_on
+from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, Publisher
 from store.errors import InvalidArgument, NotFound
 from store.logical_types import Kind, parse
 
@@ -47,10 +47,8 @@ class SparkCatalogPublisher(Publisher):
     options: ClassVar[frozenset[str]] = frozenset({"table"})
 
     def prepare(self) -> Draft:
+        self.check_current()
         statistics = self.statistics
-        newest = self.newest_snapshot()
-        if newest != statistics.snapshot_id:
-            raise moved_on(statistics, f"snapshot {newest}")
         table = self._table
         types = {field["name"].lower(): (field["name"], field["type"]) for field in fields_of(table)}
         columns, left_out = [], dict(statistics.left_out)

@@ -278,13 +278,31 @@ class Publisher(ABC):
                 raise LostRace(f'{self.home}: the statistics of column "{column}" read back differ from those written')
         return stored.location
 
-    def newest_snapshot(self) -> int | None:
-        """The id of the table's current snapshot, read from the lake."""
+    def check_current(self) -> None:
+        """Refuses statistics of another snapshot than the table's current one.
+
+        Raises:
+            Conflict: The table moved on.
+        """
         statistics = self.statistics
         listing = self.destination.connector.enumerate_snapshots(
             statistics.namespace, statistics.name, target_snapshot_ids=frozenset({statistics.snapshot_id})
         )
-        return listing.current_snapshot_id
+        if listing.current_snapshot_id != statistics.snapshot_id:
+            raise self.moved_on(f"snapshot {listing.current_snapshot_id}")
+
+    def moved_on(self, newest: str) -> Conflict:
+        """The error for statistics of rows that the table no longer has.
+
+        Args:
+            newest: The table's current snapshot, in words.
+        """
+        statistics = self.statistics
+        return Conflict(
+            f'table "{statistics.full_name}" moved on: the statistics are of snapshot {statistics.snapshot_id}, the '
+            f"table is at {newest}",
+            code="STALE", hint="capture it again, then publish", params={"snapshot": statistics.snapshot_id},
+        )  # fmt: skip
 
     def stale_since(self) -> int | None:
         """The snapshot of the home's statistics if they are stale; None if they are current or missing."""
@@ -296,17 +314,3 @@ class Publisher(ABC):
         except Conflict:
             return stored.snapshot_id if stored.snapshot_id is not None else self.statistics.snapshot_id
         return None
-
-
-def moved_on(statistics: TableStatistics, newest: object) -> Conflict:
-    """The error for statistics of rows that the table no longer has.
-
-    Args:
-        statistics: Statistics of an earlier snapshot.
-        newest: The table's current snapshot, in words.
-    """
-    return Conflict(
-        f'table "{statistics.full_name}" moved on: the statistics are of snapshot {statistics.snapshot_id}, the table '
-        f"is at {newest}",
-        code="STALE", hint="capture it again, then publish", params={"snapshot": statistics.snapshot_id},
-    )  # fmt: skip

@@ -22,7 +22,7 @@ from capture.connectors.options import patient, storage_options
 from capture.connectors.storage.places import Place, open_place
 from capture.publishers.data_pass import scan
 from capture.publishers.files import delete_file, read_file, replace_file, sweep
-from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher, moved_on
+from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher
 from store.errors import InvalidArgument
 from store.logical_types import Kind, parse
 from store.sketches.airlift_hll import HyperLogLog, hash_values, supports
@@ -43,7 +43,7 @@ class TrinoDeltaPublisher(Publisher):
         table = self._table(statistics.snapshot_id)
         newest = self._table()
         if newest.version() != statistics.snapshot_id and _files(newest) != _files(table):
-            raise moved_on(statistics, f"version {newest.version()}")
+            raise self.moved_on(f"version {newest.version()}")
         without = _files_without_statistics(table)
         columns, left_out = self._chosen(table)
         detail = f"{without} data files have no statistics in the log: Trino will ignore these" if without else ""
@@ -158,7 +158,7 @@ class TrinoDeltaPublisher(Publisher):
         try:
             return DeltaTable(self._location, version=version, storage_options=storage or None)
         except DeltaError:
-            raise moved_on(self.statistics, "another version") from None
+            raise self.moved_on("another version") from None
 
     @staticmethod
     def _schema(table: Any) -> DeltaSchema:
