@@ -17,7 +17,6 @@ from capture.publishers.spark_session import (
     SessionCatalog,
     changed_at,
     failure,
-    fields_of,
     name_of,
     row_count_of,
     statistics_of,
@@ -50,7 +49,7 @@ class SparkCatalogPublisher(Publisher):
         self.check_current()
         statistics = self.statistics
         table = self._table
-        types = {field["name"].lower(): (field["name"], field["type"]) for field in fields_of(table)}
+        types = {field["name"].lower(): (field["name"], field["type"]) for field in self._catalog.fields(table)}
         columns, left_out = [], dict(statistics.left_out)
         for column in statistics.columns:
             name, type = types.get(column.name.lower(), (None, None))
@@ -82,7 +81,7 @@ class SparkCatalogPublisher(Publisher):
         except Exception as error:
             raise failure(error) from None
         try:
-            catalog.check_planning(".".join(f"`{part}`" for part in name_of(self._table).split(".")[-2:]))
+            catalog.check_planning(self._table)
         except Exception:
             catalog.put(identifier, before)
             raise

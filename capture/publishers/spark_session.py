@@ -96,6 +96,21 @@ class SessionCatalog:
                 except Exception:  # noqa: S112  a temporary view, or a table dropped meanwhile
                     continue
 
+    def fields(self, table: Any) -> list[dict[str, Any]]:
+        """The top-level fields of a registered table, in Spark's JSON form.
+
+        Raises:
+            UpstreamError: The catalog does not have them, as of Delta tables, and the table cannot be read.
+        """
+        schema = table.schema()
+        if schema.isEmpty():
+            try:
+                schema = self._scan(table).schema()
+            except Exception as error:
+                raise failure(error) from None
+        fields: list[dict[str, Any]] = json.loads(schema.json())["fields"]
+        return fields
+
     # Statistics.
 
     def fresh(self, table: Any) -> Any:
@@ -168,16 +183,19 @@ class SessionCatalog:
         out.close()
         return base64.b64encode(buffer.toByteArray()).decode()
 
-    def check_planning(self, table: str) -> None:
-        """Checks that Spark can plan a scan of a table with its current statistics.
+    def check_planning(self, table: Any) -> None:
+        """Checks that Spark can plan a scan of a registered table with its current statistics.
 
         Raises:
             UpstreamError: Spark cannot plan the scan.
         """
         try:
-            self.session.table(table)._jdf.queryExecution().optimizedPlan().stats()
+            self._scan(table).queryExecution().optimizedPlan().stats()
         except Exception as error:
             raise failure(error) from None
+
+    def _scan(self, table: Any) -> Any:
+        return self.session.table(table.identifier().quotedString())._jdf
 
     @property
     def broadcast_bytes(self) -> int:
@@ -213,12 +231,6 @@ class SessionCatalog:
     @cached_property
     def _classes(self) -> dict[str, Any]:
         return {}
-
-
-def fields_of(table: Any) -> list[dict[str, Any]]:
-    """The top-level fields of a registered table, in Spark's JSON form."""
-    fields: list[dict[str, Any]] = json.loads(table.schema().json())["fields"]
-    return fields
 
 
 def name_of(table: Any) -> str:

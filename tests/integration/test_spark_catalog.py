@@ -116,6 +116,15 @@ def test_names_of_columns_with_signs_of_their_own(spark, tmp_path):
     assert set(publish(table.publisher()).columns) == set(names)
 
 
+def test_a_table_whose_schema_is_not_in_the_catalog(spark, tmp_path):
+    """Delta keeps the schema in its log alone."""
+    table = built(spark, tmp_path, rows(0, 150))
+    external = spark()._jsparkSession.sharedState().externalCatalog().unwrapped()
+    external.alterTableSchema("default", table.name, spark()._jvm.org.apache.spark.sql.types.StructType())
+    assert publish(table.publisher()).columns == ("id", "label")
+    assert "rowCount=14" in estimate(spark, f"SELECT * FROM {table.name} WHERE label = 'l1'")
+
+
 def test_every_type_can_be_planned_with(spark, tmp_path):
     """Malformed bounds or bins would fail every query on the table."""
     made = tmp_path / "types"
