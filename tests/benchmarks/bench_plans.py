@@ -1,11 +1,12 @@
 """The value of published statistics to Spark: plans, estimates and run times of TPC-H without and with them.
 
 Eight Parquet tables in Spark's session catalog, cost-based optimizer and join reorder on, default settings otherwise.
-Statistics are captured by a server, published by `--to spark`'s publisher, and compared with Spark's own ANALYZE in
-time. q-error: the greater of estimated and true rows divided by the lesser; without statistics Spark estimates sizes
-only, from which rows follow by the width it gives them.
+Statistics are captured by a server and published by `--to spark`'s publisher, or made by Spark's own ANALYZE. q-error:
+the greater of estimated and true rows divided by the lesser; without statistics Spark estimates sizes only, from which
+rows follow by the width it gives them.
 
-Both sides of a comparison run in one session that has been started and warmed up: neither counts the start of a JVM.
+All sides run in one session, and each runs each query once before times are taken. Then the plans of a query, as they
+ran, take turns; sides with the same plan share its times: a difference between them would be noise.
 
 `python -m pytest tests/benchmarks/bench_plans.py -m benchmark -s`; STATFLIGHT_BENCH_SCALE makes it smaller (default 1).
 STATFLIGHT_BENCH_QUERIES=1,2,3 runs some of the queries; with STATFLIGHT_BENCH_DIR what is measured is kept there, and
@@ -17,11 +18,14 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +34,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capture.connectors.parquet.connector import ParquetConnector
+from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
+from capture.publishers import publisher_class
 from capture.publishers.publishing import publish
-from capture.publishers.spark_catalog import SparkCatalogPublisher
 from capture.publishers.spi import Destination
 from capture.spark.plans import Operator, cost_based, plan_of, true_rows
 from capture.spark.session import Spark
@@ -45,10 +49,10 @@ from tests.flight_server.live_server import serving
 pytestmark = [pytest.mark.benchmark, pytest.mark.spark]
 
 SCALE = os.environ.get("STATFLIGHT_BENCH_SCALE", "1")
-RUNS = int(os.environ.get("STATFLIGHT_BENCH_RUNS", "2"))
+RUNS = int(os.environ.get("STATFLIGHT_BENCH_RUNS", "4"))
 CHOSEN = [int(number) for number in os.environ.get("STATFLIGHT_BENCH_QUERIES", "").split(",") if number]
 TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
-SIDES = ("without", "with")
+SIDES = ("without", "published", "ANALYZE")
 INLINE = {"STATFLIGHT_INLINE_MAX_CELLS": str(2**40)}  # the worker starts no second JVM
 
 
@@ -90,20 +94,18 @@ def test_times_of_analyze(spark, tpch, tmp_path):
     register(session, tpch, TABLES)
     for table in TABLES:  # neither side pays for the first look at a file
         session.sql(f"SELECT count(*) FROM {table}").collect()
-    captured, published = capture_and_publish(spark, tmp_path, tpch, TABLES)
-    print(f"\nscale {SCALE}: capture {captured:.1f} s + publish {published:.2f} s of eight tables")
+    captured, published = capture_and_publish(spark, tmp_path, lake_of(tpch), TABLES)
+    print(f"\nscale {SCALE}: capture {captured} + publish {published} of eight tables")
     for histograms in (False, True):
-        analyzed = analyze(session, tpch, TABLES, histograms)
-        print(f"Spark's ANALYZE {'with' if histograms else 'without'} histograms {analyzed:.1f} s: "
-              f"{analyzed / (captured + published):.1f} times as long")  # fmt: skip
+        analyzed, ours = analyze(session, tpch, TABLES, histograms), captured + published
+        print(f"Spark's ANALYZE {'with' if histograms else 'without'} histograms {analyzed}: "
+              f"{analyzed.wall / ours.wall:.1f} times as long (processors: {analyzed.cpu / ours.cpu:.1f})")  # fmt: skip
 
 
 def test_tpch(spark, place, tpch):
-    session = spark()
-    register(session, tpch, TABLES)
-    capture_and_publish(spark, place, tpch, TABLES)
+    held = statistics_of_sides(spark, place, tpch, TABLES, histograms=False)
     chosen = {number: QUERIES[number] for number in CHOSEN or QUERIES}
-    report(f"TPC-H, scale {SCALE}", measure_all(session, TABLES, chosen, place / "tpch.json"))
+    report(f"TPC-H, scale {SCALE}", measure_all(spark(), TABLES, held, chosen, place / "tpch.json"))
 
 
 def test_skewed_keys(spark, tmp_path):
@@ -119,15 +121,44 @@ def test_skewed_keys(spark, tmp_path):
     for name, table in tables.items():
         (lake / name).mkdir(parents=True)
         pq.write_table(table, lake / name / "part.parquet")
-    session = spark()
-    register(session, lake, tables)
     joined = "SELECT count(*) FROM fact JOIN dim ON k = id JOIN tag ON k = tag_id WHERE"
     queries = {
         1: f"{joined} k = 1", 2: f"{joined} k > 50", 3: f"{joined} k BETWEEN 2 AND 4 AND grp < 10",
         4: f"{joined} day < 30 AND label = 't7'", 5: f"{joined} k < 3 AND v < 100",
     }  # fmt: skip
-    capture_and_publish(spark, tmp_path, lake, tables)
-    report("Zipf keys", measure_all(session, tables, queries, tmp_path / "zipf.json"))
+    held = statistics_of_sides(spark, tmp_path, lake, tables, histograms=True)
+    report("Zipf keys", measure_all(spark(), tables, held, queries, tmp_path / "zipf.json"))
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Time by the clock, and of the processors."""
+
+    wall: float
+    cpu: float
+
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(self.wall + other.wall, self.cpu + other.cpu)
+
+    def __str__(self) -> str:
+        return f"{self.wall:.1f} s (processors {self.cpu:.1f} s)"
+
+
+@contextmanager
+def timed(*pids: int) -> Iterator[Callable[[], Seconds]]:
+    """What the block has taken so far: time by the clock, and processor time of some processes."""
+    begun, used = time.perf_counter(), sum(map(cpu_seconds, pids))
+    yield lambda: Seconds(time.perf_counter() - begun, sum(map(cpu_seconds, pids)) - used)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process, user and system; unlike run times it does not tell of others on the machine."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return sum(map(int, stat.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def jvm(session: Any) -> int:
+    return int(session.sparkContext._gateway.proc.pid)
 
 
 def register(session: Any, lake: Path, tables: Any) -> None:
@@ -136,136 +167,179 @@ def register(session: Any, lake: Path, tables: Any) -> None:
         session.sql(f"CREATE TABLE {table} USING parquet LOCATION '{lake / table}'")
 
 
-def capture_and_publish(spark: Any, tmp_path: Path, lake: Path, tables: Any) -> tuple[float, float]:
-    """Seconds that the capture and the publications of all tables took."""
+def statistics_of_sides(spark: Any, tmp_path: Path, lake: Path, tables: Any, histograms: bool) -> dict[str, list[Any]]:
+    """The catalog's statistics of each table, by side."""
+    session = spark()
+    catalog = session._jsparkSession.sessionState().catalog()
+    parser = session._jsparkSession.sessionState().sqlParser()
+
+    def held() -> list[Any]:
+        return [catalog.getTableMetadata(parser.parseTableIdentifier(name)).stats() for name in tables]
+
+    register(session, lake, tables)
+    capture_and_publish(spark, tmp_path, lake_of(lake), tables)
+    published = held()
+    analyze(session, lake, tables, histograms)
+    return dict(zip(SIDES, ([session._jvm.scala.Option.empty()] * len(published), published, held()), strict=True))
+
+
+def lake_of(directory: Path, format: str = "parquet") -> ConnectorConfig:
+    return ConnectorConfig("lake", format, str(directory))
+
+
+def capture_and_publish(
+    spark: Any, tmp_path: Path, lake: ConnectorConfig, tables: Any, home: str = "spark"
+) -> tuple[Seconds, Seconds]:
+    """Times of the capture and of the publications of all tables."""
+    publisher = publisher_class(home)
     home = tmp_path / "home"
     home.mkdir(exist_ok=True)
     with serving(home, "--workers", 1, env=INLINE) as server, server.connect() as client:
         client.timeout = 3600.0
-        client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(lake), "replace": True})
+        client.act("register_connector", {"catalog": "lake", "format": lake.format, "uri": lake.uri, "replace": True})
         client.act("discover", {"catalog": "lake"})
         columns = client.get({"table": "information_schema.columns"}).to_pylist()
         targets = [(c["table_name"], {"kind": "COLUMN", "column_id": c["column_id"]}) for c in columns]
         requests = [{"table": f"lake.default.{table}", "target": target} for table, target in targets]
         requests += [{"table": f"lake.default.{table}", "target": {"kind": "TABLE"}} for table in tables]
-        begun = time.perf_counter()
-        assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
-        captured, begun = time.perf_counter() - begun, time.perf_counter()
-        config = ConnectorConfig("lake", "parquet", str(lake))
-        connector, answers = ParquetConnector(config), Server(server.uri, None)
-        for row in client.get({"table": "sys.tables"}).to_pylist():
-            name = {"catalog": "lake", "schema": "default", "name": row["table_name"], "full_name": row["table_name"]}
-            asked = {"table": name, "snapshot_id": row["snapshot_id"], "allow_inherited": False}
-            stored = stored_statistics(answers, asked, SparkCatalogPublisher.sketches)
-            publish(SparkCatalogPublisher(Destination(connector, config, {}, spark), stored))
+        own = server.process.pid
+        workers = map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split())
+        with timed(own, *workers) as taken:
+            assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
+            captured = taken()
+        connector, answers = open_connector(lake), Server(server.uri, None)
+        with timed(own, os.getpid(), jvm(spark())) as taken:
+            for row in client.get({"table": "sys.tables"}).to_pylist():
+                table = row["table_name"]
+                name = {"catalog": "lake", "schema": "default", "name": table, "full_name": table}
+                payload = {"table": name, "snapshot_id": row["snapshot_id"], "allow_inherited": False}
+                stored = stored_statistics(answers, payload, publisher.sketches)
+                publish(publisher(Destination(connector, lake, {}, spark), stored))
+            published = taken()
         answers.close()
-        return captured, time.perf_counter() - begun
+    return captured, published
 
 
-def analyze(session: Any, lake: Path, tables: Any, histograms: bool) -> float:
+def analyze(session: Any, lake: Path, tables: Any, histograms: bool) -> Seconds:
     register(session, lake, tables)
     session.conf.set("spark.sql.statistics.histogram.enabled", str(histograms).lower())
-    begun = time.perf_counter()
-    for table in tables:
-        session.sql(f"ANALYZE TABLE {table} COMPUTE STATISTICS FOR ALL COLUMNS")
-    return time.perf_counter() - begun
+    with timed(os.getpid(), jvm(session)) as taken:
+        for table in tables:
+            session.sql(f"ANALYZE TABLE {table} COMPUTE STATISTICS FOR ALL COLUMNS")
+        return taken()
 
 
-def measure_all(session: Any, tables: Any, queries: dict[int, str], kept: Path) -> dict[int, dict[str, Any]]:
-    """Each query without and with the statistics, in turn: neither side gains by a JVM that has warmed up.
+def measure_all(
+    session: Any, tables: Any, held: dict[str, list[Any]], queries: dict[int, str], kept: Path
+) -> dict[int, dict[str, Any]]:  # fmt: skip
+    """Each query with the statistics of each side.
 
     Returns:
-        By query number what `run_times` and `q_errors` tell, of earlier runs too when they were kept.
+        By query number and side the `plan`, the `seconds` and seconds of `cpu` of each run, and the q-errors of `joins`
+        and of scans with `filters`; of earlier runs too when they were kept.
     """
     catalog = session._jsparkSession.sessionState().catalog()
     parser = session._jsparkSession.sessionState().sqlParser()
     names = [parser.parseTableIdentifier(name) for name in tables]
-    held = [catalog.getTableMetadata(name).stats() for name in names]
 
-    def switch(on: bool) -> None:
-        for name, stats in zip(names, held, strict=True):
-            catalog.alterTableStats(name, stats if on else session._jvm.scala.Option.empty())
+    def switch(side: str) -> None:
+        for name, stats in zip(names, held[side], strict=True):
+            catalog.alterTableStats(name, stats)
 
     done = {int(number): told for number, told in json.loads(kept.read_text()).items()} if kept.exists() else {}
     with cost_based(session, True):
-        for part, measure in (("cpu", run_times), ("joins", q_errors)):
+        for number, sql in queries.items():
+            told = done.setdefault(number, {side: {"seconds": [], "cpu": []} for side in SIDES})
+            if len(told[SIDES[0]]["cpu"]) < RUNS:
+                for side in SIDES:
+                    switch(side)
+                    told[side]["plan"] = run(session, sql)
+        for _ in range(RUNS):
             for number, sql in queries.items():
-                told = done.setdefault(number, {side: {} for side in SIDES})
-                if part not in told[SIDES[0]]:
-                    measure(session, sql, switch, told)
-                    print(number, told, flush=True)
+                if len(done[number][SIDES[0]]["cpu"]) < RUNS:
+                    run_times(session, sql, switch, done[number])
                     kept.write_text(json.dumps(done))
+        for number, sql in queries.items():
+            if any("joins" not in done[number][side] for side in SIDES):
+                q_errors(session, sql, switch, done[number])
+                kept.write_text(json.dumps(done))
     return dict(sorted(done.items()))
 
 
-def run_times(session: Any, sql: str, switch: Callable[[bool], None], told: dict[str, Any]) -> None:
-    """Tells the `seconds` of each run of a query and those of the JVM's `cpu`, of both sides in turn."""
-    for on in (False, True):  # files are read, and each side's code is compiled
-        switch(on)
-        session.sql(sql).collect()
-    for run in range(RUNS):  # in turn first, for a session still warms up
-        for on, side in list(enumerate(SIDES))[:: -1 if run % 2 else 1]:
-            switch(bool(on))
-            begun, used = time.perf_counter(), cpu_seconds(session)
+def run(session: Any, sql: str) -> str:
+    """Runs a query; its plan as it ran, without what differs from run to run."""
+    query = session.sql(sql)
+    query.collect()
+    text = str(query._jdf.queryExecution().executedPlan().toString())
+    return re.sub(r"#\d+L?|plan_id=\d+|Statistics\([^)]*\)|\*\(\d+\)", "", text.partition("== Initial Plan ==")[0])
+
+
+def run_times(session: Any, sql: str, switch: Callable[[str], None], told: dict[str, Any]) -> None:
+    """Tells the times of one run of each plan of a query, in turn first."""
+    plans: dict[str, list[str]] = {}
+    for side in SIDES:
+        plans.setdefault(told[side]["plan"], []).append(side)
+    for sides in list(plans.values())[:: -1 if len(told[SIDES[0]]["cpu"]) % 2 else 1]:
+        switch(sides[0])
+        with timed(jvm(session)) as taken:
             session.sql(sql).collect()
-            told[side].setdefault("seconds", []).append(time.perf_counter() - begun)
-            told[side].setdefault("cpu", []).append(cpu_seconds(session) - used)
+            seconds = taken()
+        for side in sides:
+            told[side]["seconds"].append(seconds.wall)
+            told[side]["cpu"].append(seconds.cpu)
 
 
-def cpu_seconds(session: Any) -> float:
-    """Processor time of the JVM, user and system; unlike run times it does not tell of others on the machine."""
-    stat = Path(f"/proc/{session.sparkContext._gateway.proc.pid}/stat").read_text()
-    return sum(map(int, stat.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
-
-
-def q_errors(session: Any, sql: str, switch: Callable[[bool], None], told: dict[str, Any]) -> None:
-    """Tells whether a query's plan `changed`, and of both sides the q-errors of `joins` and of scans with `filters`."""
-    plans: list[str] = []
+def q_errors(session: Any, sql: str, switch: Callable[[str], None], told: dict[str, Any]) -> None:
+    """Tells the q-errors of `joins` and of scans with `filters` of a query's plan of each side."""
     counts: dict[str, int] = {}
-    for on, side in enumerate(SIDES):
-        switch(bool(on))
+    for side in SIDES:
+        switch(side)
         plan = plan_of(session, sql, with_statistics=True)
-        plans.append(plan.shape)
         for kind, name in (("Filter", "filters"), ("Join", "joins")):
             told[side][name] = [q_error(session, op, counts) for op in plan.operators if op.kind == kind]
-    told["changed"] = plans[0] != plans[1]
 
 
 def q_error(session: Any, operator: Operator, counts: dict[str, int]) -> float:
     key = str(operator.plan.canonicalized())
     if key not in counts:
         counts[key] = true_rows(session, operator)
-    true, estimated = max(counts[key], 1), operator.rows
-    if estimated is None:
-        output = session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(operator.plan.output())
-        width = 8 + sum(attribute.dataType().defaultSize() for attribute in output)
-        estimated = operator.size_bytes // width
-    estimated = max(estimated, 1)
+    true, estimated = max(counts[key], 1), max(estimated_rows(session, operator), 1)
     return max(true / estimated, estimated / true)
 
 
+def estimated_rows(session: Any, operator: Operator) -> int:
+    """Rows that Spark estimates, or as many as have the size that it estimates."""
+    if operator.rows is not None:
+        return operator.rows
+    output = session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(operator.plan.output())
+    return operator.size_bytes // (8 + sum(attribute.dataType().defaultSize() for attribute in output))
+
+
 def report(title: str, found: dict[int, dict[str, Any]]) -> None:
-    """The table that goes into the README, as it is."""
-    print(f"\n{title}\n\n| query | run time without | with | faster | CPU time without | with | faster | plan "
-          "| q-error of joins without | with |\n|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
-    speeds: dict[str, list[float]] = {"seconds": [], "cpu": []}
+    """The table that goes into the README, as it is, and what sums it up."""
+    print(f"\n{title}: processor time, the least of {RUNS} runs\n\n| query | without | published | ANALYZE | less by "
+          "| plan | joins off by, without | published | ANALYZE |\n|" + "---|" * 9)  # fmt: skip
+    best = {n: {s: {w: min(told[s][w]) for w in ("cpu", "seconds")} for s in SIDES} for n, told in found.items()}
+    changed = {n for n, told in found.items() if told["without"]["plan"] != told["published"]["plan"]}
     for number, told in found.items():
-        cells = []
-        for what, faster in speeds.items():
-            old, new = (min(told[side][what]) for side in SIDES)
-            faster.append(old / new)
-            cells += [f"{old:.1f} s", f"{new:.1f} s", f"{old / new:.2f} ×"]
-        cells.append("changed" if told["changed"] else "same")
+        cells = [f"{best[number][side]['cpu']:.1f} s" for side in SIDES]
+        cells.append(f"{best[number]['without']['cpu'] / best[number]['published']['cpu']:.2f} ×")
+        cells.append("changed" if number in changed else "same")
         print(f"| {number} | {' | '.join(cells + [shown(told[side]['joins']) for side in SIDES])} |")
-    for what, faster in speeds.items():
-        print(f"{what}: {statistics.geometric_mean(faster):.2f} × faster by geometric mean; "
-              f"{sum(speed < 0.95 for speed in faster)} queries slower by more than a twentieth")  # fmt: skip
+    others = [number for number, told in found.items() if told["published"]["plan"] != told["ANALYZE"]["plan"]]
+    print(f"queries that run by another plan after ANALYZE than after publishing: {others or 'none'}")
+    for what in ("cpu", "seconds"):
+        gains = {n: sides["without"][what] / sides["published"][what] for n, sides in best.items()}
+        of_changed = [gains[n] for n in changed] or [1.0]
+        print(f"{what}: {sum(sides['without'][what] for sides in best.values()):.1f} without, "
+              f"{sum(sides['published'][what] for sides in best.values()):.1f} with; less by (geometric mean) "
+              f"{statistics.geometric_mean(gains.values()):.2f}, of the {len(changed)} queries whose plan changed "
+              f"{statistics.geometric_mean(of_changed):.2f}")  # fmt: skip
     for what in ("joins", "filters"):
-        errors = [list(itertools.chain.from_iterable(told[side][what] for told in found.values())) for side in SIDES]
-        if all(errors):
-            means = [statistics.geometric_mean(side) for side in errors]
-            print(f"q-error of {what}: median {shown(errors[0])} without, {shown(errors[1])} with; "
-                  f"geometric mean {means[0]:,.1f} without, {means[1]:,.1f} with")  # fmt: skip
+        for side in SIDES:
+            if errors := list(itertools.chain.from_iterable(told[side][what] for told in found.values())):
+                mean = statistics.geometric_mean(errors)
+                print(f"q-error of {what}, {side}: median {shown(errors)}, geometric mean {mean:,.1f}")
 
 
 def shown(errors: list[float]) -> str:
