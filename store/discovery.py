@@ -90,8 +90,9 @@ class Discovery:
         self._catalog = catalog
 
     def store_all(
-        self, connection: Connection, catalog: str, format: str, found: Sequence[Found], present: Collection[Any]
-    ) -> list[TableEntry]:
+        self, connection: Connection, catalog: str, format: str, found: Sequence[Found], present: Collection[Any],
+        *, full: bool = True,
+    ) -> list[TableEntry]:  # fmt: skip
         """`store` for many tables, in order; new ones are stored together.
 
         Args:
@@ -100,7 +101,10 @@ class Discovery:
             format: Format of the tables.
             found: The tables as a worker describes them.
             present: (schema, name) of all tables of the lake; empty if not all were listed.
+            full: Store snapshots again that are stored already.
         """
+        if not full:
+            found = self._without_stored(connection, catalog, found)
         entries = self._catalog.uncommitted.by_key.values()
         ids = {entry.table_id for entry in entries if entry.table_catalog == catalog}
         names = {entry.name for entry in entries}
@@ -116,6 +120,29 @@ class Discovery:
                 connection, catalog, format, item, present)
             for item in found
         ]  # fmt: skip
+
+    def _without_stored(self, connection: Connection, catalog: str, found: Sequence[Found]) -> list[Found]:
+        """The tables without the snapshots that another inspection found and stored meanwhile."""
+        known = self._catalog.uncommitted.by_name
+        entries = [known.get((catalog, item["schema"], item["name"])) for item in found]
+        places = [
+            (entry.table_key, snapshot["snapshot_id"])
+            for entry, item in zip(entries, found, strict=True) if entry is not None for snapshot in item["snapshots"]
+        ]  # fmt: skip
+        if not places:
+            return list(found)
+        keys, ids = (pa.array(values, pa.int64()) for values in zip(*places, strict=True))
+        stored = set(execute(
+            connection, "SELECT s.table_key, s.snapshot_id FROM snapshots s SEMI JOIN {places} p"
+            " ON p.table_key = s.table_key AND p.snapshot_id = s.snapshot_id WHERE s.is_live",
+            places=pa.table({"table_key": keys, "snapshot_id": ids}),
+        ))  # fmt: skip
+        left: list[Found] = []
+        for entry, item in zip(entries, found, strict=True):
+            key = None if entry is None else entry.table_key
+            new = [snapshot for snapshot in item["snapshots"] if (key, snapshot["snapshot_id"]) not in stored]
+            left.append({**item, "snapshots": new})
+        return left
 
     def _store_new(
         self, connection: Connection, catalog: str, format: str, found: Sequence[Found]

@@ -164,7 +164,7 @@ class Lakes:
         """
         config, only = self.config(catalog), [_within(catalog, table)] if table else None
         found = self._look(catalog, config, only, full_rescan, is_cancelled)
-        return self.store(catalog, config, found, whole=only is None)
+        return self.store(catalog, config, found, whole=only is None, full=full_rescan)
 
     def _look(
         self, catalog: str, config: Mapping[str, Any], only: Sequence[Sequence[str]] | None, full_rescan: bool,
@@ -183,7 +183,7 @@ class Lakes:
         return config, self._tasks.submit(look_task("watch", "discover", config, **self._scope(catalog)))
 
     def store(
-        self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool
+        self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool, full: bool = False
     ) -> list[dict[str, Any]]:
         """Stores the findings of an inspection, unless the catalog was connected to another lake meanwhile.
 
@@ -192,22 +192,23 @@ class Lakes:
             config: The configuration used by the inspection.
             found: The worker's findings: `tables`, `errors`.
             whole: True if all tables were inspected; tables not found are dropped then.
+            full: True if stored snapshots were inspected again; False leaves those that were stored meanwhile.
 
         Returns:
             One result per table, as `discover` returns them.
         """
-        results = self._submit_found(catalog, config, found, whole=whole).result()
+        results = self._submit_found(catalog, config, found, whole=whole, full=full).result()
         self._discovered(catalog, found)
         return results
 
     def _submit_found(
-        self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool
+        self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool, full: bool = False
     ) -> Future[list[dict[str, Any]]]:
         def run(connection: Connection) -> list[dict[str, Any]]:
             connector = self._catalog.connector(catalog)
             if (connector["format"], connector["uri"]) != (config["format"], mask_uri(config["uri"])):
                 raise Conflict(f'the catalog "{catalog}" was connected to another lake meanwhile')
-            return self._store_found(connection, catalog, config["format"], found, whole=whole)
+            return self._store_found(connection, catalog, config["format"], found, whole=whole, full=full)
 
         return self._database.submit(run)
 
@@ -242,14 +243,15 @@ class Lakes:
         return {"only": only, "full_rescan": full, "known": known}
 
     def _store_found(
-        self, connection: Connection, catalog: str, format: str, found: Mapping[str, Any], *, whole: bool
-    ) -> list[dict[str, Any]]:
+        self, connection: Connection, catalog: str, format: str, found: Mapping[str, Any], *, whole: bool,
+        full: bool = True,
+    ) -> list[dict[str, Any]]:  # fmt: skip
         errors = [error for error in found["errors"] if error["name"] is not None]
         unlisted = {error["schema"] for error in found["errors"] if error["name"] is None}
         present = {(item["schema"], item["name"]) for item in (*found["tables"], *errors)}
         results = []
         seen = Discovery(self._catalog).store_all(
-            connection, catalog, format, found["tables"], present if whole else ()
+            connection, catalog, format, found["tables"], present if whole else (), full=full
         )  # fmt: skip
         for table, entry in zip(found["tables"], seen, strict=True):
             results.append({

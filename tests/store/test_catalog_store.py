@@ -172,6 +172,26 @@ def test_snapshots_that_the_format_expired_are_not_live(catalog):
     assert entry.current_snapshot_id == 3
 
 
+def test_what_another_inspection_stored_meanwhile_is_left(catalog, monkeypatch):
+    items = [found(name=f"t{number}", table_id=f"id{number}") for number in range(3)]
+
+    def store(items, full=False):
+        return write(catalog, Discovery(catalog).store_all, "lake", "parquet", items, (), full=full)
+
+    entries = store(items)
+    touched: list[int] = []
+    monkeypatch.setattr(catalog.database, "touch", touched.append)
+    later = [item | {"snapshots": [s | {"ordinal": 7} for s in item["snapshots"]]} for item in items]
+    assert store(later) == entries and not touched
+    grown = found(name="t1", table_id="id1", snapshots=(1, 2))
+    changed = store([later[0], grown, later[2]])
+    assert set(touched) == {entries[1].table_key}
+    ordinals = [[s.ordinal for s in catalog.snapshots(entry)] for entry in changed]
+    assert ordinals == [[1], [1, 2], [1]]
+    store(later, full=True)
+    assert [s.ordinal for s in catalog.snapshots(changed[0])] == [7]
+
+
 def test_connectors_come_fail_and_go(catalog):
     write(catalog, catalog.put_connector, "lake", "iceberg", "/lake", {"secret": "****"})
     discover(catalog)
