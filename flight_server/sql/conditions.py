@@ -131,12 +131,10 @@ def _passed_on(select: exp.Select, item: exp.Expression, columns: Columns) -> Co
 def _wrapped(select: exp.Select, common: Uses) -> exp.Expression | None:
     """The FROM item that a SELECT defines: a subquery, or the only use of a common table expression; None if none."""
     around = select.parent
-    alias = around.args.get("alias") if isinstance(around, exp.Subquery | exp.CTE) else None
-    if alias is not None and alias.args.get("columns"):
+    use = common.get(around.alias.lower()) if isinstance(around, exp.CTE) else around
+    if not isinstance(around, exp.Subquery | exp.CTE) or any(map(flights.renames_columns, filter(None, (around, use)))):
         return None
-    if isinstance(around, exp.CTE):
-        return common.get(around.alias.lower())
-    return around if isinstance(around, exp.Subquery) else None
+    return use
 
 
 def _preserves_first(joins: Iterable[exp.Join]) -> bool:

@@ -85,3 +85,9 @@ def find(node: exp.Table, common: Collection[str]) -> Table | None:
     alike = [full for full in TABLES if full.endswith(f".{name}")]
     hint = f'did you mean "{alike[0]}"?' if alike else nearest(name, list(TABLES))
     raise NotFound(f'no table "{shown}"', code="UNKNOWN_TABLE", hint=hint or _OF_A_LAKE)
+
+
+def renames_columns(node: exp.Expression) -> bool:
+    """True for an item of FROM that names its columns anew, by their places: `stats.columns AS t(a, b)`."""
+    alias = node.args.get("alias")
+    return alias is not None and bool(alias.args.get("columns"))

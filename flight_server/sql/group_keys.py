@@ -28,10 +28,7 @@ def separate(node: exp.Table, table: Table, identifiers: Iterable[exp.Identifier
     select = node.parent.parent if isinstance(node.parent, exp.From) else None
     if not isinstance(select, exp.Select) or (group := select.args.get("group")) is None:
         return frozenset()
-    if select.args.get("joins") or any(shown.is_star for shown in select.expressions):
-        return frozenset()
-    alias = node.args.get("alias")
-    if alias is not None and alias.args.get("columns"):
+    if select.args.get("joins") or flights.renames_columns(node) or any(each.is_star for each in select.expressions):
         return frozenset()
     used: dict[str, list[exp.Identifier]] = {}
     for identifier in identifiers:

@@ -91,8 +91,11 @@ def _make(statement: Query) -> Plan:
     sources: list[Source] = []
     exact = True
     for number, (node, table) in enumerate(reads, 1):
-        columns = tuple(n for n in table.flight.schema.names if star or n in wanted) or (_narrowest(table.flight),)
-        tree, whole = conditions.of_flight(node, table, common)
+        if flights.renames_columns(node):  # by their places: all are read, and a name in a condition may be of another
+            columns, tree, whole = tuple(table.flight.schema.names), None, False
+        else:
+            columns = tuple(n for n in table.flight.schema.names if star or n in wanted) or (_narrowest(table.flight),)
+            tree, whole = conditions.of_flight(node, table, common)
         exact = exact and whole
         sources.append(Source(table, f"{table.schema}.{table.name} {number}", columns, tree))
     parameters = parameter_types.find(nodes.get(exp.Placeholder, []), [table for _, table in reads])

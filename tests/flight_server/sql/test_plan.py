@@ -18,6 +18,7 @@ from flight_server.sql.sandbox import Sandbox
 from store.errors import StatflightError
 from store.predicates.arrow import to_arrow
 from store.predicates.tree import And, Leaf, Op
+from store.schemas import FLIGHTS
 
 TAKEN = [
     "SELECT 1", "SELECT 1;", "select * from STATS.columns", 'SELECT "NDV" FROM "statflight"."stats"."columns"',
@@ -195,6 +196,26 @@ def test_conditions_around_a_flight_go_to_it():
     ):  # fmt: skip
         assert pushed(sql) == nodes, sql
         assert not plan.make(sql).direct
+
+
+def test_columns_with_new_names_are_those_at_their_places(sandbox):
+    for sql in (
+        "SELECT row_count FROM stats.tables AS t(row_count) WHERE row_count > 5",
+        "SELECT x FROM stats.tables AS t(x, y) WHERE y = 'a' GROUP BY x",
+        "SELECT * FROM (SELECT * FROM stats.tables AS t(row_count)) AS u WHERE row_count > 5",
+    ):
+        made = plan.make(sql)
+        (source,) = made.sources
+        assert source.node is None and made.direct is None and not source.keys
+        assert list(source.columns) == FLIGHTS["stats.tables"].schema.names
+    for sql in (
+        "WITH x AS (SELECT * FROM stats.columns) SELECT * FROM x AS t(ndv) WHERE ndv > 1",
+        "WITH x(ndv) AS (SELECT * FROM stats.columns) SELECT * FROM x WHERE ndv > 1",
+        "SELECT * FROM (SELECT * FROM stats.columns) AS t(ndv) WHERE ndv > 1",
+    ):
+        assert pushed(sql) == [None], sql
+    fields = naive(FLIGHTS["stats.tables"].schema)
+    assert sandbox.schema('SELECT y FROM "t" AS t(x, y)', {"t": fields}, []) == pa.schema({"y": pa.string()})
 
 
 def test_escapes_of_times_are_times():
