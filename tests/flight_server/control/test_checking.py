@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from flight_server.app import App
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.checks.evaluate import check
 from flight_server.checks.rules import parse
+from flight_server.config import Settings
 from flight_server.control.checking import SETTLE_SECONDS, Checking
 from flight_server.present.reader import equal
 from flight_server.process.metrics import Metrics
@@ -127,6 +129,6 @@ def test_a_metric_says_what_is_missed(checked):
 
 def test_a_bad_file_stops_the_start_before_a_database_is_made(tmp_path):
     (tmp_path / "rules.toml").write_text("nonsense")
-    with pytest.raises(InvalidArgument, match="rules file"), app_in(tmp_path, checks=tmp_path / "rules.toml"):
-        pass
+    with pytest.raises(InvalidArgument, match="rules file"):
+        App(Settings(db=tmp_path / "stats.duckdb", checks=tmp_path / "rules.toml"))
     assert not (tmp_path / "stats.duckdb").exists()
