@@ -11,7 +11,7 @@ from flight_server.control.task_queue import MAX_BUNDLE, Task
 from store.errors import StatflightError, UpstreamError, to_json
 from store.jobs import NewJob
 from store.targets import Target
-from tests.flight_server.control.test_leases import LEASE, House, outcome, requests
+from tests.flight_server.control.work import LEASE, House, outcome, requests
 
 
 class Bundles(House):

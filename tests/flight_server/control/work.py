@@ -1,0 +1,77 @@
+"""Work for workers, without Flight and by a clock of its own, and what they say of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server.control.leases import Leases
+from flight_server.control.publication import Publication
+from flight_server.control.task_queue import Task, TaskQueue
+from store import records
+from store.catalog_store import Catalog, TableEntry
+from store.database import Database
+from store.job_store import JobStore
+from store.schemas import FLIGHTS
+from store.stats_store import DuckDBStatsStore, Put, PutMode
+from store.targets import Target
+
+LEASE = 60.0  # seconds
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+class House:
+    def __init__(self) -> None:
+        self.database = Database(":memory:")
+        self.catalog = Catalog(self.database)
+        self.store = DuckDBStatsStore(self.database, self.catalog)
+        self.seconds = 0.0  # of the clock
+        self.jobs = JobStore(self.database, LEASE, now=lambda: START + timedelta(seconds=self.seconds))
+        self.tasks = TaskQueue(self.catalog, clock=lambda: self.seconds)
+        self.publication = Publication(self.jobs, self.store, self.catalog)
+        self.work = Leases(self.tasks, self.jobs, self.database, self.publication)
+        self.table: TableEntry = self.database.write(lambda c: self.catalog.register(c, ("c", "s", "t"), "id", "delta"))
+        self.put(PutMode.UPSERT, 1)
+
+    def put(self, mode: PutMode = PutMode.UPSERT, rows: int = 5, **told: Any) -> Put:
+        """Rows of stats.tables, stored unless told otherwise."""
+        put = self.rows(rows, mode)
+        self.store.put([put])
+        return put
+
+    def rows(self, rows: int, mode: PutMode = PutMode.UPSERT, flight: str = "stats.tables", **more: Any) -> Put:
+        row = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "row_count": rows} | more
+        return Put(flight, records.prepare(FLIGHTS[flight], pa.Table.from_pylist([row])), mode)
+
+    def queue(self, *ids: int) -> str:
+        bodies = [
+            {"target": Target.column(i).to_json() if i else {"kind": "TABLE"}, "snapshot_id": 1} for i in ids or (0,)
+        ]
+        return self.jobs.enqueue(self.table, "1", "ASYNC", {"requests": bodies}, ["table"])
+
+    def queued(self, kind: str) -> str:
+        """The id of a durable job, or of a capture that somebody waits for."""
+        return self.queue() if kind == "job" else self.tasks.submit(Task("sync", requests(), self.table.table_key)).id
+
+    def lease(self, *kinds: str, timeout: float = 0.0) -> dict[str, Any] | None:
+        return next(iter(self.work.lease("w", kinds or ("job",), timeout, [], lambda: False)), None)
+
+    def finish(self, lease: dict[str, Any], *outcomes: dict[str, Any], **body: Any) -> str:
+        return self.work.finish(lease["job_id"], lease["lease_token"], {"outcomes": list(outcomes)} | body)
+
+    def row_count(self) -> int | None:
+        record = self.store.get(self.table, 1, Target.table())
+        return record and record["row_count"]
+
+
+def requests(*ids: int) -> dict[str, Any]:
+    """A task's payload: these columns, or the table."""
+    targets = [Target.column(i) for i in ids] or [Target.table()]
+    return {"requests": [{"target": target.to_json(), "snapshot_id": 1} for target in targets]}
+
+
+def outcome(word: str = "CAPTURED", detail: str = "", **attributes: Any) -> dict[str, Any]:
+    return {"outcome": word, "engine_id": "e", "detail": detail, "attributes": attributes, "snapshot_id": 1,
+            "storage_id": "table"}  # fmt: skip
