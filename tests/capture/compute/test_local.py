@@ -45,10 +45,30 @@ def test_a_file_is_divided_by_its_columns(tasks, monkeypatch):
     monkeypatch.setattr(local, "_DIVIDED_CELLS", 1000)
     parts = local._parts(tasks[0][1], WORK, 2, few=True)
     assert sorted(i for part in parts for i in part.column_ids) == [1, 2, 3, 4, 5]
-    assert [part.groups for part in parts] == [((1, 2),), ()]
+    assert [part.groups for part in parts] == [((1, 2),), *([()] * (len(parts) - 1))]
+    assert len(parts) > 1
     assert local._parts(tasks[0][1], WORK, 2, few=False) == [WORK]
     monkeypatch.setattr(local, "_DIVIDED_CELLS", 1001)
     assert local._parts(tasks[0][1], WORK, 2, few=True) == [WORK]
+
+
+def test_large_columns_come_first_and_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "_DIVIDED_CELLS", 1)
+    rows = {f"c{i}": pa.array([n % 2 for n in range(200)]) for i in (1, 2, 4)}
+    rows |= {"c3": [f"{n:040}" for n in range(200)], "c5": [float(n) for n in range(200)]}
+    pq.write_table(pa.table(rows), path := tmp_path / "skewed.parquet")
+    task = ScanTask("parquet", "skewed", str(path), 200, 1, COLUMNS, "v")
+    parts = local._parts(task, Work((1, 2, 3, 4, 5)), 2, few=True)
+    first, second, *rest = (part.column_ids for part in parts)
+    assert first == (3,)
+    assert second[0] == 5
+    assert sorted([*second, *(i for ids in rest for i in ids)]) == [1, 2, 4, 5]
+
+
+def test_columns_of_unknown_sizes_are_dealt_out(tasks, monkeypatch):
+    monkeypatch.setattr(local, "_DIVIDED_CELLS", 1)
+    missing = ScanTask("parquet", "gone", "/does/not/exist.parquet", 200, 1, COLUMNS, "v")
+    assert [part.column_ids for part in local._parts(missing, WORK, 2, few=True)] == [(1, 3, 5), (2, 4)]
 
 
 def test_tasks_are_asked_for_as_threads_get_free(tasks):
