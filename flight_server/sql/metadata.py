@@ -170,12 +170,23 @@ _NOTHING: Final = re.compile(r"(?!)")
 
 
 def _pattern(text: str | None) -> re.Pattern[str]:
-    """A regular expression for a LIKE pattern, without backtracking, so that no pattern is slow; None matches all."""
+    """A regular expression for a LIKE pattern, without backtracking, so that no pattern is slow; None matches all.
+
+    A backslash takes the meaning of the character after it: tools write it before each `_` of a name.
+    """
     if text is None:
         return re.compile(".*", re.DOTALL)
-    if len(text.replace("%", "")) > MAX_NAME:
+    parts = [""]
+    characters = 0
+    for piece in re.findall(r"\\.|%+|.", text, re.DOTALL):
+        if piece[0] == "%":
+            parts.append("")
+        else:
+            parts[-1] += "." if piece == "_" else re.escape(piece[-1])
+            characters += 1
+    if characters > MAX_NAME:
         return _NOTHING  # every name is shorter
-    first, *middle = (re.escape(part).replace("_", ".") for part in re.split("%+", text))
+    first, *middle = parts
     if not middle:
         return re.compile(first, re.DOTALL)
     *middle, last = middle

@@ -47,11 +47,29 @@ def test_tables():
         assert ask("CommandGetTables", nothing).num_rows == 0
 
 
+def test_escaped_names_are_those_names():
+    """As DBeaver asks: with the escape that GetSqlInfo declares before each wildcard of a name."""
+    named = (2, rb"information\_schema"), (3, rb"key\_column\_usage"), (5, 1)
+    (found,) = ask("CommandGetTables", *named).to_pylist()
+    assert (found["db_schema_name"], found["table_name"]) == ("information_schema", "key_column_usage")
+    assert ask("CommandGetDbSchemas", (2, rb"stats\_all")).num_rows == 1
+    for nothing in (rb"key\%", rb"key\_column", b"\\", rb"key\\_column\_usage"):
+        assert ask("CommandGetTables", (3, nothing)).num_rows == 0
+
+
 def naive_like(pattern):
-    return re.compile("".join(".*" if c == "%" else "." if c == "_" else re.escape(c) for c in pattern), re.DOTALL)
+    found, at = "", 0
+    while at < len(pattern):
+        if pattern[at] == "\\" and at + 1 < len(pattern):
+            at += 1
+            found += re.escape(pattern[at])
+        else:
+            found += {"%": ".*", "_": "."}.get(pattern[at], re.escape(pattern[at]))
+        at += 1
+    return re.compile(found, re.DOTALL)
 
 
-@given(st.text("ab_%.", max_size=12), st.text("ab_%.", max_size=12))
+@given(st.text("ab_%.\\", max_size=12), st.text("ab_%.\\", max_size=12))
 def test_patterns_mean_what_like_means(pattern, name):
     assert bool(metadata._pattern(pattern).fullmatch(name)) == bool(naive_like(pattern).fullmatch(name))
 
