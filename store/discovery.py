@@ -122,7 +122,7 @@ class Discovery:
         ]  # fmt: skip
 
     def _without_stored(self, connection: Connection, catalog: str, found: Sequence[Found]) -> list[Found]:
-        """The tables without the snapshots that another inspection found and stored meanwhile."""
+        """The tables without the snapshots that another inspection has stored in the meantime."""
         known = self._catalog.uncommitted.by_name
         entries = [known.get((catalog, item["schema"], item["name"])) for item in found]
         places = [

@@ -148,7 +148,7 @@ class Staged:
         Args:
             connection: The writer's.
             table: The physical table.
-            rows: Some of the staged rows, with columns of the physical table alone.
+            rows: Some of the staged rows, with columns of the physical table only.
             generation: Generation of the put.
             more: Further columns → their SQL.
             join: SQL of a join with the staged rows `s`.

@@ -88,6 +88,6 @@ def find(node: exp.Table, common: Collection[str]) -> Table | None:
 
 
 def renames_columns(node: exp.Expression) -> bool:
-    """True for an item of FROM that names its columns anew, by their places: `stats.columns AS t(a, b)`."""
+    """True for a FROM item whose alias renames its columns by position: `stats.columns AS t(a, b)`."""
     alias = node.args.get("alias")
     return alias is not None and bool(alias.args.get("columns"))

@@ -91,7 +91,7 @@ def _make(statement: Query) -> Plan:
     sources: list[Source] = []
     exact = True
     for number, (node, table) in enumerate(reads, 1):
-        if flights.renames_columns(node):  # by their places: all are read, and a name in a condition may be of another
+        if flights.renames_columns(node):  # by position: all columns are needed, and conditions use other names
             columns, tree, whole = tuple(table.flight.schema.names), None, False
         else:
             columns = tuple(n for n in table.flight.schema.names if star or n in wanted) or (_narrowest(table.flight),)
