@@ -102,18 +102,18 @@ class _Answering:
     def __enter__(self) -> _Headers:
         return self._headers
 
-    def __exit__(self, kind: type[BaseException] | None, trouble: BaseException | None, _: object) -> None:
-        if trouble is None:
+    def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, _: object) -> None:
+        if raised is None:
             if self._metrics is not None and not self._begun:
                 self._count("OK")
-        elif not isinstance(trouble, GeneratorExit):  # raised when the caller of a stream leaves
-            error = status.to_flight(trouble, self._headers.correlation_id)
+        elif not isinstance(raised, GeneratorExit):  # raised when the caller of a stream leaves
+            error = status.to_flight(raised, self._headers.correlation_id)
             code = status.code_of(error)
             polling = (
                 self._what == ("DoAction", "lease_job") and code == "SHUTTING_DOWN"
             )  # tells workers that the lease is over
             if code != "CANCELLED" and not polling:
-                message = str(trouble) if isinstance(trouble, StatflightError) else str(error)
+                message = str(raised) if isinstance(raised, StatflightError) else str(error)
                 what = "/".join(filter(None, self._what))
                 audit_log.refusal(
                     what, self._headers.caller, self._headers.correlation_id, code, message, self._context.peer()

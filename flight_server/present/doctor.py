@@ -81,9 +81,9 @@ def java() -> Finding:
     )
     if home is None:
         return Finding(False, "java", "not found", remedy)
-    found, trouble = java_version(home)
-    if trouble:
-        return Finding(False, "java", found or f"{Path(home) / 'bin/java'} {trouble}", remedy)
+    found, error = java_version(home)
+    if error:
+        return Finding(False, "java", found or f"{Path(home) / 'bin/java'} {error}", remedy)
     return Finding(True, "java", found)
 
 

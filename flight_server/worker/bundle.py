@@ -150,8 +150,8 @@ class Outbox:
                 self._changed.notify_all()
             try:
                 self._send(batch)
-            except BaseException as trouble:  # their leases run out
-                log.error("%s while captures are finished: %s", type(trouble).__name__, trouble)
+            except BaseException as error:  # their leases run out
+                log.error("%s while captures are finished: %s", type(error).__name__, error)
 
     def _is_due(self) -> bool:
         if not self._ended:

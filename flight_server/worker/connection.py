@@ -32,13 +32,13 @@ class Server(Connection):
         return super().act(name, body, timeout)
 
 
-def first_line(trouble: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of an error, for messages.
 
     Args:
-        trouble: Any exception.
+        error: Any exception.
 
     Returns:
         At most 500 characters; the name of its type if it has no text.
     """
-    return next(iter(str(trouble).strip().splitlines()), type(trouble).__name__)[:500]
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:500]

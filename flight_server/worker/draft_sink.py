@@ -110,8 +110,8 @@ class DraftSink(Sink):
                     self.keeper.unwanted.set()
                     raise Cancelled("the lease is lost") from None
                 raise InvalidArgument(f"what was captured for {name} is refused: {first_line(refusal)}") from None
-            except (pa.ArrowException, OSError) as trouble:
-                raise UpstreamError(f"the server could not be reached: {first_line(trouble)}") from None
+            except (pa.ArrowException, OSError) as error:
+                raise UpstreamError(f"the server could not be reached: {first_line(error)}") from None
 
     def held(self) -> list[Held]:
         """The rows to send with the outcome; extra ones only of targets that were not requested."""

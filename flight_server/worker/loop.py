@@ -161,9 +161,9 @@ class Worker:
             self._slots.remove(slot)
             keeper.stop()
             self.left_behind += 1
-            trouble = UpstreamError(f"no sign of life for {self.stall_seconds:.0f} s", code="STALLED")
-            log.error("%s %s: %s", keeper.lease["kind"], keeper.lease["job_id"], trouble)
-            self._finish(keeper.lease, {"error": to_json(trouble), "message": str(trouble)})
+            error = UpstreamError(f"no sign of life for {self.stall_seconds:.0f} s", code="STALLED")
+            log.error("%s %s: %s", keeper.lease["kind"], keeper.lease["job_id"], error)
+            self._finish(keeper.lease, {"error": to_json(error), "message": str(error)})
             if self.left_behind > MAX_LEFT_BEHIND:
                 self.stopping.set()
             elif slot.kinds:
@@ -216,8 +216,8 @@ class Worker:
             except (pa.ArrowException, OSError):
                 away = min(2.0, away * 2 or 0.2)
                 self.stopping.wait(away)
-            except BaseException as trouble:  # not even a library's panic ends a thread
-                log.error("%s in a worker's thread: %s", type(trouble).__name__, first_line(trouble))
+            except BaseException as error:  # not even a library's panic ends a thread
+                log.error("%s in a worker's thread: %s", type(error).__name__, first_line(error))
                 self.stopping.wait(1.0)
 
     def _watch(self, lease: Mapping[str, Any]) -> None:
@@ -261,12 +261,12 @@ class Worker:
             works = {"control": self._inspect, "watch": self._inspect, "publish": self._publish}
             work = works.get(lease["kind"], self._capture)
             body = work(slot, lease)
-        except StatflightError as trouble:
-            body = {"error": to_json(trouble), "message": str(trouble)}
-        except BaseException as trouble:  # any bug or panic of a library is reported to the job and logged
-            log.error("%s in %s %s: %s", type(trouble).__name__, lease["kind"], lease["job_id"], trouble)
-            reason = UpstreamError(f"the worker failed: {type(trouble).__name__}: {first_line(trouble)}")
-            reason.retryable = may_pass(trouble)
+        except StatflightError as error:
+            body = {"error": to_json(error), "message": str(error)}
+        except BaseException as error:  # any bug or panic of a library is reported to the job and logged
+            log.error("%s in %s %s: %s", type(error).__name__, lease["kind"], lease["job_id"], error)
+            reason = UpstreamError(f"the worker failed: {type(error).__name__}: {first_line(error)}")
+            reason.retryable = may_pass(error)
             body = {"error": to_json(reason), "message": str(reason)}
         finally:
             slot.keeper = None
