@@ -47,7 +47,7 @@ def test_a_backup_made_while_serving_serves_the_same_rows(tmp_path):
         made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert made.returncode == 0 and "MB in" in made.stderr, made.stderr
         again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-        assert again.returncode == 1 and "taken" in again.stderr and "Traceback" not in again.stderr
+        assert again.returncode == 1 and "exists" in again.stderr and "Traceback" not in again.stderr
         flights = ("stats.columns", "stats.files", "sys.snapshots", "information_schema.columns")
         before = [client.get(name, predicates=of_table()) for name in flights]
         with pytest.raises(pa.ArrowInvalid, match=r"\[BACKUP\].*absolute"):
@@ -77,7 +77,7 @@ def test_a_database_stays_locked_after_a_backup(tmp_path):
         assert "another process holds it" in server_said and "Traceback" not in server_said
         assert "lock" in duckdb_said.lower()
         for own in ("s.db.wal", "s.db.lock"):
-            with pytest.raises(pa.ArrowInvalid, match=r"\[BACKUP\].*taken"):
+            with pytest.raises(pa.ArrowInvalid, match=r"\[BACKUP\].*exists or is reserved"):
                 Client(server.uri).act("backup", path=str(tmp_path / own))
     with serving(tmp_path / "s.db"), serving(tmp_path / "copy.db"):
         pass

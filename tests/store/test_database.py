@@ -304,7 +304,7 @@ def test_a_backup_while_others_write_is_one_moment(database, tmp_path):
 
 def test_a_backup_never_overwrites_and_tells_what_is_wrong(database, tmp_path):
     (tmp_path / "taken").write_text("mine")
-    for path, reason in ((tmp_path / "taken", "taken"), ("relative.db", "absolute"),
+    for path, reason in ((tmp_path / "taken", "exists or is reserved"), ("relative.db", "absolute"),
                          (tmp_path / "no" / "b.db", "No such file or directory")):  # fmt: skip
         with pytest.raises(InvalidArgument, match=reason) as refusal:
             database.backup(path)
