@@ -307,7 +307,7 @@ CONDITIONS = st.recursive(
 )  # fmt: skip
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(CONDITIONS)
 def test_a_tree_keeps_what_duckdb_keeps(duck, condition):
     made = plan.make(f"SELECT column_id FROM stats.columns WHERE {condition}")

@@ -170,7 +170,7 @@ def model(tree, row):
     return COMPARES[op](value, literals[0])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(TREES, st.lists(ROW, max_size=12))
 @example({"not": leaf("i", "BETWEEN", "seven", 5)}, [(7,) + (None,) * 7])
 @example(leaf("f", "IN", *[0.0] * 70), [(None, None, -0.0) + (None,) * 5])
