@@ -303,16 +303,14 @@ def q_error(session: Any, operator: Operator, counts: dict[str, int]) -> float:
     key = str(operator.plan.canonicalized())
     if key not in counts:
         counts[key] = true_rows(session, operator)
-    true, estimated = max(counts[key], 1), max(estimated_rows(session, operator), 1)
+    true, estimated = max(counts[key], 1), max(estimated_rows(operator.plan), 1)
     return max(true / estimated, estimated / true)
 
 
-def estimated_rows(session: Any, operator: Operator) -> int:
-    """Rows that Spark estimates, or as many as have the size that it estimates."""
-    if operator.rows is not None:
-        return operator.rows
-    output = session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(operator.plan.output())
-    return operator.size_bytes // (8 + sum(attribute.dataType().defaultSize() for attribute in output))
+def estimated_rows(plan: Any) -> int:
+    """Rows of the JVM's plan that Spark estimates, or as many as have the size that it estimates."""
+    rows, size = plan.stats().rowCount(), plan.stats().sizeInBytes()
+    return int(str(rows.get())) if rows.isDefined() else int(str(size)) // (8 + int(plan.schema().defaultSize()))
 
 
 def report(title: str, found: dict[int, dict[str, Any]]) -> None:

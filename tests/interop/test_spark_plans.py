@@ -1,0 +1,78 @@
+"""Plans of Spark on tables of other formats, which a jar of the format reads: published numbers reach the estimates.
+
+Jars exist for older versions of Spark only: each test runs in a process whose PySpark is the newest that the jar takes.
+There is none of Lance, and that of Paimon for Spark writes manifests that pypaimon does not read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from capture.spark.java import java_home
+from tests.interop.java import jars
+
+pytestmark = pytest.mark.interop
+
+FORMATS = {
+    "delta": ("4.2.1", "io.delta:delta-spark_4.2_2.13:4.4.0", ("delta-", "unitycatalog-")),
+    "iceberg": ("4.1.4", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0", ("iceberg-",)),
+}
+
+
+@pytest.fixture(scope="module")
+def tpch(tmp_path_factory):
+    lake = tmp_path_factory.mktemp("tpch")
+    for table in ("customer", "lineitem", "nation", "orders"):
+        command = [Path(sys.executable).with_name("tpchgen-cli"), "parquet", "-s", "0.01", "--tables", table]
+        subprocess.run([*command, "--parts", "1", "--output-dir", lake], check=True, capture_output=True)
+    return lake
+
+
+@pytest.fixture(params=FORMATS)
+def found(request, tpch, tmp_path):
+    """The format, and what `spark_with_jars` prints of it."""
+    version, coordinates, needed = FORMATS[request.param]
+    class_path = [jar for jar in jars(tmp_path / "jars", [coordinates]) if jar.name.startswith(needed)]
+    packages = pyspark(tmp_path / "packages", version)
+    path = os.pathsep.join([str(packages), *sys.path])
+    command = [sys.executable, "-m", "tests.interop.spark_with_jars", request.param, tpch, tmp_path, *class_path]
+    environment = os.environ | {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": java_home() or ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return request.param, json.loads(done.stdout.splitlines()[-1])
+
+
+def pyspark(folder: Path, version: str) -> Path:
+    """A version of PySpark in a folder of its own; the test is skipped where it cannot be had."""
+    uv = Path(sys.executable).with_name("uv")
+    if not uv.exists():
+        pytest.skip("needs uv, which make install installs")
+    command = [uv, "pip", "install", "--quiet", "--target", folder, "--no-deps", f"pyspark=={version}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"uv cannot have pyspark {version}: {done.stderr[-300:]}")
+    return folder
+
+
+def off(estimated: int, true: int) -> float:
+    return max(estimated, 1) / true if estimated > true else true / max(estimated, 1)
+
+
+def test_published_numbers_reach_the_plan(found):
+    format, rows = found
+    true = rows["true"]
+    errors = {side: {name: off(rows[side][name], true[name]) for name in true} for side in ("without", "published")}
+    print(format, errors)
+    assert errors["published"]["text"] < 1.5 < 2 < errors["without"]["text"]
+    if format == "iceberg":
+        return  # it hands Spark no null counts and no bounds, without which Spark estimates no join by distinct values
+    assert errors["without"]["number"] > 100 and errors["published"]["number"] < 3
+    assert errors["published"]["distinct"] < 1.05 < errors["without"]["distinct"]
+    for joins in ("joins of 3", "joins of 10"):
+        assert errors["published"][joins] < 3 < 1000 < errors["without"][joins]
