@@ -63,6 +63,8 @@ public class Jdbc {
         say("no tables", rows(meta.getTables(null, null, "%", new String[] {"VIEW"}), "TABLE_NAME"));
         String[] columns = {"COLUMN_NAME", "TYPE_NAME", "DATA_TYPE", "ORDINAL_POSITION"};
         say("columns", rows(meta.getColumns(null, "stats", "columns", "%"), columns));
+        String escape = meta.getSearchStringEscape();  // which DBeaver writes before each wildcard of a name
+        say("escaped", rows(meta.getColumns(null, "stats" + escape + "_all", "column" + escape + "_groups", "%"), columns[0]));
         say("columns like", rows(meta.getColumns(null, "stats", "columns", "nd%"), columns));
         say("primary keys", rows(meta.getPrimaryKeys(null, "stats", "columns"), "COLUMN_NAME"));
         say("imported keys", rows(meta.getImportedKeys(null, "stats", "columns"), "PKCOLUMN_NAME"));

@@ -61,6 +61,7 @@ def test_the_tree_of_tables(said: dict[str, str]) -> None:
     assert said["schemas"] == "[adbc, information_schema, stats, stats_all, sys]"
     assert said["schemas like"] == "[stats, stats_all]" and said["no tables"] == "[]"
     assert said["tables"] == "[stats|column_groups|BASE TABLE, stats|columns|BASE TABLE]"
+    assert "column_ids" in said["escaped"].split(", ")
     assert said["columns like"].startswith("[ndv|DOUBLE|8|12, ndv_exact|BOOLEAN|16|13")
     assert said["primary keys"] == "[table_catalog, table_schema, table_name, snapshot_id, column_id]"
 
