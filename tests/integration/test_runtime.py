@@ -1,14 +1,19 @@
-"""Changes of a whole process, seen in a process of their own."""
+"""Memory settings of workers, in a process of their own."""
 
+from __future__ import annotations
+
+import os
 import subprocess
 import sys
 
 import pytest
 
+from flight_server.process.runtime import worker_memory
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
+
 FAULTS = """
 import resource, numpy
-from flight_server.process.runtime import keep_freed_memory
-{prepare}
 for round in range(20):
     if round == 10:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -16,12 +21,8 @@ for round in range(20):
     del arrays
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
-
-
-HEAPS = """
-import ctypes, sys, threading, numpy
-from flight_server.process.runtime import keep_freed_memory
-keep_freed_memory()
+ARENAS = """
+import ctypes, threading, numpy
 together = threading.Barrier(12)
 def work():
     together.wait()
@@ -40,19 +41,20 @@ libc.fflush(ctypes.c_void_p(out))
 """
 
 
-def faults(prepare: str) -> int:
-    """Pages that the system had to clear for arrays of 3 MiB, ten at a time."""
-    command = [sys.executable, "-c", FAULTS.format(prepare=prepare)]
-    found = subprocess.run(command, check=True, capture_output=True, text=True)
-    return int(found.stdout)
+def output(code: str, variables: dict[str, str]) -> str:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=plain | variables).stdout
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
 def test_freed_memory_is_used_again():
-    assert faults("keep_freed_memory()") * 10 < faults("")
+    assert int(output(FAULTS, worker_memory())) * 10 < int(output(FAULTS, {}))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
-def test_threads_share_few_heaps():
-    found = subprocess.run([sys.executable, "-c", HEAPS], check=True, capture_output=True, text=True)
-    assert 1 <= found.stdout.count("<heap nr=") <= 2
+def test_threads_share_few_arenas():
+    assert 1 <= output(ARENAS, worker_memory()).count("<heap nr=") <= 2
+
+
+def test_the_settings_can_be_left_out(monkeypatch):
+    monkeypatch.setenv("STATFLIGHT_KEEP", "memory")
+    assert worker_memory() == {}
