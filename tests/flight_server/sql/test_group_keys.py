@@ -151,7 +151,7 @@ def test_no_answer_tells(sandbox):
     grouped = []
 
     @given(statement)
-    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(suppress_health_check=list(HealthCheck))
     def check(sql):
         made = plan.make(sql)
         with pytest.MonkeyPatch.context() as patch:
@@ -177,4 +177,4 @@ def test_no_answer_tells(sandbox):
         grouped.append(any(source.keys for source in made.sources))
 
     check()
-    assert sum(grouped) > 40
+    assert sum(grouped) > len(grouped) / 5

@@ -99,7 +99,7 @@ def test_answers_are_the_same(sql):
     shared = []
 
     @given(statement)
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(suppress_health_check=list(HealthCheck))
     def check(text):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(shapes, "split", lambda _: None)
@@ -112,4 +112,4 @@ def test_answers_are_the_same(sql):
         shared.append(sql.endpoint._shared.get(text) is not None)
 
     check()
-    assert sum(shared) > 15
+    assert sum(shared) > len(shared) / 10
