@@ -236,6 +236,7 @@ BODIES: dict[str, Any] = {
     "merge_sketches": {"table": "c.s.t", "snapshot": 1, "column": "id", "partitions": [{"p": "1"}, '{"p": 2}'],
                        "with": {"table": "c.s.t", "snapshot": "current", "column": "id"}},
     "publish": {"table": "c.s.t", "snapshot": 1, "to": "iceberg"},
+    "withdraw": {"table": "c.s.t", "to": "iceberg", "options": {"x": "y"}},
     "scan_system_table": {"query_id": "q", "table": "sys.flights", "required_columns": ["name"], "predicates": [
         {"column": "name", "op": "IN", "values": ["x", 1]}], "output_format": "ROWS"},
     "read": {"table": "stats.columns", "limit": 3},

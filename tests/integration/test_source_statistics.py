@@ -119,6 +119,23 @@ def test_statistics_of_an_older_lance_version_stay_its_own(tmp_path):
         assert (row["snapshot_id"], row["freshness"], row["max"]) == (3, "EXACT", "19999")
 
 
+def test_withdrawn_statistics_are_gone_from_the_lake(tmp_path):
+    import lance
+
+    place, name = tmp_path / "wh" / "dots.lance", "lake.default.dots"
+    lance.write_dataset(pa.table({"id": range(10)}), place)
+    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
+        connect(client, "lance", tmp_path / "wh")
+        assert resolve_ndv(client, name)["outcome"] == "CAPTURED"
+        client.act("publish", {"table": name, "to": "lance"})
+        assert any(key.startswith("lance.stats.") for key in lance.dataset(place).config())
+        withdraw = {"table": name, "to": "lance"}
+        assert client.act("withdraw", withdraw) == [withdraw | {"withdrawn": True}]
+        assert not any(key.startswith("lance.stats.") for key in lance.dataset(place).config())
+        assert client.get({"table": "sys.publications"}).num_rows == 0
+        assert client.act("withdraw", withdraw) == [withdraw | {"withdrawn": False}]
+
+
 def test_sketches_that_spark_registers_later_are_taken_over(tmp_path):
     """Registering statistics makes no new snapshot: the same snapshot is captured again."""
     table = simple_table(tmp_path, Schema(NestedField(1, "id", LongType())), pa.table({"id": range(100)}))

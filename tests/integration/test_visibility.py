@@ -207,6 +207,7 @@ def bodies(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
         "stats_meta": [{"table": HIDDEN_NAME, "snapshot": VERSION, "target": {"kind": "TABLE"}}],
         "merge_sketches": [sketch],
         "publish": [{"table": HIDDEN_NAME, "to": "iceberg"}],
+        "withdraw": [{"table": HIDDEN_NAME, "to": "iceberg"}],
         "backup": [{"path": "/tmp/nobody-may-have-this"}],
         "read": [],
         "scan_system_table": [],
