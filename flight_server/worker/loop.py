@@ -218,7 +218,8 @@ class Worker:
                 self.stopping.wait(away)
             except BaseException as error:  # not even a library's panic ends a thread
                 log.error("%s in a worker's thread: %s", type(error).__name__, first_line(error))
-                self.stopping.wait(1.0)
+                away = min(2.0, away * 2 or 0.2)
+                self.stopping.wait(away)
 
     def _watch(self, lease: Mapping[str, Any]) -> None:
         """Inspects a lake in its own thread, so that one that hangs delays no other."""

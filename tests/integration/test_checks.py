@@ -29,7 +29,7 @@ def receiver():
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.got = []
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
 
