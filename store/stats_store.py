@@ -8,11 +8,9 @@ of file listings they belong to, so that a snapshot takes space only for its cha
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -24,19 +22,19 @@ import pyarrow.compute as pc
 from store.arrow_sql import execute
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.column_names import ColumnNames
+from store.content_hash import content_hash
 from store.database import Connection, Database
 from store.errors import Conflict, NotFound
 from store.file_listings import FAMILIES, forget_mark, forget_marks
 from store.file_spans import STORAGE_ID, delete_by_snapshot, delete_by_span, rows_of, where_target
-from store.layout import BY_SNAPSHOT, parts, stored_columns
+from store.layout import BY_SNAPSHOT, parts
 from store.names import join_name
 from store.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Novel, Put, PutMode, codes, digest, snapshots_of
-from store.schemas import COSMETIC
 from store.snapshot_merge import SnapshotMerge
 from store.span_merge import SpanMerge, waves
 from store.targets import Target, TargetKind, storage_id
 
-__all__ = ["IDENTITY", "Counts", "DuckDBStatsStore", "Meta", "Put", "PutMode", "StatsStore", "content_hash"]
+__all__ = ["IDENTITY", "Counts", "DuckDBStatsStore", "Meta", "Put", "PutMode", "StatsStore"]
 
 IDEMPOTENCY_SECONDS = 86_400
 # Aliases, because `list` is a method in the classes below.
@@ -127,20 +125,6 @@ class StatsStore(Protocol):
         Raises:
             NotFound: The snapshot does not exist, or nothing is stored for the target.
         """
-
-
-def content_hash(flight: str, row: Mapping[str, Any], sketch_digests: Iterable[str]) -> str:
-    """SHA-256 of a record's content, without timestamps and cosmetic names.
-
-    Args:
-        flight: The flight of the record.
-        row: The record by column name.
-        sketch_digests: `ROLE sketch_type sha256-of-data` for each of its sketches.
-    """
-    content = {name: _plain(row[name]) for name in stored_columns(flight) if name not in COSMETIC}
-    content = {name: value for name, value in content.items() if value is not None}
-    content["sketches"] = sorted(sketch_digests)
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class DuckDBStatsStore(StatsStore):
@@ -445,10 +429,3 @@ def _first_of_each(rows: pa.Table, name: str, numbers: Codes) -> dict[int, Any]:
     distinct, first = np.unique(numbers[given], return_index=True)
     values = rows[name].filter(pa.array(given)).take(pa.array(first)).to_pylist()
     return dict(zip(distinct.tolist(), values, strict=True))
-
-
-def _plain(value: Any) -> Any:
-    """A value in a form that JSON can represent."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return value.isoformat() if isinstance(value, datetime) else value
