@@ -159,7 +159,7 @@ class Catalog(Publications, SnapshotRegistry):
         return {dotted_name(key): id for key, id in rows if '"' in key} | ids
 
     def ambiguous_names(self, connection: Connection, table: TableEntry, names: Collection[str]) -> list[str]:
-        """Those of the names that several columns of the table's current schema share."""
+        """Finds the ambiguous names: those that several columns of the table's current schema share."""
         shared = connection.execute(
             "SELECT column_name FROM table_columns WHERE table_key = ? AND column_name IN (SELECT unnest(?::VARCHAR[]))"
             " GROUP BY column_name HAVING count(DISTINCT column_id) > 1 ORDER BY 1", [table.table_key, list(names)],

@@ -33,7 +33,7 @@ class Presence:
         return self._tables[flight]
 
     def among(self, flight: str, table_keys: Iterable[int]) -> list[int]:
-        """Those of the tables that may have rows in a flight, in order.
+        """Keeps the tables that may have rows in a flight, in order.
 
         Args:
             flight: A stored flight, or `file_sketches`.

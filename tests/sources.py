@@ -18,7 +18,7 @@ def parsed(file: Path) -> ast.Module:
 
 @cache
 def _trees() -> dict[Path, ast.Module]:
-    """Those of all modules, parsed without the garbage collector: they are many objects, and none is garbage."""
+    """Syntax trees of all modules, parsed without the garbage collector: they are many objects, and none is garbage."""
     gc.disable()
     try:
         return {file: ast.parse(file.read_bytes()) for file in modules()}

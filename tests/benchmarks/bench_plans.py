@@ -148,7 +148,7 @@ class Seconds:
 
 @contextmanager
 def timed(*pids: int) -> Iterator[Callable[[], Seconds]]:
-    """What the block has taken so far: time by the clock, and processor time of some processes."""
+    """Yields a function that measures the block so far: wall time, and processor time of some processes."""
     begun, used = time.perf_counter(), sum(map(cpu_seconds, pids))
     yield lambda: Seconds(time.perf_counter() - begun, sum(map(cpu_seconds, pids)) - used)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,15 +17,6 @@ from store.jobs import MAX_ATTEMPTS
 from store.stats_store import PutMode
 from store.targets import Target
 from tests.flight_server.control.work import LEASE, House, outcome, requests
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    house = House()
-    yield house
-    house.tasks.close()
-    house.database.close()
-
 
 # Drafts.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,15 +18,7 @@ from store.errors import (
     to_json,
 )
 from store.targets import Target
-from tests.flight_server.control.work import LEASE, House, outcome, requests
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    house = House()
-    yield house
-    house.tasks.close()
-    house.database.close()
+from tests.flight_server.control.work import LEASE, outcome, requests
 
 
 def test_a_task_is_waited_for(house):
