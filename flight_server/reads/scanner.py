@@ -16,6 +16,7 @@ import pyarrow as pa
 from flight_server.auth.principal import Principal
 from flight_server.conditions.one_table import NAMES
 from flight_server.reads import adbc_statistics
+from flight_server.reads.null_slots import zeroed
 from flight_server.reads.query import BATCH_ROWS, Queries, in_order, sort_keys
 from flight_server.reads.scope import ReadScope
 from flight_server.reads.slice_cache import Derived, Slice, SliceCache, mark_of, one_batch
@@ -240,7 +241,8 @@ class Scanner:
             return None
         batch = cached.select(plan, request.limit)
         of = (table.table_key, cached.generation)
-        return (batch if request.columns is None else batch.select(request.names)), of
+        batch = batch if request.columns is None else batch.select(request.names)
+        return (batch if principal.sees_all else zeroed(batch)), of
 
     def _pin(self, request: ScanRequest, table: TableEntry) -> int | None:
         if request.pins is not None:
@@ -339,7 +341,7 @@ class Scanner:
     def _from_database(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> Answer:
         """Answers from DuckDB."""
         if request.flight.name != adbc_statistics.FLIGHT.name:
-            return self._run(request, self.scope(request, principal), is_cancelled)
+            return self._run(request, self.scope(request, principal), principal.sees_all, is_cancelled)
         tables, columns = (
             self.table(ScanRequest(FLIGHTS[name], names, snapshot=CURRENT), principal).to_pylist()
             for name, names in (
@@ -349,18 +351,24 @@ class Scanner:
         )
         return adbc_statistics.answer(request, tables, columns)
 
-    def _run(self, request: ScanRequest, scope: ReadScope, is_cancelled: Callable[[], bool]) -> Answer:
+    def _run(self, request: ScanRequest, scope: ReadScope, sees_all: bool, is_cancelled: Callable[[], bool]) -> Answer:
         cursor = self.database.read()
         keys = sort_keys(request, scope)
         hidden = [key for key in keys if key not in request.names]
         wanted = request if not hidden else request.with_columns((*request.names, *hidden))
-        strip = (lambda batch: batch.select(request.names)) if hidden else None
+
+        def shape(batch: pa.RecordBatch) -> pa.RecordBatch:
+            shown = batch.select(request.names) if hidden else batch
+            return shown if sees_all else zeroed(shown)
+
         answer = self.streams.run(
-            cursor, lambda: self.queries.start(cursor, wanted, scope), wanted.schema, is_cancelled, strip
+            cursor, lambda: self.queries.start(cursor, wanted, scope), wanted.schema, is_cancelled, shape
         )  # fmt: skip
-        if not keys or isinstance(answer, Stream):
+        if isinstance(answer, Stream):
             return answer
         answer = in_order(answer, keys)
+        if not sees_all:
+            return pa.Table.from_batches(map(shape, answer.to_batches()), request.schema)
         return answer.select(request.names) if hidden else answer
 
     # Parts of a scan.

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.auth.principal import Principal
+from flight_server.reads.null_slots import zeroed
 from flight_server.reads.streams import Stream
 from flight_server.sql import metadata, parameters, plan, pushdown, shapes
 from flight_server.sql.flights import NAIVE, naive
@@ -267,7 +268,8 @@ class SqlEndpoint:
         if parsed.now:
             given.append(datetime.now(UTC).replace(tzinfo=None))
         rows = self._sandbox.rows(cursor, parsed.sql, given, tables, schema)
-        return self._app.streams.run(cursor, lambda: rows, schema, is_cancelled)
+        shown = rows if caller.sees_all else map(zeroed, rows)
+        return self._app.streams.run(cursor, lambda: shown, schema, is_cancelled)
 
     def _narrowed(self, request: ScanRequest) -> ScanRequest:
         """Completes the table's full name in a request about one table, because caches use full names."""

@@ -17,6 +17,7 @@ import pyarrow.flight as flight
 import pytest
 
 from flight_server.actions import ACTIONS
+from flight_server.wire.flight_sql import write_any
 from store import sketches
 from store.catalog_store import Catalog
 from store.database import Connection, Database
@@ -150,6 +151,39 @@ def test_no_flight_shows_a_hidden_table(served, name):
             assert not any(WORD.encode() in result for result in limited.act_raw("scan_system_table", query))
             if "partitions" not in how:
                 assert WORD.encode() not in limited.act_raw("read", command)[0]
+
+
+def under_nulls(table: pa.Table) -> bytes:
+    """The bytes in the slots of NULLs of the columns with a fixed width."""
+    found = b""
+    for column in (chunk for chunks in table.columns for chunk in chunks.chunks):
+        if pa.types.is_primitive(column.type) and column.null_count and column.type.bit_width >= 8:
+            width = column.type.bit_width // 8
+            slots = np.frombuffer(column.buffers()[1], np.uint8)[column.offset * width :][: len(column) * width]
+            found += slots.reshape(-1, width)[column.is_null().to_numpy(zero_copy_only=False)].tobytes()
+    return found
+
+
+def test_no_bytes_of_others_are_under_nulls(served):
+    """DuckDB leaves what was in its memory in the slots of NULLs, such as pieces of the hidden names."""
+    some = 0
+    with as_(served, "all") as everything, as_(served, "some") as limited:
+        for name in FLIGHTS:
+            for command in ({"table": name}, of_flight(name, {"snapshot": "current"})):
+                everything.get(command)
+                query = write_any("CommandStatementQuery", (1, f"SELECT * FROM {name} ORDER BY 1 DESC".encode()))
+                direct = write_any("CommandStatementQuery", (1, f"SELECT * FROM {name}".encode()))
+                scan = b"".join(limited.act_raw("scan_system_table", {"query_id": "q", "table": name}))
+                for table in (
+                    limited.get(command),
+                    pa.ipc.open_stream(limited.act_raw("read", command)[0]).read_all(),
+                    pa.ipc.open_stream(scan).read_all(),
+                    *([] if name == "adbc.statistics" else [limited.read(query), limited.read(direct)]),
+                ):
+                    residue = under_nulls(table)
+                    some += len(residue)
+                    assert not residue.strip(b"\0"), (name, command, residue)
+    assert some > 1000  # there were NULLs
 
 
 @pytest.mark.parametrize("name", [name for name in FLIGHTS if "table_name" in FLIGHTS[name].schema.names])
