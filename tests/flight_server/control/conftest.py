@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.flight_server.control.work import House
+from tests.flight_server.control.control_plane import ControlPlane
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    house = House()
-    yield house
-    house.tasks.close()
-    house.database.close()
+def control() -> Iterator[ControlPlane]:
+    control = ControlPlane()
+    yield control
+    control.tasks.close()
+    control.database.close()

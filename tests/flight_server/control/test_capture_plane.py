@@ -1,4 +1,4 @@
-"""Answers of `resolve` from the store: only a record that holds each kind asked for is one."""
+"""Store hits of `resolve`: a record is a hit only when it has every requested kind."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SAMPLE = '{"completeness": "PARTIAL"}'
 
 @pytest.fixture
 def app(tmp_path):
-    with app_in(tmp_path) as made:
-        yield made
+    with app_in(tmp_path) as app:
+        yield app
 
 
 def is_hit(app, *kinds: str, column: int = 1) -> bool:
     spec = CaptureSpec(Target.column(column), kinds=frozenset(kinds))
-    (held,) = app.captures.known([(app.catalog.get("lake.s.t").table_key, 1, spec)])
-    return held is not None
+    (hit,) = app.captures.known([(app.catalog.get("lake.s.t").table_key, 1, spec)])
+    return hit is not None
 
 
 def put_record(app, producer: str, **more) -> None:
-    known = {"logical_type": "DOUBLE", "min": "0.5", "max": "2.5", "producer": producer, "completeness": "COMPLETE"}
-    put(app, rows("t", 1, [1], **(known | more)))
+    record = {"logical_type": "DOUBLE", "min": "0.5", "max": "2.5", "producer": producer, "completeness": "COMPLETE"}
+    put(app, rows("t", 1, [1], **(record | more)))
 
 
 def put_sketch(app, role: str, params: str | None = None) -> None:
@@ -42,7 +42,7 @@ def put_sketch(app, role: str, params: str | None = None) -> None:
 
 @pytest.mark.parametrize(("kind", "role"), [("HISTOGRAM", "QUANTILES"), ("MCV", "MCV")])
 @pytest.mark.parametrize("producer", ["SOURCE_NATIVE", "ENGINE_COMPUTED"])
-def test_a_sketch_is_held_once_it_is_there_whole(app, producer, kind, role):
+def test_kind_with_a_sketch_is_a_hit_only_with_a_complete_sketch(app, producer, kind, role):
     put_record(app, producer)
     assert is_hit(app, "MIN_MAX") and is_hit(app) and not is_hit(app, kind) and not is_hit(app, "MIN_MAX", kind)
     put_sketch(app, role, SAMPLE)
@@ -51,18 +51,18 @@ def test_a_sketch_is_held_once_it_is_there_whole(app, producer, kind, role):
     assert is_hit(app, kind) and is_hit(app, "MIN_MAX", kind) and not is_hit(app, "HISTOGRAM", "MCV")
 
 
-def test_metadata_holds_no_moments(app):
+def test_source_native_record_is_a_moments_hit_only_with_a_mean(app):
     put_record(app, "SOURCE_NATIVE")
     assert not is_hit(app, "MOMENTS")
     put_record(app, "SOURCE_NATIVE", mean=1.5)
     assert is_hit(app, "MOMENTS")
 
 
-def test_a_computed_column_of_nulls_is_not_computed_again(app):
+def test_computed_record_of_an_all_null_column_is_a_hit(app):
     put_record(app, "ENGINE_COMPUTED", min=None, max=None, mean=None)
     assert is_hit(app, "MOMENTS", "MIN_MAX", "NDV")
 
 
-def test_a_type_without_common_values_asks_for_none(app):
+def test_mcv_of_a_type_without_common_values_is_a_hit(app):
     put_record(app, "ENGINE_COMPUTED", logical_type="INTERVAL", min=None, max=None)
     assert is_hit(app, "MCV")

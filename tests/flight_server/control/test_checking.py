@@ -1,4 +1,4 @@
-"""Rules of the server: checked when captures have settled, stored, told, and shown as metrics."""
+"""Rules of the server: evaluated once captures settle; results stored, changes notified, failures in metrics."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
 RULES = '[[rule]]\nexpect = "null_fraction <= 0.1"\n[[rule]]\nexpect = "row_count > 500"\nlevel = "warn"\n'
 
 
-class Told(list):
+class Notifications(list):
     post = list.append
 
     def stop(self):
-        """Nothing waits."""
+        """Nothing to stop."""
 
 
 @pytest.fixture
-def checked(tmp_path):
-    """An app, its rules file, what is told, and a function that puts a snapshot and has it checked."""
+def setup(tmp_path):
+    """An app, its rules file, the posted notifications, and a function that puts a snapshot and checks it."""
     (tmp_path / "rules.toml").write_text(RULES)
     with app_in(tmp_path, checks=tmp_path / "rules.toml") as app:
-        now, told = [0.0], Told()
+        now, notifications = [0.0], Notifications()
         old = app.checking
         checking = Checking(
-            app.database, app.catalog, app.scanner, tmp_path / "rules.toml", old._rules, told,
+            app.database, app.catalog, app.scanner, tmp_path / "rules.toml", old._rules, notifications,
             clock=lambda: now[0],
         )  # fmt: skip
         app.checking = checking
@@ -48,11 +48,11 @@ def checked(tmp_path):
             put(app, [at | {"row_count": 100}], "stats.tables")
             put(app, [at | {"column_id": 1, "column_name": "id", "row_count": 100, "null_count": nulls}])
             checking.captured(app.catalog.get("lake.s.t"))
-            assert checking.run() == 0  # more may be captured yet
+            assert checking.run() == 0  # not settled yet
             now[0] += SETTLE_SECONDS
             return checking.run()
 
-        yield app, tmp_path / "rules.toml", told, snapshot
+        yield app, tmp_path / "rules.toml", notifications, snapshot
 
 
 def rows(app, **more):
@@ -60,25 +60,25 @@ def rows(app, **more):
     return [(row["snapshot_id"], row["column_name"], row["state"], row["value"]) for row in found]
 
 
-def test_results_are_stored_for_each_snapshot_and_changes_are_told(checked):
-    app, _, told, snapshot = checked
+def test_results_are_stored_per_snapshot_and_state_changes_notified(setup):
+    app, _, notifications, snapshot = setup
     assert snapshot(1, 0) == 1
     assert rows(app) == [(1, "id", "PASSED", 0.0), (1, None, "WARNED", 100.0)]
-    (first,) = told
+    (first,) = notifications
     assert [(change["rule"], change["before"], change["after"]) for change in first["changes"]] == [
         ("row_count > 500", None, "WARNED")
     ]
     snapshot(2, 50)
     assert [row for row in rows(app) if row[0] == 2] == [(2, "id", "FAILED", 0.5), (2, None, "WARNED", 100.0)]
-    assert told[1]["table"] == "lake.s.t" and told[1]["snapshot_id"] == 2
-    assert [(change["column"], change["before"], change["after"]) for change in told[1]["changes"]] == [
+    assert notifications[1]["table"] == "lake.s.t" and notifications[1]["snapshot_id"] == 2
+    assert [(change["column"], change["before"], change["after"]) for change in notifications[1]["changes"]] == [
         ("id", "PASSED", "FAILED")
     ]
     snapshot(3, 50)
-    assert len(told) == 2  # no news
+    assert len(notifications) == 2  # no state changed
 
 
-def test_what_is_not_captured_yet_is_no_failure(tmp_path):
+def test_captured_only_skips_rules_on_statistics_not_yet_captured(tmp_path):
     at = KEY | {"snapshot_id": 1}
     rules = [parse(text) for text in ("row_count > 5", "age_seconds < 0", "null_fraction <= 0.1", "nosuch: ndv > 1")]
     with app_in(tmp_path) as app:
@@ -96,11 +96,11 @@ def test_what_is_not_captured_yet_is_no_failure(tmp_path):
         assert found["null_fraction <= 0.1"][0] == "PASSED" and found["nosuch: ndv > 1"] == ("FAILED", "no such column")
 
 
-def test_rules_that_compare_take_the_snapshot_before_or_the_one_they_name(checked):
-    app, path, _, snapshot = checked
+def test_comparing_rules_use_the_previous_snapshot_or_the_named_one(setup):
+    app, path, _, snapshot = setup
     path.write_text('[[rule]]\nexpect = "schema_changes = 0"\n[[rule]]\nexpect = "schema_changes = 0"\nagainst = 1\n')
     snapshot(1, 0)
-    assert [row[2] for row in rows(app)] == ["PASSED"]  # nothing is before it, and it equals itself
+    assert [row[2] for row in rows(app)] == ["PASSED"]  # no previous snapshot, and snapshot 1 equals itself
     snapshot(2, 0)
     found = LocalReader(app.scanner, ANONYMOUS).read("sys.checks", where=[equal("snapshot_id", 2)]).to_pylist()
     assert {(row["rule"], row["state"]) for row in found} == {
@@ -108,8 +108,8 @@ def test_rules_that_compare_take_the_snapshot_before_or_the_one_they_name(checke
     }  # fmt: skip
 
 
-def test_a_changed_file_is_taken_and_a_bad_one_is_not(checked):
-    app, path, _, snapshot = checked
+def test_changed_rules_file_is_reloaded_and_an_invalid_one_ignored(setup):
+    app, path, _, snapshot = setup
     path.write_text('[[rule]]\nexpect = "row_count > 5"\n')
     snapshot(1, 50)
     assert rows(app) == [(1, None, "PASSED", 100.0)]
@@ -119,15 +119,15 @@ def test_a_changed_file_is_taken_and_a_bad_one_is_not(checked):
     assert [row[2] for row in rows(app)] == ["PASSED", "PASSED"]
 
 
-def test_a_metric_says_what_is_missed(checked):
-    app, _, _, snapshot = checked
+def test_failing_rule_is_exposed_as_a_check_failing_metric(setup):
+    app, _, _, snapshot = setup
     snapshot(1, 50)
     body = Metrics(app, "0", lambda _: ANONYMOUS).exposition(None, "")[2].decode()
     labels = 'column="id",level="fail",rule="null_fraction <= 0.1",table="lake.s.t"'
     assert f"statflight_check_failing{{{labels}}} 1.0" in body
 
 
-def test_a_bad_file_stops_the_start_before_a_database_is_made(tmp_path):
+def test_invalid_rules_file_fails_startup_before_the_database_exists(tmp_path):
     (tmp_path / "rules.toml").write_text("nonsense")
     with pytest.raises(InvalidArgument, match="rules file"):
         App(Settings(db=tmp_path / "stats.duckdb", checks=tmp_path / "rules.toml"))

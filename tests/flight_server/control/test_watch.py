@@ -1,4 +1,4 @@
-"""The schedule of looks at lakes, by a clock of the test's own."""
+"""The schedule of lake inspections, by a clock set by hand."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from store.job_store import JobStore
 from store.stats_store import DuckDBStatsStore
 
 
-class Lakes:
-    """Looks that the test ends by hand."""
+class FakeLakes:
+    """Records the inspections; the test finishes them by hand."""
 
     def __init__(self, tasks: TaskQueue):
         self.tasks = tasks
-        self.begun: list[str] = []
+        self.started: list[str] = []
         self.stored: list[str] = []
         self.noted: list[tuple[str, str]] = []
-        self.gone: set[str] = set()
+        self.dropped: set[str] = set()
 
     def watch_task(self, catalog: str) -> tuple[dict[str, Any], Task]:
-        if catalog in self.gone:
+        if catalog in self.dropped:
             raise NotFound("gone")
-        self.begun.append(catalog)
+        self.started.append(catalog)
         return {"catalog": catalog}, self.tasks.submit(Task("watch", {}, catalog=catalog))
 
     def store(self, catalog: str, config: dict[str, Any], found: Any, *, whole: bool) -> None:
@@ -42,7 +42,7 @@ class Lakes:
         self.noted.append((catalog, reason))
 
 
-class House:
+class WatchEnv:
     def __init__(self, **intervals: float | None):
         self.database = Database(":memory:")
         catalog = Catalog(self.database)
@@ -50,10 +50,10 @@ class House:
         self.now, self.intervals = 0.0, dict(intervals)
         self.tasks = TaskQueue(catalog, lambda: self.now)
         publication = Publication(jobs, DuckDBStatsStore(self.database, catalog), catalog)
-        self.leases, self.lakes = Leases(self.tasks, jobs, self.database, publication), Lakes(self.tasks)
+        self.leases, self.lakes = Leases(self.tasks, jobs, self.database, publication), FakeLakes(self.tasks)
         self.watch = Watch(self.lakes, self.tasks, lambda: list(self.intervals), self.intervals.get, lambda: self.now)
 
-    def at(self, seconds: float) -> None:
+    def step_at(self, seconds: float) -> None:
         self.now = seconds
         self.watch.step()
 
@@ -65,96 +65,96 @@ class House:
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    house = House(a=60.0)
-    yield house
-    house.database.close()
+def env() -> Iterator[WatchEnv]:
+    env = WatchEnv(a=60.0)
+    yield env
+    env.database.close()
 
 
-def test_a_lake_is_looked_at_once_per_interval(house):
-    house.at(0.0)
-    house.at(START_SECONDS)
-    assert house.lakes.begun == ["a"]
-    house.finish(house.lease())
-    house.at(3.0)
-    assert house.lakes.stored == ["a"]
-    house.at(50.0)
-    assert house.lakes.begun == ["a"]
-    house.at(START_SECONDS + 60.0)  # never later: jitter only takes away
-    assert house.lakes.begun == ["a", "a"]
+def test_lake_is_inspected_once_per_interval(env):
+    env.step_at(0.0)
+    env.step_at(START_SECONDS)
+    assert env.lakes.started == ["a"]
+    env.finish(env.lease())
+    env.step_at(3.0)
+    assert env.lakes.stored == ["a"]
+    env.step_at(50.0)
+    assert env.lakes.started == ["a"]
+    env.step_at(START_SECONDS + 60.0)  # jitter only shortens the interval
+    assert env.lakes.started == ["a", "a"]
 
 
-def test_no_second_look_while_one_is_under_way(house):
-    house.at(0.0)
-    house.at(START_SECONDS)
+def test_no_second_inspection_while_one_is_running(env):
+    env.step_at(0.0)
+    env.step_at(START_SECONDS)
     for seconds in range(10, 200, 10):
-        house.at(seconds)
-    assert house.lakes.begun == ["a"] and not house.lakes.noted
+        env.step_at(seconds)
+    assert env.lakes.started == ["a"] and not env.lakes.noted
 
 
-def test_a_lake_that_hangs_or_fails_delays_no_other(house):
-    house.intervals |= {"hangs": 60.0, "fails": 60.0}
-    house.at(0.0)
-    house.at(START_SECONDS)
-    assert sorted(house.lakes.begun) == ["a", "fails", "hangs"]
+def test_hanging_or_failing_lake_does_not_delay_others(env):
+    env.intervals |= {"hangs": 60.0, "fails": 60.0}
+    env.step_at(0.0)
+    env.step_at(START_SECONDS)
+    assert sorted(env.lakes.started) == ["a", "fails", "hangs"]
     for _ in range(3):
-        lease = house.lease()
-        catalog = next(t.catalog for t in house.tasks.leased.values() if t.token == lease["lease_token"])
+        lease = env.lease()
+        catalog = next(t.catalog for t in env.tasks.leased.values() if t.token == lease["lease_token"])
         if catalog == "a":
-            house.finish(lease)
+            env.finish(lease)
         elif catalog == "fails":
-            house.finish(lease, error={"message": "no such bucket", "code": "UPSTREAM", "status": "UNAVAILABLE"})
-    house.at(5.0)
-    assert house.lakes.stored == ["a"] and house.lakes.noted == [("fails", "no such bucket")]
-    house.at(100.0)
-    assert house.lakes.begun.count("a") == 2 == house.lakes.begun.count("fails")
-    assert house.lakes.begun.count("hangs") == 1
+            env.finish(lease, error={"message": "no such bucket", "code": "UPSTREAM", "status": "UNAVAILABLE"})
+    env.step_at(5.0)
+    assert env.lakes.stored == ["a"] and env.lakes.noted == [("fails", "no such bucket")]
+    env.step_at(100.0)
+    assert env.lakes.started.count("a") == 2 == env.lakes.started.count("fails")
+    assert env.lakes.started.count("hangs") == 1
 
 
-def test_a_look_without_progress_is_given_up_and_noted_once(house):
-    house.at(0.0)
-    house.at(START_SECONDS)
-    house.lease()
-    (task,) = house.tasks.leased.values()
+def test_inspection_without_progress_is_cancelled_and_noted_once(env):
+    env.step_at(0.0)
+    env.step_at(START_SECONDS)
+    env.lease()
+    (task,) = env.tasks.leased.values()
     for seconds in (10.0, PATIENCE_SECONDS + 10.0, PATIENCE_SECONDS + 20.0):
-        house.at(seconds)
+        env.step_at(seconds)
     assert task.cancelled
-    assert [catalog for catalog, _ in house.lakes.noted] == ["a"] and "no progress" in house.lakes.noted[0][1]
+    assert [catalog for catalog, _ in env.lakes.noted] == ["a"] and "no progress" in env.lakes.noted[0][1]
 
 
-def test_lakes_come_and_go(house):
-    house.at(0.0)
-    house.intervals["b"] = 60.0
-    house.at(START_SECONDS + 1.0)
-    del house.intervals["a"]
-    house.at(2 * START_SECONDS + 3.0)
-    house.lakes.gone.add("b")
-    house.at(200.0)  # dropped between the list and the look
-    assert house.lakes.begun == ["a", "b"]
+def test_added_lakes_are_inspected_and_removed_ones_are_not(env):
+    env.step_at(0.0)
+    env.intervals["b"] = 60.0
+    env.step_at(START_SECONDS + 1.0)
+    del env.intervals["a"]
+    env.step_at(2 * START_SECONDS + 3.0)
+    env.lakes.dropped.add("b")
+    env.step_at(200.0)  # dropped between the listing and the inspection
+    assert env.lakes.started == ["a", "b"]
 
 
-def test_never_is_never(house):
-    house.intervals = {"a": None}
-    house.watch = Watch(house.lakes, house.tasks, lambda: ["a"], lambda _: None, lambda: house.now)
+def test_lake_without_an_interval_is_never_inspected(env):
+    env.intervals = {"a": None}
+    env.watch = Watch(env.lakes, env.tasks, lambda: ["a"], lambda _: None, lambda: env.now)
     for seconds in range(0, 1000, 100):
-        house.at(seconds)
-    assert house.lakes.begun == []
+        env.step_at(seconds)
+    assert env.lakes.started == []
 
 
-def test_a_queue_that_refuses_stops_no_schedule(house, monkeypatch):
+def test_failed_submit_does_not_stop_the_schedule(env, monkeypatch):
     def refuse(catalog: str) -> Any:
         raise UpstreamError("no")
 
-    monkeypatch.setattr(house.lakes, "watch_task", refuse)
-    house.at(0.0)
-    house.at(START_SECONDS)
+    monkeypatch.setattr(env.lakes, "watch_task", refuse)
+    env.step_at(0.0)
+    env.step_at(START_SECONDS)
     monkeypatch.undo()
-    house.at(70.0)
-    assert house.lakes.begun == ["a"]
+    env.step_at(70.0)
+    assert env.lakes.started == ["a"]
 
 
-def test_the_end_of_the_server_is_no_trouble_of_a_lake(house, caplog):
-    house.tasks.close()
-    house.at(0.0)
-    house.at(START_SECONDS)
-    assert house.lakes.noted == [] and not caplog.records
+def test_shutdown_is_not_recorded_as_a_lake_error(env, caplog):
+    env.tasks.close()
+    env.step_at(0.0)
+    env.step_at(START_SECONDS)
+    assert env.lakes.noted == [] and not caplog.records

@@ -1,4 +1,4 @@
-"""Work for workers, without Flight and by a clock of its own, and what they say of it."""
+"""An in-memory control plane with a clock set by hand, and bodies of requests and outcomes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ LEASE = 60.0  # seconds
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-class House:
+class ControlPlane:
     def __init__(self) -> None:
         self.database = Database(":memory:")
         self.catalog = Catalog(self.database)
         self.store = DuckDBStatsStore(self.database, self.catalog)
-        self.seconds = 0.0  # of the clock
+        self.seconds = 0.0  # the time of the clock
         self.jobs = JobStore(self.database, LEASE, now=lambda: START + timedelta(seconds=self.seconds))
         self.tasks = TaskQueue(self.catalog, clock=lambda: self.seconds)
         self.publication = Publication(self.jobs, self.store, self.catalog)
-        self.work = Leases(self.tasks, self.jobs, self.database, self.publication)
+        self.leases = Leases(self.tasks, self.jobs, self.database, self.publication)
         self.table: TableEntry = self.database.write(lambda c: self.catalog.register(c, ("c", "s", "t"), "id", "delta"))
         self.put(PutMode.UPSERT, 1)
 
-    def put(self, mode: PutMode = PutMode.UPSERT, rows: int = 5, **told: Any) -> Put:
-        """Rows of stats.tables, stored unless told otherwise."""
+    def put(self, mode: PutMode = PutMode.UPSERT, rows: int = 5) -> Put:
+        """Stores a row of stats.tables."""
         put = self.rows(rows, mode)
         self.store.put([put])
         return put
@@ -51,15 +51,15 @@ class House:
         ]
         return self.jobs.enqueue(self.table, "1", "ASYNC", {"requests": bodies}, ["table"])
 
-    def queued(self, kind: str) -> str:
-        """The id of a durable job, or of a capture that somebody waits for."""
+    def enqueue(self, kind: str) -> str:
+        """Id of a new durable job or of a new synchronous capture."""
         return self.queue() if kind == "job" else self.tasks.submit(Task("sync", requests(), self.table.table_key)).id
 
     def lease(self, *kinds: str, timeout: float = 0.0) -> dict[str, Any] | None:
-        return next(iter(self.work.lease("w", kinds or ("job",), timeout, [], lambda: False)), None)
+        return next(iter(self.leases.lease("w", kinds or ("job",), timeout, [], lambda: False)), None)
 
     def finish(self, lease: dict[str, Any], *outcomes: dict[str, Any], **body: Any) -> str:
-        return self.work.finish(lease["job_id"], lease["lease_token"], {"outcomes": list(outcomes)} | body)
+        return self.leases.finish(lease["job_id"], lease["lease_token"], {"outcomes": list(outcomes)} | body)
 
     def row_count(self) -> int | None:
         record = self.store.get(self.table, 1, Target.table())
@@ -67,7 +67,7 @@ class House:
 
 
 def requests(*ids: int) -> dict[str, Any]:
-    """A task's payload: these columns, or the table."""
+    """Payload of a task: requests for these columns, or for the table."""
     targets = [Target.column(i) for i in ids] or [Target.table()]
     return {"requests": [{"target": target.to_json(), "snapshot_id": 1} for target in targets]}
 
