@@ -1,4 +1,4 @@
-"""The contract of a `StatsStore`. A store's tests subclass `StatsStoreContract` and give it a store."""
+"""Contract of a `StatsStore`: the tests of a store subclass `StatsStoreContract`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sketch(column_id: int, role: str = "NDV", data: bytes = b"theta") -> dict[st
 
 
 class StatsStoreContract:
-    """Subclasses have a fixture `store`, and say how a store finds a table and what sketches it holds."""
+    """Contract suite. Subclasses provide the fixture `store`, the lookup of a table, and the list of its sketches."""
 
     def table(self, store: Any, name: tuple[str, str, str] = NAME) -> TableEntry | None:
         raise NotImplementedError
@@ -53,53 +53,53 @@ class StatsStoreContract:
         """(storage id, role, data) of each sketch at a snapshot of the table, sorted."""
         raise NotImplementedError
 
-    def known(self, store: Any) -> TableEntry:
+    def entry(self, store: Any) -> TableEntry:
         found = self.table(store)
         assert found is not None
         return found
 
     def stored(self, store: StatsStore, snapshot: int = 1) -> list[tuple[int, int]]:
-        page, token, total = store.list(self.known(store), snapshot, TargetKind.COLUMN)
+        page, token, total = store.list(self.entry(store), snapshot, TargetKind.COLUMN)
         assert not token and total == len(page)
         return [(row["column_id"], row["row_count"]) for row in page]
 
     # Modes and counts.
 
-    def test_a_put_counts_what_it_did(self, store):
+    def test_put_counts_created_unchanged_and_replaced_rows(self, store):
         assert put(store, "stats.columns", columns((1, 10), (2, 20))) == Counts(2, 2, 0, 0)
         assert put(store, "stats.columns", columns((1, 10), (3, 30))) == Counts(2, 1, 1, 0)
         assert put(store, "stats.columns", columns((1, 11), (2, 20), (4, 40)), "upsert") == Counts(3, 1, 1, 1)
         assert self.stored(store) == [(1, 11), (2, 20), (3, 30), (4, 40)]
 
-    def test_no_rows_are_a_put_too(self, store):
+    def test_put_of_zero_rows_succeeds(self, store):
         for flight in ("stats.columns", "stats.files", "stats.sketches", "stats.tables"):
             empty = records.prepare(FLIGHTS[flight], FLIGHTS[flight].schema.empty_table())
             assert put(store, flight, empty, "replace_snapshot", key=flight) == Counts()
 
-    def test_create_refuses_other_content_and_names_the_field(self, store):
+    def test_create_refuses_changed_content_and_names_the_field(self, store):
         put(store, "stats.columns", columns((1, 10), (2, 20)))
         with pytest.raises(Conflict, match=r"column_id=2.*row_count is 20, in the put it is 21") as refusal:
             put(store, "stats.columns", columns((1, 10), (2, 21), (3, 30)))
         assert refusal.value.params["field"] == "row_count"
         assert self.stored(store) == [(1, 10), (2, 20)], "nothing of a refused put is stored"
 
-    def test_a_column_that_a_put_leaves_out_is_unknown(self, store):
+    def test_field_absent_from_a_put_becomes_null(self, store):
         put(store, "stats.columns", columns((1, 10)))
         only_nulls = rows("stats.columns", {"column_id": 1, "null_count": 3})
         with pytest.raises(Conflict, match="row_count is 10, in the put it is None"):
             put(store, "stats.columns", only_nulls)
         put(store, "stats.columns", only_nulls, "upsert")
-        record = store.get(self.known(store), 1, Target.column(1))
+        record = store.get(self.entry(store), 1, Target.column(1))
         assert (record["row_count"], record["null_count"]) == (None, 3)
 
-    def test_fill_touches_nothing_that_is_there(self, store):
+    def test_fill_keeps_stored_records(self, store):
         put(store, "stats.columns", columns((1, 10)))
         assert put(store, "stats.columns", columns((1, 99), (2, 20)), "fill") == Counts(2, 1, 1, 0)
         assert self.stored(store) == [(1, 10), (2, 20)]
 
     @pytest.mark.parametrize(("flight", "target"), [
         ("stats.columns", {"column_id": 1}), ("stats.file_columns", {"file_path": "f", "column_id": 1})])  # fmt: skip
-    def test_a_capture_of_a_part_never_replaces_one_of_the_whole(self, store, flight, target):
+    def test_partial_capture_never_replaces_a_complete_one(self, store, flight, target):
         def capture(completeness, null_count):
             row = target | {"completeness": completeness, "null_count": null_count}
             counts = put(store, flight, rows(flight, row), "capture")
@@ -112,7 +112,7 @@ class StatsStoreContract:
         assert capture("COMPLETE", 5) == (0, 0, 1)
         assert put(store, flight, rows(flight, target | {"completeness": "PARTIAL"}), "upsert").replaced == 1
 
-    def test_a_sketch_of_a_sample_never_replaces_one_of_the_whole(self, store):
+    def test_partial_sketch_never_replaces_a_complete_one(self, store):
         def capture(params, data):
             return put(store, "stats.sketches", rows("stats.sketches", sketch(1, data=data) | {"params": params}),
                        "capture").replaced  # fmt: skip
@@ -121,7 +121,7 @@ class StatsStoreContract:
         assert [capture(part, b"1"), capture(part, b"2"), capture("{}", b"3"), capture(part, b"4")] == [0, 1, 1, 0]
         assert [data for _, _, data in self.sketches(store, 1)] == [b"3"]
 
-    def test_replace_snapshot_leaves_only_the_new_set(self, store):
+    def test_replace_snapshot_keeps_only_the_records_of_the_put(self, store):
         put(store, "stats.columns", columns((1, 10), (2, 20), (3, 30)))
         put(store, "stats.columns", columns((1, 10), snapshot=2))
         put(store, "stats.tables", rows("stats.tables", {"row_count": 10}))
@@ -129,22 +129,22 @@ class StatsStoreContract:
         assert done == Counts(3, 1, 1, 1)
         assert self.stored(store) == [(1, 10), (2, 21), (4, 40)]
         assert self.stored(store, 2) == [(1, 10)], "another snapshot is left alone"
-        assert store.get(self.known(store), 1, Target.table()) is not None, "another flight too"
+        assert store.get(self.entry(store), 1, Target.table()) is not None, "and another flight"
 
-    def test_two_equal_rows_are_one_and_two_others_are_refused(self, store):
+    def test_equal_rows_are_stored_once_and_contradicting_rows_refused(self, store):
         assert put(store, "stats.columns", columns((1, 10), (1, 10))) == Counts(2, 1, 0, 0)
         with pytest.raises(InvalidArgument, match=r"two different rows for one target.*column_id=5"):
             put(store, "stats.columns", columns((4, 1), (5, 1), (6, 1), (5, 2)), "upsert")
         assert self.stored(store) == [(1, 10)]
 
-    def test_identical_content_keeps_the_first_times(self, store):
+    def test_identical_content_keeps_the_first_timestamps(self, store):
         first = {"column_id": 1, "row_count": 10, "captured_at": EARLY, "column_name": "a"}
         put(store, "stats.columns", rows("stats.columns", first))
         again = rows("stats.columns", first | {"captured_at": LATE, "column_name": "A"})
         assert put(store, "stats.columns", again, "upsert") == Counts(1, 0, 1, 0)
-        assert store.get(self.known(store), 1, Target.column(1))["captured_at"] == EARLY
+        assert store.get(self.entry(store), 1, Target.column(1))["captured_at"] == EARLY
 
-    def test_many_tables_and_snapshots_in_one_put(self, store):
+    def test_put_stores_rows_of_many_tables_and_snapshots(self, store):
         other = ("c", "s", "u")
         mixed = pa.concat_tables([
             columns((1, 1), (2, 2)), columns((1, 3), name=other), columns((1, 4), snapshot=2), columns((3, 5)),
@@ -154,9 +154,9 @@ class StatsStoreContract:
         assert self.stored(store, 2) == [(1, 4)]
         table = self.table(store, other)
         assert table is not None and store.count(table, 1) == 1
-        assert self.known(store).current_snapshot_id == 2, "an external table's greatest snapshot is current"
+        assert self.entry(store).current_snapshot_id == 2, "an external table's greatest snapshot is current"
 
-    def test_several_flights_in_one_put_are_one(self, store):
+    def test_put_of_several_flights_is_atomic(self, store):
         put(store, "stats.columns", columns((1, 10)))
         with pytest.raises(Conflict):
             store.put([
@@ -164,15 +164,15 @@ class StatsStoreContract:
                 Put("stats.columns", columns((1, 11))),
             ])  # fmt: skip
         with pytest.raises(NotFound):
-            store.count(self.known(store), 9)
+            store.count(self.entry(store), 9)
 
-    def test_a_refused_put_leaves_no_table_behind(self, store):
+    def test_refused_put_registers_no_table(self, store):
         mixed = pa.concat_tables([columns((1, 1), name=("c", "s", "new")), columns((1, 2), name=("c", "s", "new"))])
         with pytest.raises(InvalidArgument):
             put(store, "stats.columns", mixed)
         assert self.table(store, ("c", "s", "new")) is None
 
-    def test_names_get_ids_that_stay(self, store):
+    def test_column_names_get_stable_ids(self, store):
         named = rows("stats.columns", *({"column_name": n, "row_count": 1} for n in ("b", "a")))
         put(store, "stats.columns", named)
         assert self.stored(store) == [(1, 1), (2, 1)]
@@ -182,7 +182,7 @@ class StatsStoreContract:
 
     # Idempotency.
 
-    def test_the_same_key_and_content_is_answered_as_before(self, store):
+    def test_idempotent_replay_returns_the_first_counts(self, store):
         first = put(store, "stats.columns", columns((1, 10), (2, 20)), key="k")
         assert first == Counts(2, 2, 0, 0)
         put(store, "stats.columns", columns((1, 11)), "upsert")
@@ -191,7 +191,7 @@ class StatsStoreContract:
         assert self.stored(store) == [(1, 11), (2, 20)], "a replay stores nothing"
 
     @pytest.mark.parametrize("change", ["rows", "mode", "order"])
-    def test_the_same_key_with_other_content_is_refused(self, store, change):
+    def test_idempotency_key_with_other_content_is_refused(self, store, change):
         put(store, "stats.columns", columns((1, 10), (2, 20)), key="k")
         table = {"rows": columns((1, 10)), "mode": columns((1, 10), (2, 20)), "order": columns((2, 20), (1, 10))}[
             change
@@ -199,7 +199,7 @@ class StatsStoreContract:
         with pytest.raises(Conflict, match='"k" was used before'):
             put(store, "stats.columns", table, "upsert" if change == "mode" else "create", key="k")
 
-    def test_the_key_of_a_refused_put_is_free(self, store):
+    def test_idempotency_key_of_a_refused_put_is_reusable(self, store):
         put(store, "stats.columns", columns((1, 10)))
         with pytest.raises(Conflict):
             put(store, "stats.columns", columns((1, 11)), key="k")
@@ -207,21 +207,21 @@ class StatsStoreContract:
 
     # Sketches.
 
-    def test_replace_snapshot_carries_sketches_of_what_stays(self, store):
+    def test_replace_snapshot_keeps_the_sketches_of_kept_targets(self, store):
         put(store, "stats.columns", columns((1, 10), (2, 20)))
         put(store, "stats.sketches", rows("stats.sketches", sketch(1), sketch(2), sketch(1, "QUANTILES")))
         put(store, "stats.columns", columns((1, 11), (3, 30)), "replace_snapshot")
         first = Target.column(1).storage_id
         assert self.sketches(store, 1) == [(first, "NDV", b"theta"), (first, "QUANTILES", b"theta")]
 
-    def test_a_new_set_of_sketches_carries_the_roles_it_lacks(self, store):
+    def test_replaced_sketches_keep_the_roles_absent_from_the_put(self, store):
         put(store, "stats.sketches", rows("stats.sketches", sketch(1), sketch(1, "QUANTILES"), sketch(2)))
         done = put(store, "stats.sketches", rows("stats.sketches", sketch(1, data=b"new")), "replace_snapshot")
         assert done == Counts(1, 0, 0, 1)
         first = Target.column(1).storage_id
         assert self.sketches(store, 1) == [(first, "NDV", b"new"), (first, "QUANTILES", b"theta")]
 
-    def test_sketches_of_files_that_go_go_along(self, store):
+    def test_replace_snapshot_drops_the_sketches_of_dropped_files(self, store):
         put(store, "stats.files", rows("stats.files", {"file_path": "a"}, {"file_path": "b"}))
         of_files = ({"target_kind": "FILE", "file_path": f, "column_id": 1, "role": "NDV", "sketch_type": THETA,
                      "data": b"x"} for f in "ab")  # fmt: skip
@@ -231,7 +231,7 @@ class StatsStoreContract:
 
     # Reading.
 
-    def test_list_goes_in_order_of_storage_ids_by_pages(self, store):
+    def test_list_returns_pages_in_the_order_of_storage_ids(self, store):
         put(store, "stats.columns", columns((10, 1), (9, 1), (100, 1)))
         put(store, "stats.tables", rows("stats.tables", {"row_count": 1}))
         put(store, "stats.files", rows("stats.files", *({"file_path": f"f{i}", "row_count": i} for i in range(5))))
@@ -241,7 +241,7 @@ class StatsStoreContract:
             "stats.expressions",
             rows("stats.expressions", {"engine_kind": "Spark", "engine_expression_key": b"k"}),
         )
-        table = self.known(store)
+        table = self.entry(store)
         expected = sorted([
             *(Target.column(i).storage_id for i in (9, 10, 100)), "table", Target.column_group([9, 10]).storage_id,
             Target.expression("spark", b"k").storage_id, *(Target.file(f"f{i}").storage_id for i in range(5)),
@@ -256,49 +256,49 @@ class StatsStoreContract:
         assert pages == 3 and found[-1] == ("table", "TABLE")
         assert [r["column_id"] for r in store.list(table, 1, TargetKind.COLUMN)[0]] == [9, 10, 100]
 
-    def test_a_last_page_that_is_full_has_no_token(self, store):
+    def test_full_last_page_has_no_token(self, store):
         put(store, "stats.columns", columns((1, 1), (2, 1)))
-        page, token, total = store.list(self.known(store), 1, page_size=2)
+        page, token, total = store.list(self.entry(store), 1, page_size=2)
         assert (len(page), token, total) == (2, "", 2)
 
-    def test_count_by_kind(self, store):
+    def test_count_by_target_kind(self, store):
         put(store, "stats.columns", columns((1, 1), (2, 1)))
         put(store, "stats.tables", rows("stats.tables", {"row_count": 1}))
-        table = self.known(store)
+        table = self.entry(store)
         counts = [store.count(table, 1, kind) for kind in (None, TargetKind.COLUMN, TargetKind.TABLE, TargetKind.FILE)]
         assert counts == [3, 2, 1, 0]
 
-    def test_get_of_every_kind(self, store):
+    def test_get_finds_targets_of_every_kind(self, store):
         put(store, "stats.columns", columns((1, 7)))
         put(store, "stats.tables", rows("stats.tables", {"row_count": 7}))
         put(store, "stats.files", rows("stats.files", {"file_path": "f", "row_count": 7}))
         put(store, "stats.column_groups", rows("stats.column_groups", {"column_ids": [2, 1], "row_count": 7}))
         expression = {"engine_kind": "spark", "engine_expression_key": b"\0k", "row_count": 7}
         put(store, "stats.expressions", rows("stats.expressions", expression))
-        table = self.known(store)
+        table = self.entry(store)
         targets = [Target.table(), Target.column(1), Target.file("f"), Target.column_group([1, 2]),
                    Target.expression("SPARK", b"\0k")]  # fmt: skip
         assert [store.get(table, 1, target)["row_count"] for target in targets] == [7] * 5
         assert store.get(table, 1, Target.column(2)) is None
         assert store.get(table, 2, Target.table()) is None
 
-    def test_an_unknown_snapshot_is_not_found_and_an_empty_one_is_empty(self, store):
+    def test_unknown_snapshot_is_not_found_and_an_emptied_one_lists_nothing(self, store):
         put(store, "stats.columns", columns((1, 1)))
-        table = self.known(store)
-        for ask in (store.count, store.list, lambda t, s: store.meta(t, s, Target.table())):
+        table = self.entry(store)
+        for read in (store.count, store.list, lambda t, s: store.meta(t, s, Target.table())):
             with pytest.raises(NotFound):
-                ask(table, 99)
+                read(table, 99)
         store.delete(table, 1)
         assert store.list(table, 1) == ([], "", 0)
 
     # Deleting.
 
-    def test_delete_one_target_one_snapshot_or_all(self, store):
+    def test_delete_of_a_target_a_snapshot_or_a_table(self, store):
         for snapshot in (1, 2):
             put(store, "stats.columns", columns((1, 1), (2, 1), snapshot=snapshot))
             put(store, "stats.sketches", rows("stats.sketches", sketch(1), sketch(2), snapshot=snapshot))
             put(store, "stats.files", rows("stats.files", {"file_path": "a"}, {"file_path": "b"}, snapshot=snapshot))
-        table = self.known(store)
+        table = self.entry(store)
         assert store.delete(table, 1, Target.column(1)) == 1
         assert [s[0] for s in self.sketches(store, 1)] == [Target.column(2).storage_id]
         assert store.delete(table, 1, Target.file("a")) == 1
@@ -312,9 +312,9 @@ class StatsStoreContract:
 
     # Metadata.
 
-    def test_meta_tells_hash_generation_and_times(self, store):
+    def test_meta_returns_hash_generation_and_times(self, store):
         put(store, "stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 10, "refreshed_at": EARLY}))
-        table, target = self.known(store), Target.column(1)
+        table, target = self.entry(store), Target.column(1)
         first = store.meta(table, 1, target)
         assert first.refreshed_at == EARLY and first.created_at.tzinfo is not None
         assert len(first.content_hash) == 64
@@ -324,24 +324,24 @@ class StatsStoreContract:
         with pytest.raises(NotFound):
             store.meta(table, 1, Target.column(2))
 
-    def test_the_hash_ignores_times_and_names_and_nothing_else(self, store):
+    def test_content_hash_ignores_only_times_and_names(self, store):
         base = {"column_id": 1, "row_count": 10, "engine_id": "e"}
         changes = [{}, {"captured_at": EARLY}, {"refreshed_at": LATE}, {"column_name": "x"}, {"engine_id": "f"},
                    {"min": "a", "logical_type": "STRING"}, {"null_count": 0}]  # fmt: skip
         for snapshot, change in enumerate(changes):
             put(store, "stats.columns", rows("stats.columns", base | change, snapshot=snapshot))
-        table = self.known(store)
+        table = self.entry(store)
         hashes = [store.meta(table, snapshot, Target.column(1)).content_hash for snapshot in range(len(changes))]
         assert len(set(hashes[:4])) == 1
         assert len(set(hashes[3:])) == 4
 
-    def test_a_sketch_is_part_of_the_hash(self, store):
+    def test_content_hash_includes_sketches(self, store):
         put(store, "stats.columns", columns((1, 10)))
-        table, target = self.known(store), Target.column(1)
+        table, target = self.entry(store), Target.column(1)
         hashes = [store.meta(table, 1, target).content_hash]
         for change in ({}, {"data": b"other"}):
             put(store, "stats.sketches", rows("stats.sketches", sketch(1, **change)), "upsert")
             hashes.append(store.meta(table, 1, target).content_hash)
         put(store, "stats.sketches", rows("stats.sketches", sketch(1, data=b"other") | {"captured_at": LATE}), "upsert")
         assert len(set(hashes)) == 3
-        assert store.meta(table, 1, target).content_hash == hashes[-1], "but not its time"
+        assert store.meta(table, 1, target).content_hash == hashes[-1], "the hash ignores its time"

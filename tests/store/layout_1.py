@@ -1,4 +1,4 @@
-"""A database file as layout 1 was: frozen SQL, so that a later layout is tested against what users have."""
+"""A database file of layout 1, as frozen SQL: later layouts are tested against the files that users have."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ INSERT INTO stats_files (table_key, from_pos, to_pos, file_path, row_count, gene
     VALUES (1, 0, {2**62}, 'f', 10, 1, now());
 INSERT INTO idempotency VALUES ('k', 'h', '{{"received": 1, "created": 1, "unchanged": 0, "replaced": 0}}', now());
 """
-# Servers of the time made this one when they started.
+# Servers of that time created this table at their start.
 USAGE = """
 CREATE TABLE column_usage (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR,
     column_name VARCHAR, reads BIGINT, last_read_at TIMESTAMPTZ);
@@ -78,7 +78,7 @@ INSERT INTO column_usage VALUES (1, 'c', 's', 't', 'a', 7, now());
 def build(path: Path, version: int = 1, *, served: bool = False) -> Path:
     """A file of layout 1 with a column, a file and an idempotency key of one table.
 
-    `version` is what it says it is; `served` whether a server ever opened it, and was read from.
+    `version` is the layout version in its settings; `served` adds the usage table of a server that was read from.
     """
     with duckdb.connect(str(path)) as connection:
         connection.execute(LAYOUT)

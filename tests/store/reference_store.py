@@ -1,7 +1,6 @@
-"""`StatsStore` in memory: for unit tests and library use, and the plain reading of what the rules mean.
+"""`StatsStore` in memory: the simple reference that tests compare the DuckDB store with.
 
-Every snapshot holds its own records, by target. Nothing is shared, nothing is saved: what the DuckDB form does cleverly
-is compared with this in the tests.
+Every snapshot has its own records by target: nothing is shared between snapshots and nothing is saved.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Identity = tuple[Any, ...]
 
 @dataclass
 class _State:
-    """All there is; a put works on a copy and replaces it when it is through."""
+    """Contents of the store; a put works on a copy and replaces it when it succeeds."""
 
     tables: dict[tuple[str, str, str], TableEntry] = field(default_factory=dict)
     snapshots: dict[int, dict[int, str | None]] = field(default_factory=dict)  # table key → id → schema hash
@@ -43,7 +42,7 @@ class _State:
 
 
 class MemoryStatsStore:
-    """Not for many records: each put copies the index of what is there."""
+    """Reference store for few records: each put copies the index of all stored ones."""
 
     def __init__(self, *, require_registered_tables: bool = False):
         self.require_registered_tables = require_registered_tables
@@ -102,7 +101,7 @@ class MemoryStatsStore:
         received, snapshot_id = rows.num_rows, rows["snapshot_id"][0].as_py()
         rows = once(family, lambda _: entry.full_name, rows.select(["snapshot_id", *given]), ("snapshot_id", *keys))
         fresh = [dict.fromkeys(columns) | row for row in rows.to_pylist()]
-        _sight(state, entry, snapshot_id, next((h for row in fresh if (h := row.get("schema_hash"))), None))
+        _note_snapshot(state, entry, snapshot_id, next((h for row in fresh if (h := row.get("schema_hash"))), None))
         stored = state.records.setdefault((entry.table_key, snapshot_id, family), {})
         created = unchanged = replaced = 0
         for row in fresh:
@@ -143,12 +142,12 @@ class MemoryStatsStore:
 
     # Reading.
 
-    def _at(self, table: TableEntry, snapshot_id: int) -> None:
+    def _check_snapshot(self, table: TableEntry, snapshot_id: int) -> None:
         if snapshot_id not in self._state.snapshots.get(table.table_key, {}):
             raise NotFound(f'table "{table.full_name}" has no snapshot {snapshot_id}', code="UNKNOWN_SNAPSHOT")
 
     def rows(self, table: TableEntry, snapshot_id: int, flight: str) -> list[Row]:
-        """The stored rows of any flight (of `file_sketches` too) at one snapshot."""
+        """Stored rows of a flight, or of `file_sketches`, at one snapshot."""
         return list(self._state.records.get((table.table_key, snapshot_id, flight), {}).values())
 
     def get(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
@@ -160,7 +159,7 @@ class MemoryStatsStore:
         return next((row for row in among if _target_of(target.kind, row).storage_id == target.storage_id), None)
 
     def meta(self, table: TableEntry, snapshot_id: int, target: Target) -> Meta:
-        self._at(table, snapshot_id)
+        self._check_snapshot(table, snapshot_id)
         row = self._find(table, snapshot_id, target)
         if row is None:
             raise NotFound(f"nothing is stored for {storage_id(target)}", code="UNKNOWN_TARGET")
@@ -172,7 +171,7 @@ class MemoryStatsStore:
         return Meta(hashed, row["generation"], row["created_at"], row["refreshed_at"] or row["created_at"])
 
     def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
-        self._at(table, snapshot_id)
+        self._check_snapshot(table, snapshot_id)
         return sum(len(self.rows(table, snapshot_id, FLIGHT_OF[each])) for each in ([kind] if kind else FLIGHT_OF))
 
     def list(
@@ -197,7 +196,7 @@ class MemoryStatsStore:
             for (key, snapshot, flight), records in state.records.items():
                 if key != table.table_key or snapshot_id not in (None, snapshot):
                     continue
-                doomed = [identity for identity, row in records.items() if _is_about(flight, row, target)]
+                doomed = [identity for identity, row in records.items() if _is_of_target(flight, row, target)]
                 for identity in doomed:
                     del records[identity]
                 deleted += 0 if flight.endswith("sketches") else len(doomed)
@@ -225,25 +224,25 @@ def _register(state: _State, name: tuple[str, str, str], table_id: str | None, f
     return state.tables[name]
 
 
-def _sight(state: _State, entry: TableEntry, snapshot_id: int, schema_hash: str | None) -> None:
-    known = state.snapshots.setdefault(entry.table_key, {})
-    known[snapshot_id] = known.get(snapshot_id) or schema_hash
+def _note_snapshot(state: _State, entry: TableEntry, snapshot_id: int, schema_hash: str | None) -> None:
+    schema_hashes = state.snapshots.setdefault(entry.table_key, {})
+    schema_hashes[snapshot_id] = schema_hashes.get(snapshot_id) or schema_hash
     current = state.tables[entry.name].current_snapshot_id
     if entry.format == EXTERNAL and (current is None or snapshot_id > current):
         state.tables[entry.name] = replace(state.tables[entry.name], current_snapshot_id=snapshot_id)
 
 
 def _with_column_ids(state: _State, flight: str, entry: TableEntry, rows: pa.Table) -> pa.Table:
-    """Column ids from names, where only those are given."""
+    """Rows with column ids, assigned by name if missing."""
     if flight not in ("stats.columns", "stats.file_columns") or "column_name" not in rows.column_names:
         return rows
-    known = state.column_ids.setdefault(entry.table_key, {})
+    ids_by_name = state.column_ids.setdefault(entry.table_key, {})
     ids = rows["column_id"].to_pylist() if "column_id" in rows.column_names else [None] * rows.num_rows
     filled = []
     for column_id, name in zip(ids, rows["column_name"].to_pylist(), strict=True):
-        if name is not None and (column_id is not None or name not in known):
-            known[name] = column_id if column_id is not None else max(known.values(), default=0) + 1
-        filled.append(known[name] if column_id is None else column_id)
+        if name is not None and (column_id is not None or name not in ids_by_name):
+            ids_by_name[name] = column_id if column_id is not None else max(ids_by_name.values(), default=0) + 1
+        filled.append(ids_by_name[name] if column_id is None else column_id)
     kept = rows.drop_columns(["column_id"]) if "column_id" in rows.column_names else rows
     return kept.append_column("column_id", pa.array(filled, pa.int64()))
 
@@ -278,7 +277,7 @@ def _is_less(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return old.get("completeness") == "COMPLETE" and new.get("completeness") != "COMPLETE"
 
 
-def _is_about(flight: str, row: Mapping[str, Any], target: Target | None) -> bool:
+def _is_of_target(flight: str, row: Mapping[str, Any], target: Target | None) -> bool:
     if target is None:
         return True
     if flight.endswith("sketches"):

@@ -1,4 +1,4 @@
-"""Arrow tables within SQL."""
+"""Arrow tables and values as parameters of SQL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from store.arrow_sql import execute, query, query_few
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4, 5, 300])
-def test_tables_are_read_and_values_are_bound(rows: int):
+def test_tables_and_values_are_bound_for_one_statement(rows: int):
     table = pa.table({
         "key": pa.array(range(rows), pa.int64()),
         "text": pa.array([None if n % 3 == 2 else f"it's {{{n}}} \0 \"$x\"" for n in range(rows)], pa.string()),
@@ -18,8 +18,10 @@ def test_tables_are_read_and_values_are_bound(rows: int):
     })  # fmt: skip
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE kept (key BIGINT, text VARCHAR, flag BOOLEAN, word VARCHAR)")
-        execute(connection, "INSERT INTO kept SELECT key, text, flag, $word FROM {made}", {"word": "{}"}, made=table)
-        found = query(connection, "SELECT k.* FROM {made} m JOIN kept k ON k.key = m.key ORDER BY 1", made=table)
+        execute(
+            connection, "INSERT INTO kept SELECT key, text, flag, $word FROM {source}", {"word": "{}"}, source=table
+        )
+        found = query(connection, "SELECT k.* FROM {source} m JOIN kept k ON k.key = m.key ORDER BY 1", source=table)
         assert found.drop_columns("word").to_pylist() == table.to_pylist()
         assert set(found["word"].to_pylist()) <= {"{}"}
         with pytest.raises(duckdb.CatalogException):
@@ -27,13 +29,13 @@ def test_tables_are_read_and_values_are_bound(rows: int):
 
 
 @pytest.mark.parametrize("rows", [0, 1, 30])
-def test_few_rows_are_the_rows_of_a_query(rows: int):
+def test_query_few_returns_the_rows_of_query(rows: int):
     schema = pa.schema([("key", pa.int64()), ("flag", pa.bool_()), ("text", pa.string())])
     table = pa.table([
         pa.array(range(rows), pa.int64()), pa.array([n % 2 == 0 for n in range(rows)], pa.bool_()),
         pa.array([None if n % 3 else str(n) for n in range(rows)], pa.string()),
     ], schema)  # fmt: skip
     with duckdb.connect() as connection:
-        found = query_few(connection, "SELECT * FROM {made} ORDER BY key", schema, made=table)
-        assert found.equals(query(connection, "SELECT * FROM {made} ORDER BY key", made=table))
+        found = query_few(connection, "SELECT * FROM {source} ORDER BY key", schema, source=table)
+        assert found.equals(query(connection, "SELECT * FROM {source} ORDER BY key", source=table))
         assert found.schema == schema

@@ -1,4 +1,4 @@
-"""Freshness and usable_for mean the same as SQL, as Arrow and for one row."""
+"""Freshness and usable_for: the SQL form, the Arrow form and the form for one row agree."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PLACES = st.builds(At, st.integers(0, 3), st.integers(0, 3), st.sampled_from(["x
 
 @pytest.fixture(scope="module")
 def connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect() as made:
-        yield made
+    with duckdb.connect() as opened:
+        yield opened
 
 
 @settings(deadline=None)
 @given(labels=st.lists(st.tuples(LABELS, ROWS), min_size=1, max_size=8), scalar=st.booleans())
-def test_usable_for_is_one_rule(connection, labels, scalar):
+def test_usable_for_agrees_in_sql_arrow_and_for_one_row(connection, labels, scalar):
     names = [name for name in SCHEMA.names if scalar or name not in ("logical_type", "nan_count")]
     table = pa.Table.from_pylist([{"label": label} | row for label, row in labels], SCHEMA).select(names)
     plain = [freshness.usable_for(row["label"], row) for row in table.to_pylist()]
@@ -49,7 +49,7 @@ def test_usable_for_is_one_rule(connection, labels, scalar):
 
 @settings(deadline=None)
 @given(records=st.lists(PLACES, min_size=1, max_size=8), asked=PLACES)
-def test_freshness_is_one_rule(connection, records, asked):
+def test_freshness_and_rank_agree_in_sql_and_for_one_row(connection, records, asked):
     rows = [{"at": at, "snapshot_id": r.snapshot_id, "ordinal": r.ordinal, "schema_hash": r.schema_hash}
             for at, r in enumerate(records)]  # fmt: skip
     schema = pa.schema([("at", pa.int64()), ("snapshot_id", pa.int64()), ("ordinal", pa.int64()),
@@ -74,13 +74,13 @@ def test_freshness_is_one_rule(connection, records, asked):
     ({"logical_type": "DOUBLE"}, "PLANNING"), ({"logical_type": "FLOAT", "nan_count": 0}, "PRUNING"),
     ({"completeness": None}, "PLANNING"),
 ])  # fmt: skip
-def test_a_row_prunes_only_where_it_is_sure(row, use):
+def test_only_complete_unsampled_rows_without_nan_allow_pruning(row, use):
     whole = {"completeness": "COMPLETE", "row_groups_sampled": None, "logical_type": "INT", "nan_count": None}
     assert freshness.usable_for("EXACT", whole | row) == use
     assert freshness.usable_for("INHERITED", whole | row) == "PLANNING"
 
 
-def test_inheritance_needs_the_same_known_schema():
+def test_statistics_are_inherited_only_under_the_same_known_schema():
     asked = At(5, 5, "x")
     assert freshness.freshness(At(5, 9, "y"), asked) == "EXACT"
     assert freshness.freshness(At(4, 4, "x"), asked) == "INHERITED"

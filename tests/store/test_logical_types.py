@@ -1,4 +1,4 @@
-"""Names of types, by the golden vectors and by what Arrow says."""
+"""Logical types: parsing by the golden vectors, conversion from and to Arrow types."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ VECTORS = [json.loads(line) for line in (GOLDEN / "logical_types.jsonl").read_te
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["input"] or "blank")
-def test_golden(vector):
+def test_parse_agrees_with_the_golden_vectors(vector):
     if vector.get("error"):
         with pytest.raises(InvalidField) as refused:
             parse(vector["input"])
@@ -48,7 +48,7 @@ def test_golden(vector):
         ("bytes", "BINARY"),
     ],
 )
-def test_aliases(text, expected):
+def test_aliases_parse_to_the_canonical_text(text, expected):
     assert parse(text).text == expected
 
 
@@ -57,23 +57,23 @@ def test_aliases(text, expected):
     ["DECIMAL(٣,٢)", "DECIMAL(77,0)", "VARCHAR()", "VARCHAR(-1)", "TIMESTAMP(7)", "INTERVAL YEAR(0) TO MONTH",
      "INTERVALS", "INT64)", "(3)", "DOUBLE(3)", "BOOLEAN()", "DECIMAL(1,1,1)", "TIMEZ", "ARRAY(INT)", "INT\x00"],
 )  # fmt: skip
-def test_refusals(text):
+def test_invalid_type_texts_are_refused(text):
     with pytest.raises(InvalidField, match="logical_type"):
         parse(text)
 
 
-def test_a_near_miss_is_hinted():
+def test_error_suggests_the_nearest_type():
     with pytest.raises(InvalidField, match='did you mean "DOUBLE"'):
         parse("DUBLE")
 
 
 @pytest.mark.parametrize("text", sorted({v["expected"] for v in VECTORS if "expected" in v} | set(Kind) - {"DECIMAL"}))
-def test_the_canonical_text_reads_back(text):
+def test_canonical_text_parses_to_itself(text):
     assert parse(text).text == text
     assert parse(parse(text).text) == parse(text.lower())
 
 
-def test_what_has_no_order():
+def test_intervals_json_and_nested_types_are_not_orderable():
     unordered = {kind for kind in Kind if not LogicalType(kind).orderable}
     assert unordered == {"INTERVAL", "JSON", "ARRAY", "MAP", "STRUCT", "VARIANT"}
 
@@ -102,11 +102,11 @@ ARROW = {
 
 
 @pytest.mark.parametrize(("text", "type"), [(text, type) for text, types in ARROW.items() for type in types], ids=str)
-def test_from_arrow(text, type):
+def test_from_arrow_returns_the_logical_type(text, type):
     assert from_arrow(type).text == text
 
 
-def test_a_union_is_no_type():
+def test_arrow_union_has_no_logical_type_and_a_run_end_array_has():
     assert from_arrow(pa.sparse_union([pa.field("a", pa.int8())])) is None
     assert from_arrow(pa.run_end_encoded(pa.int32(), pa.string())) == parse("STRING")
 
@@ -116,17 +116,17 @@ def test_a_union_is_no_type():
     ["BOOLEAN", "INT", "FLOAT", "DOUBLE", "DECIMAL(38,10)", "DECIMAL(39,10)", "STRING", "BINARY", "DATE", "TIME",
      "TIMESTAMP", "TIMESTAMPTZ"],
 )  # fmt: skip
-def test_to_arrow_and_back(text):
+def test_to_arrow_and_from_arrow_round_trip(text):
     assert from_arrow(to_arrow(parse(text))).text == text
 
 
-def test_to_arrow_of_what_shares_a_carrier():
+def test_to_arrow_returns_the_storage_type_of_json_uuid_and_timestamptz():
     assert to_arrow(parse("JSON")) == pa.string()
     assert to_arrow(parse("UUID")) == pa.binary(16)
     assert to_arrow(parse("TIMESTAMPTZ(3)")) == pa.timestamp("us", "UTC")
 
 
 @pytest.mark.parametrize("kind", ["ARRAY", "MAP", "STRUCT", "VARIANT", "INTERVAL"])
-def test_containers_have_no_arrow_type(kind):
+def test_to_arrow_refuses_nested_types_and_intervals(kind):
     with pytest.raises(ValueError, match=kind):
         to_arrow(parse(kind))

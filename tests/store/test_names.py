@@ -12,6 +12,6 @@ from store.names import column_key, dotted_name
     (("s", "a.b", "c"), 's."a.b".c', "s.a.b.c"),
     (('a"b',), '"a""b"', 'a"b'),
 ])  # fmt: skip
-def test_a_column_key_is_the_path_and_the_name_is_not(path, key, name):
+def test_column_key_quotes_dotted_parts_and_the_dotted_name_does_not(path, key, name):
     assert column_key(path) == key
     assert dotted_name(key) == name

@@ -1,4 +1,4 @@
-"""Sketches: the bytes of Apache DataSketches, the algebra of merging, errors within what is promised."""
+"""Sketches: bytes of Apache DataSketches, algebra of merges, error bounds."""
 
 import base64
 import json
@@ -43,16 +43,16 @@ def hash_all(values):
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 100, 4096])
-def test_exact_sketches_have_the_librarys_bytes(count):
+def test_exact_theta_sketches_equal_datasketches_bytes(count):
     assert theta_of(range(count)) == library_theta(range(count))
 
 
-def test_doubles_hash_as_in_the_library():
+def test_doubles_hash_as_in_datasketches():
     values = [1.5, -2.25, 0.0, 1e300, math.inf, math.nan]
     assert sketches.theta(murmur3.hash_doubles(np.array(values))) == library_theta(values)
 
 
-def test_zeros_and_nans_are_one_value_each():
+def test_all_zeros_hash_alike_and_all_nans_hash_alike():
     other_nan = np.array([0x7FF8000000000001, 0xFFF8000000000000], np.uint64).view(np.float64)
     hashes = murmur3.hash_doubles(np.concatenate([[0.0, -0.0, np.nan], other_nan]))
     assert len(set(hashes.tolist())) == 2
@@ -60,13 +60,13 @@ def test_zeros_and_nans_are_one_value_each():
 
 
 @pytest.mark.parametrize("longest", [1, 15, 16, 17, 33, 300])
-def test_texts_hash_as_in_the_library(longest):
+def test_texts_hash_as_in_datasketches(longest):
     texts = ["é" * (size // 2) + "x" * (size % 2) + str(size) for size in range(longest)]
     assert sketches.theta(hash_all([text.encode() for text in texts])) == library_theta(texts)
 
 
-def test_a_text_hashes_alike_wherever_it_lies():
-    """Neighbours of other lengths and the borders of chunks do not matter."""
+def test_hash_of_a_text_is_independent_of_its_position():
+    """Neighbours of other lengths and chunk borders have no effect."""
     generator = np.random.default_rng(7)
     values = [generator.bytes(int(size)) for size in generator.integers(0, 70, 80_000)]
     together = hash_all(values)
@@ -80,28 +80,28 @@ def test_a_text_hashes_alike_wherever_it_lies():
     | st.lists(st.integers(0, 700).map(bytes)) | st.lists(st.integers(5000, 5200).map(bytes), max_size=5),
     st.binary(max_size=9), st.binary(max_size=40), st.integers(0, 7),
 )  # fmt: skip
-def test_texts_hash_as_murmur(values, before, after, misaligned):
-    """Whatever is around them, and wherever the buffer begins in memory."""
+def test_texts_hash_as_mmh3_at_any_alignment(values, before, after, misaligned):
+    """Any surrounding bytes and any offset of the buffer in memory."""
     octets = np.empty(misaligned + 5200 * len(values) + 60, np.uint8)[misaligned:]
-    held = before + b"".join(values) + after
-    octets[: len(held)] = np.frombuffer(held, np.uint8)
+    buffer = before + b"".join(values) + after
+    octets[: len(buffer)] = np.frombuffer(buffer, np.uint8)
     expected = [mmh3.hash64(value, murmur3.SEED, signed=False)[0] >> 1 for value in values]
-    assert murmur3.hash_bytes(octets[: len(held)], offsets_of(values) + len(before)).tolist() == expected
+    assert murmur3.hash_bytes(octets[: len(buffer)], offsets_of(values) + len(before)).tolist() == expected
 
 
-def test_long_texts_hash_as_murmur():
-    """A few among many short ones."""
+def test_long_texts_hash_as_mmh3():
+    """Long texts beside short ones."""
     generator = np.random.default_rng(3)
     values = [generator.bytes(int(size)) for size in (16_384, 16_385, 5, 100_000, 0, 5_000_007)]
     assert hash_all(values).tolist() == [mmh3.hash64(v, murmur3.SEED, signed=False)[0] >> 1 for v in values]
 
 
-def test_the_empty_text_is_hashed():
+def test_empty_text_counts_as_one_value():
     assert hash_all([b""])[0] != 0
     assert sketches.estimate(sketches.theta(hash_all([b""]))).ndv == 1
 
 
-def test_short_values_hash_as_their_bytes():
+def test_fixed_width_values_hash_as_their_bytes():
     days = np.array([0, 1, -1, 20_000, -(2**31)], np.int32)
     assert murmur3.hash_ints(days).tolist() == hash_all([struct.pack("<i", day) for day in days]).tolist()
     assert murmur3.hash_booleans(np.array([False, True])).tolist() == hash_all([b"\0", b"\1"]).tolist()
@@ -116,18 +116,18 @@ def minimal(value):
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 300), min_size=1))
-def test_decimals_hash_as_their_fewest_bytes(values):
+def test_decimals_hash_as_their_minimal_bytes(values):
     assert murmur3.hash_decimals(np.array(values, np.int64)).tolist() == hash_all(list(map(minimal, values))).tolist()
 
 
 @given(st.lists(st.integers(-(2**127), 2**127 - 1) | st.integers(-(2**66), 2**66), min_size=1))
-def test_wide_decimals_hash_as_their_fewest_bytes(values):
+def test_wide_decimals_hash_as_their_minimal_bytes(values):
     low = np.array([value & (2**64 - 1) for value in values], np.uint64)
     high = np.array([value >> 64 for value in values], np.int64)
     assert murmur3.hash_wide_decimals(low, high).tolist() == hash_all(list(map(minimal, values))).tolist()
 
 
-def test_tuples_tell_order_and_nulls_apart():
+def test_tuple_hashes_depend_on_order_and_nulls():
     a, b = (murmur3.hash_longs(np.array(values)) for values in ([1, 2, 1, 1], [2, 1, 2, 2]))
     null = np.array([False, False, True, False])
     rows = murmur3.combine([a, b], [null, None]).tolist()
@@ -138,7 +138,7 @@ def test_tuples_tell_order_and_nulls_apart():
 # Theta.
 
 
-def test_an_estimate_is_the_librarys():
+def test_theta_estimate_and_bounds_equal_datasketches():
     data = theta_of(range(100_000))
     sketch = datasketches.compact_theta_sketch.deserialize(data)
     ndv, lower, upper, exact = sketches.estimate(data)
@@ -149,21 +149,21 @@ def test_an_estimate_is_the_librarys():
     assert ndv == pytest.approx(100_000, rel=3 / 64)
 
 
-def test_exact_estimates():
+def test_theta_estimate_is_exact_up_to_k_values():
     assert sketches.estimate(theta_of([])) == (0, 0, 0, True)
     assert sketches.estimate(theta_of([5, 5, 6])) == (2, 2, 2, True)
     assert sketches.estimate(theta_of(range(4096))).exact
     assert not sketches.estimate(theta_of(range(4097))).exact
 
 
-def test_zero_is_never_kept():
+def test_theta_never_keeps_a_hash_of_zero():
     assert sketches.read_theta(sketches.theta(np.array([0, 7, 7], np.uint64))).hashes.tolist() == [7]
 
 
 @given(st.data())
 @settings(deadline=None, max_examples=60)
-def test_a_union_is_the_sketch_of_everything(data):
-    """Whatever the parts and however they are grouped, byte for byte, in exact and in estimation mode."""
+def test_theta_union_equals_the_sketch_of_all_values(data):
+    """Any parts in any grouping, byte for byte, in exact and in estimation mode."""
     k = data.draw(st.sampled_from([4, 16, 64]))
     parts = data.draw(st.lists(st.lists(st.integers(0, 200), max_size=80), min_size=1, max_size=6))
     whole = theta_of([value for part in parts for value in part], k)
@@ -174,7 +174,7 @@ def test_a_union_is_the_sketch_of_everything(data):
     assert sketches.union([whole, whole, *blobs], k) == whole
 
 
-def test_the_library_reads_and_merges_our_bytes():
+def test_datasketches_reads_and_merges_theta_bytes():
     ours = datasketches.compact_theta_sketch.deserialize(theta_of(range(50_000)))
     union = datasketches.theta_union(12)
     union.update(ours)
@@ -183,7 +183,7 @@ def test_the_library_reads_and_merges_our_bytes():
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_the_librarys_bytes_are_read(compress):
+def test_theta_bytes_of_datasketches_are_read(compress):
     sketch = datasketches.update_theta_sketch(12)
     for value in range(20_000):
         sketch.update(value)
@@ -194,7 +194,7 @@ def test_the_librarys_bytes_are_read(compress):
     )
 
 
-def test_intersections():
+def test_theta_intersections():
     both = sketches.intersection([theta_of(range(1000)), theta_of(range(400, 2000)), theta_of(range(700))])
     assert sketches.estimate(both) == (300, 300, 300, True)
     large = sketches.intersection([theta_of(range(60_000)), theta_of(range(30_000, 90_000))])
@@ -205,7 +205,7 @@ def test_intersections():
 
 @pytest.mark.parametrize("data", [b"", b"no sketch", b"\x03\x03\x03\0\0\x1a\xcc\x93\xff\xff\xff\xff", bytes(40),
                                   b"\x02\x03\x03\0\0\x1a\x01\x02" + bytes(8)])  # fmt: skip
-def test_other_bytes_are_refused(data):
+def test_bytes_that_are_not_a_sketch_are_refused(data):
     for reader in (sketches.read_theta, sketches.read_kll, sketches.read_frequent):
         with pytest.raises(InvalidArgument, match=r"data: not a .* sketch"):
             reader(data)
@@ -226,25 +226,25 @@ def rank_errors(data, values):
 
 
 @pytest.mark.parametrize("count", [1, 2, 511, 512, 513, 1023, 1024, 1025, 100_003])
-def test_the_library_reads_quantiles(count):
+def test_datasketches_reads_and_updates_kll_bytes(count):
     values = np.sort(np.random.default_rng(count).normal(size=count))
     data = sketches.kll(values)
     sketch = datasketches.kll_doubles_sketch.deserialize(data)
     assert (sketch.n, sketch.get_min_value(), sketch.get_max_value()) == (count, values[0], values[-1])
     assert sketch.serialize() == data
     assert rank_errors(data, values).max() <= 1 / sketches.KLL_K
-    sketch.update(values)  # it is a sketch like any other
+    sketch.update(values)  # the sketch accepts updates
     assert sketch.n == 2 * count
 
 
-def test_counts_are_as_good_as_repeats():
+def test_kll_of_counts_equals_kll_of_repeated_values():
     values, counts = np.array([-1.0, 0.5, 7.0]), np.array([1000, 1, 30_000])
     assert sketches.kll(values, counts) == sketches.kll(np.repeat(values, counts))
 
 
 @given(st.lists(st.lists(st.floats(-1e9, 1e9), max_size=400), max_size=12))
 @settings(deadline=None, max_examples=40)
-def test_merged_quantiles_stay_within_the_error(parts):
+def test_merged_kll_stays_within_the_rank_error(parts):
     merged = sketches.merge_kll([sketches.kll(np.sort(np.array(part, np.float64))) for part in parts])
     values = np.array([value for part in parts for value in part], np.float64)
     if not len(values):
@@ -255,13 +255,13 @@ def test_merged_quantiles_stay_within_the_error(parts):
     assert sketches.quantiles(merged, [0, 1]) == [values.min(), values.max()]
 
 
-def test_the_order_of_a_merge_does_not_matter():
+def test_kll_merge_is_independent_of_the_order():
     generator = np.random.default_rng(3)
     parts = [sketches.kll(np.sort(generator.normal(size=size))) for size in (10, 3000, 70_000, 1)]
     assert sketches.merge_kll(parts) == sketches.merge_kll(parts[::-1])
 
 
-def test_the_librarys_quantiles_are_read():
+def test_kll_bytes_of_datasketches_are_read():
     theirs = datasketches.kll_doubles_sketch(200)
     theirs.update(np.arange(50_000.0))
     assert sketches.quantiles(theirs.serialize(), [0.5]) == pytest.approx([25_000], rel=0.03)
@@ -281,7 +281,7 @@ def test_histograms_are_equi_depth():
     assert all(left[1] == right[0] for left, right in pairwise(buckets))
 
 
-def test_a_heavy_value_ends_one_bucket():
+def test_histogram_bucket_ends_at_a_heavy_value():
     buckets = sketches.histogram(sketches.kll(np.array([1.0, 2.0, 3.0]), np.array([10, 80, 10])), 10)
     assert buckets == [(1.0, 1.0, 10.0), (1.0, 2.0, 80.0), (2.0, 3.0, 10.0)]
 
@@ -295,13 +295,13 @@ def frequent_of(counts, keep=4):
     return sketches.frequent([names[i] for i in places], (values[places] - offset).tolist(), int(values.sum()), offset)
 
 
-def test_exact_counts_stay_exact():
+def test_frequent_items_within_the_capacity_are_exact():
     data = frequent_of({"a": 3, "": 9, "é": 1})
     assert sketches.frequent_items(data) == [("", 9, 9, 9), ("a", 3, 3, 3), ("é", 1, 1, 1)]
     assert sketches.frequent_items(data, 1) == [("", 9, 9, 9)]
 
 
-def test_the_library_reads_and_merges_items():
+def test_datasketches_reads_and_merges_frequent_items():
     data = frequent_of({f"v{i}": i + 1 for i in range(150)}, 192)
     theirs = datasketches.frequent_strings_sketch.deserialize(data)
     assert theirs.total_weight == 150 * 151 // 2
@@ -312,7 +312,7 @@ def test_the_library_reads_and_merges_items():
     assert (purged.get_lower_bound("a"), purged.get_upper_bound("a"), purged.get_upper_bound("z")) == (4, 9, 5)
 
 
-def test_the_librarys_items_are_read():
+def test_frequent_items_of_datasketches_are_read():
     theirs = datasketches.frequent_strings_sketch(8)
     for i in range(1000):
         theirs.update(str(i), i)
@@ -327,7 +327,7 @@ counted = st.dictionaries(st.text(max_size=3), st.integers(1, 50), max_size=12)
 
 @given(st.lists(counted, max_size=6))
 @settings(deadline=None)
-def test_true_counts_are_within_the_limits(parts):
+def test_true_counts_stay_within_the_bounds_after_merges(parts):
     """Bounds hold for kept items, and for all others by the offset, also after a merge of merges."""
     blobs = [frequent_of(part) if part else sketches.frequent([], [], 0, 0) for part in parts]
     merged = sketches.merge_frequent([sketches.merge_frequent(blobs[:3], 4), *blobs[3:]], 4)
@@ -344,7 +344,7 @@ def test_true_counts_are_within_the_limits(parts):
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=60), st.integers(1, 20))
-def test_the_heaviest_are_kept(counts, keep):
+def test_heaviest_keeps_the_largest_counts(counts, keep):
     places, offset = sketches.heaviest(np.array(counts), keep)
     ordered = sorted(counts, reverse=True)
     assert offset == (ordered[keep] if len(counts) > keep else 0)
@@ -354,7 +354,7 @@ def test_the_heaviest_are_kept(counts, keep):
 # HyperLogLog of Trino.
 
 
-def test_a_trino_sketch_is_read_and_estimated():
+def test_trino_hyperloglog_is_read_and_estimated():
     golden = Path(__file__).parents[1] / "golden/airlift_hll.jsonl"
     for vector in map(json.loads, golden.read_text().splitlines()):
         data = base64.b64decode(vector["dense_base64"])

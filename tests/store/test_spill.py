@@ -1,4 +1,4 @@
-"""Rows on their way into the store: the same table, whether it went through a file or not."""
+"""Spill buffer: one table, whether the rows were spilled to a file or kept in memory."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def part(start: int) -> pa.Table:
 
 @pytest.mark.parametrize("spill_bytes", [1, 4000, 10**9])
 @pytest.mark.parametrize("parts", [0, 1, 7])
-def test_rows_come_back_in_their_order(tmp_path, spill_bytes, parts):
+def test_table_keeps_the_row_order_at_any_spill_size(tmp_path, spill_bytes, parts):
     tables = [part(100 * i) for i in range(parts)]
     buffer = SpillBuffer(SCHEMA, tmp_path, spill_bytes)
     for table in tables:
         buffer.add(table)
     found = buffer.table()
     del buffer
-    gc.collect(1)  # of what is as young as the buffer
+    gc.collect(1)  # the generations that hold the buffer
     assert found.equals(pa.concat_tables([SCHEMA.empty_table(), *tables])), "the table outlives the buffer"
     found.validate(full=True)
 
 
-def test_many_rows_are_not_held_in_memory(tmp_path):
+def test_spilled_rows_use_little_memory_and_an_unnamed_file(tmp_path):
     gc.collect()
     before = pa.total_allocated_bytes()
     buffer = SpillBuffer(SCHEMA, tmp_path, 10_000)
@@ -43,13 +43,13 @@ def test_many_rows_are_not_held_in_memory(tmp_path):
     assert pa.total_allocated_bytes() - before < table.nbytes / 4
 
 
-def test_without_a_directory_all_stays_in_memory():
+def test_without_a_directory_all_rows_stay_in_memory():
     buffer = SpillBuffer(SCHEMA, None, 1)
     buffer.add(part(0))
     assert buffer.table().num_rows == 100
 
 
-def test_no_room_is_said_so(tmp_path):
+def test_failed_spill_write_raises_resource_exhausted(tmp_path):
     buffer = SpillBuffer(SCHEMA, tmp_path / "missing", 1)
     with pytest.raises(ResourceExhausted, match="cannot be written to the spill file"):
         buffer.add(part(0))

@@ -1,4 +1,4 @@
-"""The contract on both stores; what only the DuckDB one has: reopening, expiry, spans against the plain model."""
+"""Stats stores: the contract on both; reopening, expiry and file spans of the DuckDB store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TestDuckDBStatsStore(StatsStoreContract):
         return store.catalog.find(name)
 
     def sketches(self, store, snapshot, family="stats.sketches"):
-        source, parameters = rows_of(family, self.known(store), snapshot)
+        source, parameters = rows_of(family, self.entry(store), snapshot)
         return store.database.rows(f"SELECT t.storage_id, role, data FROM {source} ORDER BY ALL", *parameters)
 
 
@@ -57,20 +57,20 @@ class TestMemoryStatsStore(StatsStoreContract):
         return store.find(name)
 
     def sketches(self, store, snapshot, family="stats.sketches"):
-        found = store.rows(self.known(store), snapshot, family)
+        found = store.rows(self.entry(store), snapshot, family)
         return sorted((row["storage_id"], row["role"], row["data"]) for row in found)
 
 
 @pytest.mark.parametrize("make", [
     lambda path: open_store(path / "s.db"), lambda _: MemoryStatsStore()], ids=["duckdb", "memory"])  # fmt: skip
-def test_unregistered_tables_can_be_refused(make, tmp_path):
+def test_require_registered_tables_refuses_unknown_tables(make, tmp_path):
     store = make(tmp_path)
     store.require_registered_tables = True
     with pytest.raises(NotFound, match=r'no table "c\.s\.t"'):
         put(store, "stats.columns", columns((1, 1)))
 
 
-def test_everything_is_there_after_reopening(tmp_path):
+def test_reopened_store_has_records_keys_and_generations(tmp_path):
     store = open_store(tmp_path / "s.db")
     first = put(store, "stats.columns", columns((1, 10), (2, 20)), key="k")
     put(store, "stats.files", rows("stats.files", {"file_path": "a", "row_count": 1}))
@@ -87,25 +87,25 @@ def test_everything_is_there_after_reopening(tmp_path):
     again.database.close()
 
 
-def test_old_idempotency_keys_are_forgotten(duck):
+def test_old_idempotency_keys_are_removed(duck):
     put(duck, "stats.columns", columns((1, 10)), key="old")
     duck.database.write(lambda c: c.execute("UPDATE idempotency SET stored_at = stored_at - INTERVAL 2 DAY"))
     put(duck, "stats.columns", columns((2, 10)), key="new")
     assert duck.database.rows("SELECT key FROM idempotency") == [("new",)]
 
 
-def test_expire_takes_what_the_format_no_longer_has(duck):
+def test_expire_deletes_the_snapshots_that_are_no_longer_live(duck):
     for snapshot in (1, 2, 3):
         put(duck, "stats.columns", columns((1, snapshot), snapshot=snapshot))
         put(duck, "stats.files", rows("stats.files", {"file_path": f"f{snapshot}"}, snapshot=snapshot))
     table = duck.catalog.get("c.s.t")
-    assert duck.expirable([table]) == {}, "nobody knows what an external table still has"
+    assert duck.expirable([table]) == {}, "the live snapshots of an external table are unknown"
     discovered = duck.database.write(lambda c: duck.catalog.change(c, table, format="iceberg"))
     duck.database.write(lambda c: c.execute("UPDATE snapshots SET is_live = false WHERE snapshot_id IN (1, 2)"))
     assert duck.expirable([discovered]) == {discovered.table_key: [1, 2]}
     put(duck, "stats.columns", columns((1, 9), snapshot=9))
     assert duck.expirable([discovered]) == {discovered.table_key: [1, 2]}, (
-        "what was put for a snapshot that the lake did not tell of yet stays"
+        "records of a snapshot that is not discovered yet are kept"
     )
     assert duck.expire([discovered]) == {discovered.table_key: [1, 2]}
     assert duck.captured_snapshots(discovered) == {3, 9}
@@ -113,7 +113,7 @@ def test_expire_takes_what_the_format_no_longer_has(duck):
     assert duck.database.rows("SELECT file_path FROM stats_files") == [("f3",)]
 
 
-def test_a_put_larger_than_a_piece_is_stored_whole(duck, monkeypatch):
+def test_put_larger_than_a_piece_is_stored_in_full(duck, monkeypatch):
     monkeypatch.setattr(staged, "_PIECE_BYTES", 2000)
     for mode, factor in (("create", 1), ("upsert", 2)):
         put(duck, "stats.columns", columns(*((i, i * factor) for i in range(1, 500))), mode)
@@ -121,8 +121,8 @@ def test_a_put_larger_than_a_piece_is_stored_whole(duck, monkeypatch):
         assert found == [(i, i * factor) for i in range(1, 500)]
 
 
-def test_puts_at_once_are_all_kept(duck):
-    """Many writers, one group commit: those that are refused do not hurt the others."""
+def test_concurrent_puts_are_stored_beside_refused_ones(duck):
+    """Many writers share group commits: a refused put has no effect on the others."""
     put(duck, "stats.columns", columns((1, 0), snapshot=0))
     outcomes: dict[int, Any] = {}
 
@@ -146,8 +146,8 @@ def test_puts_at_once_are_all_kept(duck):
 # Spans.
 
 
-def test_files_are_stored_once_for_many_snapshots(duck):
-    """A hundred files, thirty snapshots that each add one and drop one: the rows grow by the changes."""
+def test_file_rows_grow_with_the_changes_of_snapshots(duck):
+    """A hundred files in thirty snapshots, each of which adds one file and drops one."""
     for snapshot in range(30):
         files = ({"file_path": f"f{i}", "row_count": i} for i in range(snapshot, snapshot + 100))
         done = put(duck, "stats.files", rows("stats.files", *files, snapshot=snapshot))
@@ -159,7 +159,7 @@ def test_files_are_stored_once_for_many_snapshots(duck):
     assert [duck.count(table, s, TargetKind.FILE) for s in (0, 15, 29)] == [100] * 3
 
 
-def test_a_listing_in_several_puts_costs_no_more(duck):
+def test_listing_in_several_puts_stores_each_file_once(duck):
     files = [rows("stats.files", *({"file_path": f"f{i}"} for i in range(start, start + 10)), snapshot=snapshot)
              for snapshot in (1, 2) for start in (0, 10, 20)]  # fmt: skip
     for table in files:
@@ -178,7 +178,7 @@ _STEP = st.one_of(
 
 
 def _apply(store: Any, table: Any, step: tuple[Any, ...]) -> Any:
-    """One step; what it answers, or that it was refused."""
+    """Applies one step. Returns its result, or "conflict" if the put was refused."""
     try:
         match step:
             case "put", snapshot, content, mode:
@@ -215,19 +215,19 @@ _HISTORIES = st.lists(_STEP, min_size=1, max_size=9)
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=_HISTORIES)
-def test_spans_say_what_plain_copies_say(shared, steps):
-    """Any history of captures, out of order, in parts, replaced, taken back: each snapshot reads as if kept whole."""
-    compare_with_plain_copies(shared, steps)
+def test_file_spans_agree_with_full_copies(shared, steps):
+    """Any history of puts, drops and removals in any order: each snapshot reads as if it was stored in full."""
+    compare_with_full_copies(shared, steps)
 
 
 @pytest.mark.benchmark
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=_HISTORIES)
-def test_spans_of_many_histories_say_what_plain_copies_say(shared, steps):
-    compare_with_plain_copies(shared, steps)
+def test_file_spans_of_many_histories_agree_with_full_copies(shared, steps):
+    compare_with_full_copies(shared, steps)
 
 
-def compare_with_plain_copies(shared, steps):
+def compare_with_full_copies(shared, steps):
     model = MemoryStatsStore()
     put(shared, "stats.tables", rows("stats.tables", {"row_count": 0}, snapshot=0), "upsert")
     put(model, "stats.tables", rows("stats.tables", {"row_count": 0}, snapshot=0))

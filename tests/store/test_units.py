@@ -1,4 +1,4 @@
-"""Numbers of bytes in words."""
+"""Sizes in bytes as text."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from store.units import bytes_text
     [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (2**40 * 12.5, "12.5 TiB"),
      (-2048, "-2.0 KiB"), (10**30, "8.67e+11 EiB")],
 )  # fmt: skip
-def test_bytes(size_bytes, words):
+def test_bytes_text_uses_binary_units(size_bytes, words):
     assert bytes_text(size_bytes) == words

@@ -1,4 +1,4 @@
-"""Both forms of a bound, of one value and of an array, asked at once: they must agree."""
+"""Scalar form and array form of a bound, checked against each other."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def encoded(array, type):
     return result.to_pylist()
 
 
-def settled(text, type, policy=None):
-    """The canonical text by both forms, which agree; None if refused."""
+def canonical_text(text, type, policy=None):
+    """Canonical text of a bound, equal in both forms; None if both refuse it."""
     policy = policy or ZonePolicy()
     try:
         one = canonical(text, parse(type), policy)

@@ -1,4 +1,4 @@
-"""Bounds as texts: golden vectors, any spelling, and the scalar form as the reference of the array form."""
+"""Bounds as text: golden vectors, any spelling, agreement of the scalar form and the array form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from store.bounds import (
     sort_keys,
 )
 from store.logical_types import parse, to_arrow
-from tests.store.bounds.forms import encoded, settled, texts
+from tests.store.bounds.forms import canonical_text, encoded, texts
 
 ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = next(path for path in (ROOT / "tests/golden", ROOT.parent / "shared/golden") if path.is_dir())
@@ -50,7 +50,7 @@ ORDERABLE = ["BOOLEAN", "INT", "FLOAT", "DOUBLE", "DECIMAL(38,10)", "STRING", "U
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda v: f"{v['logical_type']} {v['input_kind']} {v['input']}"[:70])
-def test_golden(vector):
+def test_encode_agrees_with_the_golden_vectors(vector):
     type, value, expected = vector["logical_type"], READ[vector["input_kind"]](vector["input"]), vector.get("expected")
     policy = ZonePolicy("timestamp_no_tz_policy" in vector, vector.get("session_timezone", "UTC"))
     if expected is None:
@@ -58,14 +58,14 @@ def test_golden(vector):
             encode(value, parse(type), policy)
     else:
         assert encode(value, parse(type), policy) == expected
-        assert settled(expected, type) == expected
+        assert canonical_text(expected, type) == expected
         assert encode(decode(expected, parse(type)), parse(type)) == expected
     if isinstance(value, str) and type not in ("BOOLEAN", "BINARY"):
-        assert settled(value, type, policy) == expected
+        assert canonical_text(value, type, policy) == expected
 
 
 @pytest.mark.parametrize("vector", [v for v in VECTORS if v["input_kind"] == "float_hex" and "expected" in v])
-def test_golden_floats_as_arrays(vector):
+def test_arrays_of_golden_floats_encode_alike(vector):
     value = float.fromhex(vector["input"])
     assert encoded(pa.array([value, None]), vector["logical_type"]) == [vector["expected"], None]
 
@@ -97,7 +97,7 @@ def test_golden_floats_as_arrays(vector):
         ("DOUBLE", "1d", None),
         ("DOUBLE", "", None),
         ("FLOAT", "16777217.0", "1.6777216E7"),
-        ("FLOAT", "1.00000005960464477540", "1.0000001"),  # by way of a double it would be 1.0
+        ("FLOAT", "1.00000005960464477540", "1.0000001"),  # through a double it would be 1.0
         ("DECIMAL(5,2)", "1.50", "1.5"),
         ("DECIMAL(5,2)", "-0.00", "0"),
         ("DECIMAL(5,2)", "1e2", "100"),
@@ -130,25 +130,25 @@ def test_golden_floats_as_arrays(vector):
         ("STRING", "", ""),
     ],
 )
-def test_texts(type, text, expected):
-    assert settled(text, type) == expected
+def test_texts_are_canonicalized_or_refused(type, text, expected):
+    assert canonical_text(text, type) == expected
 
 
-def test_a_lone_surrogate_is_no_string():
+def test_lone_surrogate_is_refused_as_a_string():
     with pytest.raises(ValueError, match="Unicode"):
         canonical("\ud800", parse("STRING"))
 
 
-def test_the_session_zone():
+def test_zoned_timestamps_are_converted_to_the_session_zone():
     here = ZonePolicy(True, "America/New_York")
-    assert settled("2026-07-01T00:30:00.5Z", "TIMESTAMP", here) == "2026-06-30T20:30:00.5"
-    assert settled("2026-07-01T00:30:00.5", "TIMESTAMP", here) == "2026-07-01T00:30:00.5"
-    assert settled("0000-01-01T00:00:00Z", "TIMESTAMP", here) is None
-    assert settled("2026-07-01T00:30:00Z", "TIMESTAMP", ZonePolicy(True, "No/Where")) is None
+    assert canonical_text("2026-07-01T00:30:00.5Z", "TIMESTAMP", here) == "2026-06-30T20:30:00.5"
+    assert canonical_text("2026-07-01T00:30:00.5", "TIMESTAMP", here) == "2026-07-01T00:30:00.5"
+    assert canonical_text("0000-01-01T00:00:00Z", "TIMESTAMP", here) is None
+    assert canonical_text("2026-07-01T00:30:00Z", "TIMESTAMP", ZonePolicy(True, "No/Where")) is None
 
 
 @pytest.mark.parametrize("kind", ["JSON", "ARRAY", "MAP", "STRUCT", "VARIANT"])
-def test_kinds_without_bounds(kind):
+def test_types_without_order_have_no_bounds(kind):
     with pytest.raises(ValueError, match=kind):
         canonical("1", parse(kind))
     with pytest.raises(ValueError, match=kind):
@@ -163,7 +163,7 @@ def test_kinds_without_bounds(kind):
     assert encode_array(pa.array([[1], None]), parse(kind)).to_pylist() == [None, None]
 
 
-def test_the_first_bad_row_is_told():
+def test_error_has_the_index_of_the_first_bad_row():
     with pytest.raises(BadBound) as bad:
         canonicalize_array(texts("2000-01-01", None, "7", "2000-02-30", "x", "2000-02-30"), parse("DATE"))
     assert (bad.value.index, bad.value.text) == (3, "2000-02-30")
@@ -206,7 +206,7 @@ def test_the_first_bad_row_is_told():
         ("INTERVAL", "P1D", "P1D"),
     ],
 )
-def test_values(type, value, expected):
+def test_values_encode_to_canonical_text_or_are_refused(type, value, expected):
     if expected is None:
         with pytest.raises(ValueError, match=" "):
             encode(value, parse(type))
@@ -267,11 +267,11 @@ def test_values(type, value, expected):
         ("INTERVAL", pa.array([1, None], pa.duration("s")), [None, None]),
     ],
 )  # fmt: skip
-def test_arrays_of_values(type, array, expected):
+def test_arrays_encode_to_canonical_text(type, array, expected):
     assert encoded(array, type) == expected
 
 
-def test_a_zoned_array_is_no_timestamp():
+def test_array_must_have_a_zone_for_timestamptz_and_none_for_timestamp():
     with pytest.raises(ValueError, match="TIMESTAMP"):
         encode_array(pa.array([0], pa.timestamp("us", "UTC")), parse("TIMESTAMP"))
     with pytest.raises(ValueError, match="TIMESTAMPTZ"):
@@ -279,7 +279,7 @@ def test_a_zoned_array_is_no_timestamp():
 
 
 @pytest.mark.parametrize("type", ORDERABLE)
-def test_empty_and_null(type):
+def test_empty_and_null_arrays_stay_empty_and_null(type):
     lt = parse(type)
     assert encode_array(pa.array([], to_arrow(lt)), lt).type == pa.string()
     assert canonicalize_array(texts(), lt).type == pa.string()
@@ -303,18 +303,18 @@ SPELLED = {
 
 
 @pytest.mark.parametrize("type", SPELLED)
-def test_any_spelling_settles_once(type):
-    """The two forms agree on any text, refusals included, and what they give is canonical."""
+def test_canonicalization_of_any_spelling_is_idempotent(type):
+    """The two forms agree on any text, refusals included, and their result is canonical."""
 
     @settings(max_examples=50, deadline=None)
     @given(SPELLED[type])
     def holds(text):
-        once = settled(text, type)
-        assert once is None or settled(once, type) == once
+        once = canonical_text(text, type)
+        assert once is None or canonical_text(once, type) == once
 
     holds()
 
 
-def test_base64_is_that_of_the_standard_library():
+def test_base64_equals_that_of_the_standard_library():
     values = [bytes(range(n)) for n in range(50)] * 2
     assert encoded(pa.array(values), "BINARY") == [base64.b64encode(value).decode() for value in values]

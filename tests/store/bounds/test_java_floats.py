@@ -1,4 +1,4 @@
-"""Floating point as Java prints it: by its documentation, back and forth, one value and many."""
+"""Floating-point text of Java: as documented, round trips, scalar form and array form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.store.bounds.forms import encoded
 
 
 def javadoc(value, single):
-    """`Double.toString` of JDK 19 and later as its documentation has it, in rational numbers."""
+    """`Double.toString` of JDK 19 and later as documented, in rational numbers."""
     kind, bits = (np.float32, np.int32) if single else (np.float64, np.int64)
     v = kind(abs(value))
     above, below = float(np.nextafter(v, kind(np.inf))), float(np.nextafter(v, kind(0)))
@@ -48,8 +48,8 @@ def javadoc(value, single):
     return f"{sign}{plain[:point]}.{plain[point:] or '0'}"
 
 
-def awkward(single):
-    """Powers of two and ten with their neighbours, the smallest numbers, few digits, any bits."""
+def edge_values(single):
+    """Powers of two and ten with their neighbours, the smallest numbers, few digits, random bits."""
     kind, bits = (np.float32, np.uint32) if single else (np.float64, np.uint64)
     random = np.random.default_rng(7)
     twos = kind(2) ** np.arange(-148 if single else -1073, 128 if single else 1024, 1 if single else 5).astype(kind)
@@ -67,8 +67,8 @@ def awkward(single):
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["double", "float"])
-def test_floats_print_as_the_javadoc_says(single):
-    values = awkward(single)
+def test_floats_print_as_java_documents(single):
+    values = edge_values(single)
     expected = [javadoc(value, single) for value in values.tolist()]
     assert encoded(pa.array(values), "FLOAT" if single else "DOUBLE") == expected
     assert [(java_float if single else java_double)(value) for value in values.tolist()] == expected
@@ -86,7 +86,7 @@ def test_random_floats_round_trip(single, count):
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["double", "float"])
-def test_the_array_form_of_floats_is_the_scalar_form(single):
+def test_array_form_and_scalar_form_of_floats_agree(single):
     kind, bits = (np.float32, np.uint32) if single else (np.float64, np.uint64)
     type, java = ("FLOAT", java_float) if single else ("DOUBLE", java_double)
     random = np.random.default_rng(11)
@@ -101,7 +101,7 @@ def test_the_array_form_of_floats_is_the_scalar_form(single):
 
 
 @pytest.mark.parametrize("kind", ["FLOAT", "DOUBLE"])
-def test_few_floats_print_as_many_do(kind):
+def test_short_arrays_of_floats_print_as_long_ones(kind):
     few = [0.0, -0.0, 1.0, -1e7, 9.9e-4, 3.4, 1e-3, 5e-324, math.nan, math.inf, -math.inf, 1.7e308, 123456.7, None]
     printed = encode_array(pa.array(few, pa.float64()), parse(kind)).to_pylist()
     assert encode_array(pa.array(few * 20, pa.float64()), parse(kind)).to_pylist() == printed * 20

@@ -33,7 +33,7 @@ ORDERED = {
     "FLOAT": ["-Infinity", "-1.0", "0", "1.4E-45", "2.0", "10.0", "3.4028235E38", "Infinity", "NaN"],
     "DECIMAL(38,10)": ["-10", "-9.5", "0", "0.0000000001", "9", "10", "12345678901234567890.5"],
     "DECIMAL(5,2)": ["-" + "1" * 40, "-0.001", "0", "0.0005", "9", "10", "1" * 40],  # more digits than the type has
-    "DECIMAL(76,10)": ["-" + "1" * 70, "-5", "0." + "0" * 60 + "1", "0.5", "1" * 70],  # than any decimal type has
+    "DECIMAL(76,10)": ["-" + "1" * 70, "-5", "0." + "0" * 60 + "1", "0.5", "1" * 70],  # than any decimal type
     "BOOLEAN": ["false", "true"],
     "STRING": ["", "10", "9", "Z", "a", "é", "\uffff", "😀"],
     "BINARY": ["", "AA==", "fw==", "gA==", "/w=="],
@@ -48,7 +48,7 @@ ORDERED = {
 
 
 @pytest.mark.parametrize("type", ORDERED)
-def test_order(type):
+def test_compare_in_order_and_sort_keys_follow_the_order_of_values(type):
     lt, ascending = parse(type), ORDERED[type]
     n = len(ascending)
     keys = sort_keys(texts(None, *ascending), lt)
@@ -60,7 +60,7 @@ def test_order(type):
     assert [compare(ascending[i], ascending[j], lt) for i, j in pairs] == [(i > j) - (i < j) for i, j in pairs]
 
 
-def test_zeros_are_equal():
+def test_positive_and_negative_zero_are_equal():
     double = parse("DOUBLE")
     assert compare("0", "-0.0", double) == compare("-0.0", "0", double) == 0
     assert in_order(texts("0", "-0.0"), texts("-0.0", "0"), double).to_pylist() == [True, True]
@@ -73,7 +73,7 @@ KEY_TYPES = {"INT": pa.int64(), "DOUBLE": pa.int64(), "FLOAT": pa.int64(), "BOOL
 
 
 @pytest.mark.parametrize("type", KEY_TYPES)
-def test_the_types_of_keys(type):
+def test_sort_keys_have_the_arrow_type_of_the_logical_type(type):
     assert sort_keys(texts(*ORDERED[type]), parse(type)).type == KEY_TYPES[type]
 
 
@@ -96,7 +96,7 @@ VALUES = {
 
 
 def rank(value):
-    """A key of Python's own order that is the order of the type."""
+    """Sort key that orders values in Python as their type does."""
     if isinstance(value, float):
         return (math.isnan(value), 0 if math.isnan(value) else value)
     if isinstance(value, str):
@@ -105,7 +105,7 @@ def rank(value):
 
 
 @pytest.mark.parametrize("type", VALUES)
-def test_properties(type):
+def test_encoded_values_round_trip_and_keep_their_order(type):
     lt = parse(type)
 
     @settings(max_examples=30, deadline=None)
