@@ -1,4 +1,4 @@
-"""`adbc.statistics`: keys, kinds of values, exactness, and what is not known."""
+"""`adbc.statistics`: keys, value types, exactness, and unknown statistics."""
 
 import json
 
@@ -8,7 +8,7 @@ from flight_server.reads.adbc_statistics import COLUMNS, FLIGHT, build
 from tests.flight_server.serving import app_in, command, put, read, rows
 
 NAME = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
-SURE = {"freshness": "EXACT", "completeness": "COMPLETE"}
+EXACT_COMPLETE = {"freshness": "EXACT", "completeness": "COMPLETE"}
 
 
 def column(**values):
@@ -30,20 +30,22 @@ def of_column(**values) -> dict:
     return {key: value for (*_, key), value in found.items()}
 
 
-def test_what_is_not_known_is_not_there():
+def test_unknown_statistics_are_absent():
     assert of_column() == {} and build([], []).num_rows == 0
-    assert statistics(build([NAME | {"row_count": None} | SURE], [])) == {}
+    assert statistics(build([NAME | {"row_count": None} | EXACT_COMPLETE], [])) == {}
 
 
-def test_kinds_and_exactness():
-    assert of_column(null_count=3, avg_width_bytes=2, max_width_bytes=4, **SURE) == {
+def test_value_types_and_exactness():
+    assert of_column(null_count=3, avg_width_bytes=2, max_width_bytes=4, **EXACT_COMPLETE) == {
         0: (2.0, False),
         2: (4, False),
         5: (3, False),
     }
     assert of_column(null_count=3, freshness="INHERITED", completeness="COMPLETE") == {5: (3, True)}
-    assert of_column(ndv=3.0, ndv_exact=True, **SURE) == {1: (3, False)} and of_column(ndv=3.0) == {1: (3.0, True)}
-    bounds = {"min_is_exact": True, "max_is_exact": None} | SURE
+    assert of_column(ndv=3.0, ndv_exact=True, **EXACT_COMPLETE) == {1: (3, False)} and of_column(ndv=3.0) == {
+        1: (3.0, True)
+    }
+    bounds = {"min_is_exact": True, "max_is_exact": None} | EXACT_COMPLETE
     assert of_column(logical_type="INT64", min="-5", max=str(2**70), **bounds) == {
         4: (-5, False),
         3: (str(2**70).encode(), True),
@@ -55,21 +57,24 @@ def test_kinds_and_exactness():
     }
 
 
-def test_nothing_is_exact_of_an_earlier_snapshot_or_a_part():
-    told = {"logical_type": "INT", "ndv": 3.0, "ndv_exact": True, "min": "1", "max": "5", "min_is_exact": True,
+def test_inherited_or_partial_statistics_are_approximate():
+    values = {"logical_type": "INT", "ndv": 3.0, "ndv_exact": True, "min": "1", "max": "5", "min_is_exact": True,
             "max_is_exact": True, "null_count": 1, "max_width_bytes": 4}  # fmt: skip
-    for unsure in ({"freshness": "INHERITED"}, {"completeness": "PARTIAL"}):
-        found = of_column(**(told | SURE | unsure))
-        assert len(found) == 5 and all(rough for _, rough in found.values()), found
-    assert not any(rough for _, rough in of_column(**told, **SURE).values())
-    nan_unknown = of_column(**(told | SURE | {"logical_type": "DOUBLE"}))
-    assert {key for key, (_, rough) in nan_unknown.items() if rough} == {3, 4}
-    assert of_column(**(told | {"freshness": "EXACT"}))[1] == (3, False)  # what was put says no more than ndv_exact
+    for label in ({"freshness": "INHERITED"}, {"completeness": "PARTIAL"}):
+        found = of_column(**(values | EXACT_COMPLETE | label))
+        assert len(found) == 5 and all(approximate for _, approximate in found.values()), found
+    assert not any(approximate for _, approximate in of_column(**values, **EXACT_COMPLETE).values())
+    nan_unknown = of_column(**(values | EXACT_COMPLETE | {"logical_type": "DOUBLE"}))
+    assert {key for key, (_, approximate) in nan_unknown.items() if approximate} == {3, 4}
+    assert of_column(**(values | {"freshness": "EXACT"}))[1] == (
+        3,
+        False,
+    )  # exact by ndv_exact alone, without a completeness
 
 
-def test_one_row_for_each_catalog():
+def test_one_row_per_catalog():
     names = [("b", "x", "t"), ("a", "x", "t"), ("b", "x", "u"), ("b", "w", "t")]
-    tables = [SURE | {"table_catalog": c, "table_schema": s, "table_name": t, "row_count": n}
+    tables = [EXACT_COMPLETE | {"table_catalog": c, "table_schema": s, "table_name": t, "row_count": n}
               for n, (c, s, t) in enumerate(names)]  # fmt: skip
     table = build(tables, [])
     assert table.schema == FLIGHT.schema and table["catalog_name"].to_pylist() == ["a", "b"]
@@ -77,7 +82,7 @@ def test_one_row_for_each_catalog():
     assert build(tables, [], lambda name: name == "b")["catalog_name"].to_pylist() == ["b"]
 
 
-def test_it_is_scanned_like_any_flight(tmp_path):
+def test_scan_applies_columns_filter_limit_and_output_format(tmp_path):
     with app_in(tmp_path) as app:
         put(app, rows("t", 1, [1, 2]))
         assert len(statistics(read(app, command(flight="adbc.statistics")))) == 4  # ndv of two, nulls of two

@@ -1,4 +1,4 @@
-"""`sys.changes`: each snapshot against the one before it."""
+"""`sys.changes`: each snapshot compared with the previous one."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def changes(app, principal=ANONYMOUS, **of):
              row["change_percent"]) for row in rows]  # fmt: skip
 
 
-def test_volume_is_told_where_it_differs(app):
+def test_volume_change_is_listed_only_where_the_row_count_differs(app):
     assert changes(app, table_name="t", kind="VOLUME") == [
         (3, 2, "row_count", 100, 250, 150.0), (4, 3, "row_count", 250, 0, -100.0),
     ]  # fmt: skip
 
 
-def test_a_schema_that_changed(app):
+def test_schema_change_is_listed_where_the_hash_differs(app):
     assert changes(app, table_name="t", kind="SCHEMA") == [(3, 2, "schema_hash", None, None, None)]
 
 
-def test_the_time_between_commits(app):
+def test_freshness_change_is_the_time_between_commits(app):
     found = changes(app, table_name="t", kind="FRESHNESS")
     assert [(row[0], row[3], row[4]) for row in found] == [(2, None, 3600), (3, 3600, 10_800), (4, 10_800, 3600)]
 
 
-def test_only_of_tables_that_are_seen(app):
+def test_changes_are_limited_to_visible_tables(app):
     some = Principal("some", frozenset({"stats.read"}), ("lake.s.t",))
     assert not changes(app, some, table_name="hidden") and changes(app, some)
     assert changes(app, table_name="hidden", kind="VOLUME") == [(2, 1, "row_count", 5, 6, 20.0)]

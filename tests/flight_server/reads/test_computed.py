@@ -1,4 +1,4 @@
-"""Flights that are computed: quantiles of the contract's ranks."""
+"""Computed flights: quantiles at fixed ranks, and histograms."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,8 @@ from tests.flight_server.serving import app_in, command, put, read, rows
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory):
-    with app_in(tmp_path_factory.mktemp("computed")) as made:
-        yield made
+    with app_in(tmp_path_factory.mktemp("computed")) as app:
+        yield app
 
 
 def put_column(app, table, logical_type, values, data=None, params=None, **more):
@@ -30,7 +30,7 @@ def quantiles(app, table):
     return [(row["quantile"], row["value"]) for row in found]
 
 
-def test_quantiles_stand_at_their_ranks_between_the_bounds(app):
+def test_quantiles_cover_all_ranks_between_min_and_max(app):
     put_column(app, "ints", "INT", range(1001), min="0", max="1000")
     found = quantiles(app, "ints")
     assert [rank for rank, _ in found] == list(RANKS)
@@ -38,18 +38,18 @@ def test_quantiles_stand_at_their_ranks_between_the_bounds(app):
     assert all(abs(int(value) - 1000 * rank) <= 5 for rank, value in found)
 
 
-def test_quantiles_are_of_the_columns_type(app):
+def test_quantiles_have_the_type_of_their_column(app):
     put_column(app, "days", "DATE", [0, 1, 2])
     assert quantiles(app, "days")[4] == (0.5, "1970-01-02")
 
 
-def test_a_column_without_a_sketch_has_no_quantiles(app):
+def test_column_without_a_sketch_has_no_quantiles(app):
     put(app, rows("none", 1, [1], logical_type="INT"))
     assert quantiles(app, "none") == []
 
 
-def test_quantiles_are_in_order_where_doubles_are_not():
-    """The nearest double to a bound lies beyond it."""
+def test_quantiles_beyond_double_precision_are_sorted_within_bounds():
+    """The double nearest to a bound lies beyond the bound."""
     most = 2**53 + 1
     record = {
         "logical_type": "INT",
@@ -61,7 +61,7 @@ def test_quantiles_are_in_order_where_doubles_are_not():
     assert values == sorted(values) and {values[0], values[-1]} == {most, most + 2}
 
 
-def test_a_sketch_that_cannot_be_read_hides_no_other(app):
+def test_unreadable_sketch_does_not_hide_other_tables(app):
     put_column(app, "fine", "INT", [1, 2])
     put_column(app, "broken", "INT", [], data=b"garbage")
     assert len(quantiles(app, "fine")) == len(RANKS) and quantiles(app, "broken") == []
@@ -73,8 +73,8 @@ def test_a_sketch_that_cannot_be_read_hides_no_other(app):
     (None, ("COMPLETE", "PRUNING")), ('{"completeness": "PARTIAL"}', ("PARTIAL", "PLANNING")),
 ])  # fmt: skip
 @pytest.mark.parametrize("flight", ["stats.quantiles", "stats.histograms"])
-def test_the_sketch_of_a_sample_passes_for_no_whole(app, flight, params, labels):
-    """Beside a record of the whole, which metadata or an earlier capture has made."""
+def test_sketch_of_a_sample_is_partial_beside_a_complete_record(app, flight, params, labels):
+    """The record of the same column is complete, from metadata or an earlier capture."""
     table = f"{flight}{params is None}"
     put_column(app, table, "INT", [1, 2], params=params, completeness="COMPLETE")
     found = read(app, command(table, flight, snapshot="current")).to_pylist()

@@ -1,4 +1,4 @@
-"""Zeros in the slots of NULLs."""
+"""Zeroing of the value slots of NULLs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def under_nulls(column: pa.Array) -> bytes:
 
 @pytest.mark.parametrize("type_", WIDTHS, ids=str)
 @pytest.mark.parametrize("start", [0, 3, 8, 13])
-def test_nulls_have_zeros_and_values_stay(type_, start):
+def test_null_slots_are_zeroed_and_values_unchanged(type_, start):
     column = with_residue(type_).slice(start)
     assert under_nulls(column).strip(b"\0")
     (cleared,) = zeroed(pa.record_batch([column], ["c"])).columns
@@ -42,7 +42,7 @@ def test_nulls_have_zeros_and_values_stay(type_, start):
     assert cleared.equals(column)
 
 
-def test_lists_have_zeros_too():
+def test_null_slots_of_list_values_are_zeroed():
     inner = with_residue(pa.int64())
     lists = pa.ListArray.from_arrays(pa.array(range(0, 41, 4)), inner)
     (cleared,) = zeroed(pa.record_batch([lists], ["c"])).columns
@@ -50,7 +50,7 @@ def test_lists_have_zeros_too():
     assert not under_nulls(cleared.values).strip(b"\0")
 
 
-def test_other_columns_stay_as_they_are():
+def test_batch_of_other_types_is_equal_and_null_free_columns_not_copied():
     rows = {
         "text": ["a", None, "b"], "flag": [True, None, False], "no_null": [1, 2, 3], "nothing": [None] * 3,
         "at": [datetime(2024, 5, 17, tzinfo=UTC), None, None], "exact": [Decimal("1.5"), None, None],
@@ -63,5 +63,5 @@ def test_other_columns_stay_as_they_are():
     assert cleared.column("no_null").buffers()[1].address == batch.column("no_null").buffers()[1].address
 
 
-def test_rows_without_columns_stay():
+def test_batch_without_columns_keeps_its_row_count():
     assert zeroed(pa.record_batch({"a": [1, 2]}).select([])).num_rows == 2

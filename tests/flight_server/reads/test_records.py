@@ -1,4 +1,4 @@
-"""Stored records found again: exactly that target at exactly that snapshot, never less than what was acknowledged."""
+"""Lookup of stored records: the exact target at the exact snapshot, never older than an acknowledged put."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def key(app: App, name: str = "t") -> int:
 
 
 def find(app: App, *targets: Target, snapshot_id: int = 1, records: RecordFinder | None = None) -> list[Any]:
-    wanted = [(key(app), snapshot_id, target) for target in targets]
-    return (records or app.records).find(wanted)
+    lookups = [(key(app), snapshot_id, target) for target in targets]
+    return (records or app.records).find(lookups)
 
 
 def columns(*ids: int) -> list[Target]:
@@ -45,25 +45,25 @@ def ids(found: list[Any]) -> list[int | None]:
     return [record and record["column_id"] for record in found]
 
 
-def test_one_for_each_in_order(app):
+def test_find_returns_one_result_per_target_in_order(app):
     assert ids(find(app, *columns(4, 9, 1, 4))) == [4, None, 1, 4]
     assert find(app) == []
 
 
-def test_tables_and_snapshots_are_kept_apart(app):
+def test_find_separates_tables_and_snapshots(app):
     put(app, rows("u", 1, [1], schema_hash="h") + rows("u", 2, [1], schema_hash="h"))
-    wanted = [(key(app, name), snapshot_id, Target.column(1)) for name, snapshot_id in
+    lookups = [(key(app, name), snapshot_id, Target.column(1)) for name, snapshot_id in
               (("u", 2), ("t", 1), ("t", 2), ("u", 1))]  # fmt: skip
-    found = app.records.find(wanted)
+    found = app.records.find(lookups)
     assert [r and (r["table_name"], r["snapshot_id"]) for r in found] == [("u", 2), ("t", 1), None, ("u", 1)]
 
 
-def test_what_another_snapshot_hands_on_is_no_record(app):
+def test_inherited_row_is_not_a_record_of_the_snapshot(app):
     put(app, rows("t", 2, [5], schema_hash="h"))
     assert ids(find(app, *columns(4, 5), snapshot_id=2)) == [None, 5]
 
 
-def test_a_record_is_the_row_of_its_flight(app):
+def test_record_equals_the_row_of_its_flight(app):
     (record,) = find(app, Target.column(2))
     (row,) = [r for r in read(app, command("t", snapshot="current")).to_pylist() if r["column_id"] == 2]
     assert record == row | {name: row[name] and row[name].isoformat() for name in ("captured_at", "refreshed_at")}
@@ -78,13 +78,13 @@ def test_a_record_is_the_row_of_its_flight(app):
         ({"completeness": "COMPLETE", "row_groups_sampled": 0}, "PRUNING"),
     ],
 )  # fmt: skip
-def test_what_it_may_be_used_for(app, more, usable_for):
+def test_usable_for_depends_on_completeness_and_sampling(app, more, usable_for):
     put(app, rows("t", 1, [6], schema_hash="h", **more))
     (record,) = find(app, Target.column(6))
     assert (record["freshness"], record["usable_for"]) == ("EXACT", usable_for)
 
 
-def test_every_kind_of_target(app):
+def test_find_supports_every_kind_of_target(app):
     put(app, [TABLE | {"row_count": 5}], "stats.tables")
     put(app, [TABLE | {"file_path": "f", "row_count": 3}], "stats.files")
     put(app, [TABLE | {"engine_kind": "spark", "engine_expression_key": b"\x00k", "ndv": 2.0}], "stats.expressions")
@@ -97,17 +97,17 @@ def test_every_kind_of_target(app):
     json.dumps([table, file, expression, group])
 
 
-def test_what_was_found_is_not_looked_up_again(app, monkeypatch):
+def test_repeated_find_is_served_from_the_cache(app, monkeypatch):
     first = find(app, *columns(1, 2, 9))
 
     def never(*_: Any) -> Any:
-        raise AssertionError("asked again")
+        raise AssertionError("read again")
 
     monkeypatch.setattr(app.records, "_read", never)
     assert find(app, *columns(2, 1, 9)) == [first[1], first[0], None]
 
 
-def test_a_change_is_seen_at_once(app):
+def test_put_and_delete_are_visible_at_once(app):
     assert ids(find(app, *columns(1, 9))) == [1, None]
     put(app, rows("t", 1, [1, 9], schema_hash="h", max_width_bytes=77))
     assert [r["max_width_bytes"] for r in find(app, *columns(1, 9))] == [77, 77]
@@ -115,7 +115,7 @@ def test_a_change_is_seen_at_once(app):
     assert ids(find(app, *columns(1, 9))) == [None, 9]
 
 
-def test_few_are_kept_and_all_are_found(app):
+def test_find_beyond_the_cache_budget_returns_all_records(app):
     small = SliceCache(2 * RECORD_BYTES)
     few = RecordFinder(app.store, app.catalog, small, app.scanner)
     for _ in range(2):
@@ -124,17 +124,17 @@ def test_few_are_kept_and_all_are_found(app):
 
 
 @pytest.mark.parametrize("puts", [10, pytest.param(200, marks=pytest.mark.benchmark)])
-def test_readers_beside_a_writer_never_see_less_than_was_acknowledged(app, puts):
+def test_concurrent_readers_never_see_less_than_was_acknowledged(app, puts):
     acknowledged, wrong, done = 0, [], threading.Event()
 
-    def look() -> None:
+    def read_repeatedly() -> None:
         while not done.is_set():
             least = acknowledged
             (record,) = find(app, Target.column(1))
             if record["max_width_bytes"] is not None and record["max_width_bytes"] < least:
                 wrong.append((record["max_width_bytes"], least))
 
-    threads = [threading.Thread(target=look) for _ in range(3)]
+    threads = [threading.Thread(target=read_repeatedly) for _ in range(3)]
     for thread in threads:
         thread.start()
     for number in range(1, puts):

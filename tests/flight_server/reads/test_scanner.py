@@ -1,4 +1,4 @@
-"""Scans as a whole: shares, order, sizes of batches, rows as text."""
+"""Scans end to end: partitions, order, batch sizes, rows as text."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ TABLES = 9
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory):
-    with app_in(tmp_path_factory.mktemp("scan")) as made:
+    with app_in(tmp_path_factory.mktemp("scan")) as app:
         for table in range(TABLES):
-            put(made, rows(f"t{table}", 1, reversed(range(1, 40 + table))))
+            put(app, rows(f"t{table}", 1, reversed(range(1, 40 + table))))
         files = [
             {"table_catalog": "lake", "table_schema": "s", "table_name": "t0", "snapshot_id": 1,
              "file_path": f"f{number:03}", "column_id": number % 3 + 1, "row_count": number}
             for number in range(300)
         ]  # fmt: skip
-        put(made, files, "stats.file_columns")
-        yield made
+        put(app, files, "stats.file_columns")
+        yield app
 
 
 def parts_of(app, data: bytes, principal=ANONYMOUS):
@@ -43,7 +43,7 @@ def parts_of(app, data: bytes, principal=ANONYMOUS):
     return parts, [app.scanner.table(of_ticket(ticket), principal) for ticket in tickets]
 
 
-def keyed(table: pa.Table) -> list[tuple]:
+def row_keys(table: pa.Table) -> list[tuple]:
     names = [name for name in ("table_name", "snapshot_id", "file_path", "column_id") if name in table.column_names]
     return list(zip(*(table[name].to_pylist() for name in names), strict=True))
 
@@ -52,24 +52,24 @@ def keyed(table: pa.Table) -> list[tuple]:
     ("snapshot", "partitions"), [*itertools.product([None, "current", 1], [1, 2, 3, 8]), ("current", 50)]
 )
 @pytest.mark.parametrize("flight", ["stats.columns", "stats.file_columns"])
-def test_shares_are_disjoint_and_together_everything(app, flight, snapshot, partitions):
+def test_partitions_are_disjoint_and_complete(app, flight, snapshot, partitions):
     body = {"table": flight, "snapshot": snapshot}
     whole = read(app, json.dumps(body).encode())
     _, tables = parts_of(app, json.dumps(body | {"partitions": partitions}).encode())
-    together = [key for table in tables for key in keyed(table)]
+    together = [key for table in tables for key in row_keys(table)]
     assert len(together) == len(set(together))
-    assert sorted(together) == sorted(keyed(whole))
+    assert sorted(together) == sorted(row_keys(whole))
 
 
-def test_shares_of_many_tables_are_in_order_and_of_like_size(app):
+def test_partitions_of_many_tables_are_in_order_and_similar_in_size(app):
     parts, tables = parts_of(app, command(partitions=3))
     assert [part.part.modulus for part in parts] == [1, 1, 1]
-    assert [key for table in tables for key in keyed(table)] == keyed(read(app, command()))
+    assert [key for table in tables for key in row_keys(table)] == row_keys(read(app, command()))
     sizes = [table.num_rows for table in tables]
     assert max(sizes) < 2 * min(sizes)
 
 
-def test_shares_heed_predicates_and_what_a_caller_sees(app):
+def test_partitions_apply_predicates_and_table_visibility(app):
     data = command("t3", partitions=4, columns=["column_id"])
     _, tables = parts_of(app, data)
     assert sorted(value for table in tables for value in table["column_id"].to_pylist()) == list(range(1, 43))
@@ -78,33 +78,33 @@ def test_shares_heed_predicates_and_what_a_caller_sees(app):
     assert {name for table in tables for name in table["table_name"].to_pylist()} == {"t1", "t2"}
 
 
-def test_what_cannot_be_shared_stays_whole(app):
+def test_scan_with_a_limit_or_of_a_system_flight_is_one_partition(app):
     assert len(parts_of(app, command(partitions=5, limit=3))[0]) == 1
     assert len(parts_of(app, command(flight="sys.flights", partitions=5))[0]) == 1
 
 
-def test_one_table_is_in_order_whatever_is_projected(app):
+def test_rows_of_a_table_are_in_order_under_any_projection(app):
     names = [f"c{number}" for number in range(1, 45)]
     for columns in (None, ["column_name"], ["column_name", "column_id"]):
         data = json.dumps(json.loads(command("t5", columns=columns)) | {"query_id": str(columns)}).encode()
-        for _ in range(3):  # out of DuckDB, then out of the cache
+        for _ in range(3):  # from DuckDB, then from the cache
             assert read(app, data)["column_name"].to_pylist() == names
             assert read(app, data).column_names == columns or columns is None
 
 
-def test_no_known_column_leaves_rows_without_any(app):
+def test_projection_of_unknown_columns_keeps_the_row_count(app):
     for _ in range(3):
         table = read(app, command("t1", columns=["no", "such"]))
         assert (table.num_rows, table.num_columns) == (40, 0)
 
 
-def test_rows_as_text(app):
+def test_rows_output_format_is_json_text(app):
     data = command("t1", columns=["column_id", "null_count"], output_format="ROWS", limit=3)
     found = read(app, data)["row"].to_pylist()
     assert [json.loads(row) for row in found] == [["1", "1"], ["2", "2"], ["3", None]]
 
 
-def test_batches_have_at_most_four_mebibytes(app):
+def test_batches_stay_within_max_batch_bytes(app):
     long = "x" * 100_000
     put(app, rows("wide", 1, range(1, 200), min=long, max=long + "y", logical_type="STRING"))
     answer = app.scanner.read(of_ticket(command("wide")), ANONYMOUS)
@@ -114,8 +114,8 @@ def test_batches_have_at_most_four_mebibytes(app):
     assert app.streams.running == 0
 
 
-def test_no_answer_is_larger_than_any_may_be_however_it_is_made(tmp_path):
-    """A small answer of a query, one from a slice, and a message, also a repeated one."""
+def test_max_stream_bytes_applies_to_every_read_path(tmp_path):
+    """Results of a query, of a cached slice, of a message and of a repeated message."""
     with app_in(tmp_path, max_stream_bytes=2000) as app:
         put(app, rows("small", 1, range(1, 3)))
         put(app, rows("large", 1, range(1, 60)))
@@ -134,7 +134,7 @@ FLIGHTS_OF_MANY = ("stats.columns", "stats.tables", "stats.file_columns", "stats
 SNAPSHOTS = ({}, {"snapshot": "current"}, {"snapshot": 1}, {"snapshot": 2, "allow_stale": True}, {"pins": True})
 
 
-def test_the_first_rows_of_all_tables_are_among_all_rows(tmp_path):
+def test_limited_scans_of_all_tables_return_a_subset_of_all_rows(tmp_path):
     with app_in(tmp_path) as app:
         for table in "abc":
             for snapshot in (1, 2, 3):
@@ -158,19 +158,19 @@ def check_limited(app):
     for flight, snapshot in itertools.product(FLIGHTS_OF_MANY, SNAPSHOTS):
         for more in ({}, {"columns": ["table_id", "snapshot_id"]},
                      {"predicates": [{"column": "table_schema", "op": "EQ", "values": ["s"]}]}):  # fmt: skip
-            asked = {name: value for name, value in snapshot.items() if name != "pins"} | more
+            body = {name: value for name, value in snapshot.items() if name != "pins"} | more
             if snapshot.get("pins"):
-                asked["snapshot"] = "current"
+                body["snapshot"] = "current"
             whole, *limited = (
                 app.scanner.table(pinned(app, request) if snapshot.get("pins") else request, ANONYMOUS)
-                for request in (of_ticket(command(flight=flight, **asked, **limit)) for limit in (
+                for request in (of_ticket(command(flight=flight, **body, **limit)) for limit in (
                     {}, {"limit": 4}, {"limit": 99_999}))
             )  # fmt: skip
-            among = Counter(map(str, whole.to_pylist()))
+            all_rows = Counter(map(str, whole.to_pylist()))
             for table, limit in zip(limited, (4, 99_999), strict=True):
                 assert table.schema == whole.schema
-                assert table.num_rows == min(limit, whole.num_rows), (flight, asked)
-                assert Counter(map(str, table.to_pylist())) <= among, (flight, asked)
+                assert table.num_rows == min(limit, whole.num_rows), (flight, body)
+                assert Counter(map(str, table.to_pylist())) <= all_rows, (flight, body)
 
 
 def pinned(app, request):

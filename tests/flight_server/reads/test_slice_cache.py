@@ -1,4 +1,4 @@
-"""Answers out of the cache are those of DuckDB, and never older than what was acknowledged."""
+"""Cached reads equal those of DuckDB and are never older than an acknowledged put."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SCHEMA = FLIGHTS["stats.columns"].schema
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory):
-    with app_in(tmp_path_factory.mktemp("cache")) as made:
+    with app_in(tmp_path_factory.mktemp("cache")) as app:
         for snapshot in (1, 2, 4):
-            put(made, rows("a", snapshot, range(1, 9), schema_hash="x" if snapshot < 4 else "y"))
-        put(made, rows("b", 1, range(1, 4)))
-        yield made
+            put(app, rows("a", snapshot, range(1, 9), schema_hash="x" if snapshot < 4 else "y"))
+        put(app, rows("b", 1, range(1, 4)))
+        yield app
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +71,8 @@ PROJECTIONS = st.none() | st.lists(
 )
 
 
-def plain(table: pa.Table) -> str:
-    return json.dumps(table.to_pylist(), default=str)  # NaN is NaN
+def as_json(table: pa.Table) -> str:
+    return json.dumps(table.to_pylist(), default=str)  # as text, NaN equals NaN
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
@@ -81,26 +81,26 @@ def plain(table: pa.Table) -> str:
     snapshot=st.sampled_from([None, "current", 1, 2, 3, 4]), stale=st.booleans(), limit=st.none() | st.integers(0, 5),
     replaced=st.none() | st.integers(1, 10),
 )  # fmt: skip
-def test_the_cache_answers_as_duckdb_does(app, uncached, tree, table, columns, snapshot, stale, limit, replaced):
+def test_cached_reads_equal_those_of_duckdb(app, uncached, tree, table, columns, snapshot, stale, limit, replaced):
     body = json.loads(command(table)) | {"columns": columns, "filter": tree, "snapshot": snapshot, "limit": limit}
     data = json.dumps(body | {"allow_stale": stale}).encode()
     request = _request(data)
-    for turn in range(4):  # the first is not kept, the second loads, the third is served, the fourth remembered
+    for turn in range(4):  # not cached, loaded, served from the slice, served as a whole
         if turn == 3 and replaced is not None:
             put(app, rows("a", 4, [replaced], max_width_bytes=replaced, schema_hash="y", row_count=200 + replaced))
-        expected = uncached.table(request, ANYBODY)
-        assert plain(app.scanner.table(_request(data), ANYBODY)) == plain(expected)
-        for _ in range(3):  # the last one by its command's bytes
-            again = app.scanner.read(_request(data), ANYBODY, command=data)
-            assert plain(again if isinstance(again, pa.Table) else pa.Table.from_batches(again)) == plain(expected)
-        for command_ in (None, data, data):  # the last one by its command's bytes
-            answer = app.scanner.message(_request(data), ANYBODY, command=command_)
+        expected = uncached.table(request, ALL_TABLES)
+        assert as_json(app.scanner.table(_request(data), ALL_TABLES)) == as_json(expected)
+        for _ in range(3):  # the last one is found by the bytes of its command
+            again = app.scanner.read(_request(data), ALL_TABLES, command=data)
+            assert as_json(again if isinstance(again, pa.Table) else pa.Table.from_batches(again)) == as_json(expected)
+        for command_ in (None, data, data):  # the last one is found by the bytes of its command
+            answer = app.scanner.message(_request(data), ALL_TABLES, command=command_)
             message = pa.ipc.open_stream(answer).read_all()
-            assert plain(message) == plain(expected)
+            assert as_json(message) == as_json(expected)
             assert message.schema == request.schema
 
 
-ANYBODY = Principal("anybody", ALL_SCOPES)
+ALL_TABLES = Principal("anybody", ALL_SCOPES)
 
 
 def _request(data):
@@ -110,17 +110,17 @@ def _request(data):
 
 
 @pytest.mark.parametrize("puts", [10, pytest.param(200, marks=pytest.mark.benchmark)])
-def test_a_put_is_seen_by_whoever_asks_after_its_acknowledgement(app, puts):
+def test_acknowledged_put_is_visible_beside_concurrent_readers(app, puts):
     data = command("hammered", columns=["row_count"], snapshot="current")
     put(app, rows("hammered", 1, [1]))
     seen: list[int] = []
     stop = threading.Event()
 
-    def ask():
+    def read_repeatedly():
         while not stop.is_set():
             seen.append(read(app, data)["row_count"][0].as_py())
 
-    threads = [threading.Thread(target=ask) for _ in range(3)]
+    threads = [threading.Thread(target=read_repeatedly) for _ in range(3)]
     for thread in threads:
         thread.start()
     for number in range(200, 200 + puts):
@@ -132,7 +132,7 @@ def test_a_put_is_seen_by_whoever_asks_after_its_acknowledgement(app, puts):
     assert seen
 
 
-def test_deleted_rows_are_gone(app):
+def test_deleted_rows_are_not_served_from_the_cache(app):
     put(app, rows("deleted", 1, range(1, 4)))
     data = command("deleted")
     assert [read(app, data).num_rows for _ in range(3)] == [3, 3, 3]
@@ -140,7 +140,7 @@ def test_deleted_rows_are_gone(app):
     assert read(app, data).num_rows == 0
 
 
-def test_a_new_snapshot_is_current_at_once(app):
+def test_new_snapshot_is_current_at_once(app):
     data = command("moving", columns=["snapshot_id", "freshness"], snapshot="current")
     for snapshot in (3, 5, 9):
         put(app, rows("moving", snapshot, [1]))
@@ -148,7 +148,7 @@ def test_a_new_snapshot_is_current_at_once(app):
             assert read(app, data).to_pylist() == [{"snapshot_id": snapshot, "freshness": "EXACT"}]
 
 
-def test_a_renamed_table_answers_to_its_new_name_alone(app):
+def test_renamed_table_is_found_by_its_new_name_only(app):
     put(app, rows("old", 1, [1]))
     assert [read(app, command("old")).num_rows for _ in range(3)] == [1, 1, 1]
     entry = app.catalog.find((CATALOG, "s", "old"))
@@ -157,18 +157,18 @@ def test_a_renamed_table_answers_to_its_new_name_alone(app):
     assert [read(app, command("new"))["table_name"].to_pylist() for _ in range(3)] == [["new"]] * 3
 
 
-def test_what_a_caller_may_not_see_is_not_remembered_for_it(app):
+def test_cached_results_are_not_served_to_callers_without_access(app):
     data = command("a", snapshot=4)
     assert {read(app, data).num_rows for _ in range(4)} != {0}
-    nobody = Principal("nobody", ALL_SCOPES, ("lake.s.b",))
-    assert read(app, data, nobody).num_rows == 0
-    everybody = app.scanner.message(_request(data), ANYBODY, command=data)
-    assert pa.ipc.open_stream(everybody).read_all().num_rows > 0
-    answer = app.scanner.message(_request(data), nobody, command=data)
+    limited = Principal("nobody", ALL_SCOPES, ("lake.s.b",))
+    assert read(app, data, limited).num_rows == 0
+    unlimited = app.scanner.message(_request(data), ALL_TABLES, command=data)
+    assert pa.ipc.open_stream(unlimited).read_all().num_rows > 0
+    answer = app.scanner.message(_request(data), limited, command=data)
     assert pa.ipc.open_stream(answer).read_all().num_rows == 0
 
 
-def test_slices_stay_within_their_budget():
+def test_slice_cache_stays_within_its_budget():
     batch = pa.RecordBatch.from_pydict({"column_id": list(range(1000))})
     size = Slice.of(batch, 0).size
     cache = SliceCache(4 * size)
@@ -179,18 +179,18 @@ def test_slices_stay_within_their_budget():
     assert cache.used > 0
 
 
-def test_a_slice_too_large_is_left_to_duckdb():
-    cache, asked = SliceCache(4000), []
+def test_oversized_slice_is_not_cached_and_not_loaded_again():
+    cache, limits = SliceCache(4000), []
     for _ in range(4):
-        assert cache.get(("stats.columns", 1, None, False), lambda: 0, lambda most: asked.append(most)) is None
-    assert asked == [1000]  # once, and not again soon
+        assert cache.get(("stats.columns", 1, None, False), lambda: 0, lambda most: limits.append(most)) is None
+    assert limits == [1000]  # one load
 
 
-def test_a_slice_loaded_across_a_commit_is_not_kept():
+def test_slice_loaded_across_a_commit_is_not_cached():
     generation = [0]
 
     def load(most):
-        generation[0] += 1  # a commit while it is read
+        generation[0] += 1  # a commit during the load
         return pa.RecordBatch.from_pydict({"column_id": [generation[0]]})
 
     cache = SliceCache(1 << 20)
@@ -200,84 +200,84 @@ def test_a_slice_loaded_across_a_commit_is_not_kept():
     assert [each.batch["column_id"].to_pylist() for each in found[1:]] == [[1], [2], [3]]
 
 
-def test_bounded_forgets_what_was_not_used_for_longest():
-    kept: LruCache[str, int] = LruCache(2)
-    kept.put("a", 1)
-    kept.put("b", 2)
-    assert kept.get("a") == 1
-    kept.put("c", 3)
-    assert (kept.get("a"), kept.get("b"), kept.get("c"), len(kept)) == (1, None, 3, 2)
+def test_lru_cache_evicts_the_least_recently_used_entry():
+    cache: LruCache[str, int] = LruCache(2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache.get("a") == 1
+    cache.put("c", 3)
+    assert (cache.get("a"), cache.get("b"), cache.get("c"), len(cache)) == (1, None, 3, 2)
 
 
 def leaf(column, *values, op="EQ"):
     return predicate.Leaf(column, predicate.Op(op), values)
 
 
-def test_a_plan_takes_the_name_and_the_index_out_of_a_condition():
+def test_plan_extracts_table_name_and_column_ids_from_a_condition():
     name = predicate.And((leaf("table_catalog", "x"), leaf("Table_Schema", "y"), leaf("table_name", "z")))
     other = leaf("ndv", 3, op="GT")
-    made = plan(predicate.And((name, leaf("column_id", "7", None, op="IN"), other)), SCHEMA)
-    assert (made.name, made.column, made.values) == (("x", "y", "z"), "column_id", (7,))
-    assert made.kept(pa.RecordBatch.from_pylist([{"ndv": ndv} for ndv in (1, 4, None, 5)])).to_pylist() == [1, 3]
+    planned = plan(predicate.And((name, leaf("column_id", "7", None, op="IN"), other)), SCHEMA)
+    assert (planned.name, planned.column, planned.values) == (("x", "y", "z"), "column_id", (7,))
+    assert planned.kept(pa.RecordBatch.from_pylist([{"ndv": ndv} for ndv in (1, 4, None, 5)])).to_pylist() == [1, 3]
     assert plan(predicate.Not(name), SCHEMA).name is None
     assert plan(predicate.Or((name, other)), SCHEMA).name is None
     assert plan(None, SCHEMA).name is None
 
 
-def test_a_slice_keeps_its_own_rows_alone():
+def test_slice_copies_its_own_rows_only():
     before = pa.total_allocated_bytes()
     large = pa.RecordBatch.from_pydict({
         "text": [f"a text of row {i}" for i in range(100_000)],
         "number": pa.array(range(100_000)),
         "rarely": [None if i % 3 else i for i in range(100_000)],
     })  # fmt: skip
-    wanted = large.slice(500, 3).to_pylist()
-    made = Slice.of(large.slice(500, 3), 0)
+    expected = large.slice(500, 3).to_pylist()
+    copied = Slice.of(large.slice(500, 3), 0)
     del large
-    assert made.batch.to_pylist() == wanted
+    assert copied.batch.to_pylist() == expected
     assert pa.total_allocated_bytes() - before < 2000
 
 
-def test_a_repeated_read_action_is_answered_by_its_bytes_until_a_commit(app):
+def test_repeated_message_is_reused_until_a_commit(app):
     put(app, rows("repeated", 1, [1]))
     data = command("repeated", columns=["row_count"], snapshot="current")
 
-    def ask():
-        answer = app.scanner.message(_request(data), ANYBODY, command=data)
+    def read_message():
+        answer = app.scanner.message(_request(data), ALL_TABLES, command=data)
         return answer, pa.ipc.open_stream(answer).read_all()["row_count"].to_pylist()
 
     for _ in range(2):  # the slice is loaded on the second read
-        ask()
-    first, _ = ask()
-    assert ask()[0] is first
+        read_message()
+    first, _ = read_message()
+    assert read_message()[0] is first
     put(app, rows("repeated", 1, [1], row_count=321, null_count=0, ndv=None))
-    assert ask()[1] == [321]
+    assert read_message()[1] == [321]
 
 
-def test_a_row_that_is_asked_for_again_is_kept_until_a_commit(app):
+def test_repeated_row_read_is_cached_until_a_commit(app):
     put(app, rows("kept", 1, [1, 2]))
     second = {"column": "column_id", "op": "EQ", "values": [2]}
     data = command("kept", columns=["row_count"], snapshot="current", filter=second)
-    nobody = Principal("nobody", ALL_SCOPES, ("lake.s.b",))
+    limited = Principal("nobody", ALL_SCOPES, ("lake.s.b",))
 
-    def ask(principal=ANYBODY):
+    def read_row(principal=ALL_TABLES):
         return app.scanner.read(_request(data), principal, command=data)
 
     for _ in range(4):  # loaded on the second read, noted on the third at the latest, then kept
-        ask()
-    first = ask()
-    assert ask() is first
+        read_row()
+    first = read_row()
+    assert read_row() is first
     assert first["row_count"].to_pylist() == [102]
     assert first.nbytes < 200  # a copy, not a view of the slice
-    assert ask(nobody).num_rows == 0
+    assert read_row(limited).num_rows == 0
     put(app, rows("kept", 1, [2], row_count=321, null_count=0, ndv=None))
-    assert [ask()["row_count"].to_pylist() for _ in range(4)] == [[321]] * 4
+    assert [read_row()["row_count"].to_pylist() for _ in range(4)] == [[321]] * 4
 
 
-def test_a_request_is_not_changed_by_being_answered(app):
+def test_reads_set_only_derived_attributes_of_the_request(app):
     request = _request(command("a", columns=["ndv"], snapshot="current"))
     for _ in range(4):
-        app.scanner.message(request, ANYBODY, command=b"another")
-        app.scanner.table(request, ANYBODY)
+        app.scanner.message(request, ALL_TABLES, command=b"another")
+        app.scanner.table(request, ALL_TABLES)
     derived = {"names", "schema", "head", "plan"}
     assert set(vars(request)) - {field.name for field in fields(request)} <= derived

@@ -1,4 +1,4 @@
-"""Bounds of serving: streams in flight, time, bytes, slow readers, callers that leave."""
+"""Limits of streams: places, time, bytes, slow readers, cancelled calls."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from store.errors import Cancelled, DeadlineExceeded, ResourceExhausted
 
 SCHEMA = pa.schema([("n", pa.int64())])
 ENDLESS = "SELECT a.range AS n FROM range(10000000) a, range(10000000) b WHERE (a.range + b.range) % 7 = 1"
-NEVER = "SELECT a.range AS n FROM range(10000000) a, range(10000000) b WHERE a.range + b.range < 0"
+NO_ROWS = "SELECT a.range AS n FROM range(10000000) a, range(10000000) b WHERE a.range + b.range < 0"
 
 
 @pytest.fixture(scope="module")
 def database():
-    made = Database(":memory:")
-    yield made
-    made.close()
+    database = Database(":memory:")
+    yield database
+    database.close()
 
 
 def run(streams, database, sql, is_cancelled=lambda: False):
@@ -30,7 +30,7 @@ def run(streams, database, sql, is_cancelled=lambda: False):
     return streams.run(cursor, lambda: cursor.sql(sql).to_arrow_reader(8192), SCHEMA, is_cancelled)
 
 
-def test_a_small_answer_takes_no_place(database):
+def test_small_result_takes_no_place(database):
     streams = Streams(places=0, seconds=10, most_bytes=1 << 30)
     assert run(streams, database, "SELECT range AS n FROM range(10000)").num_rows == 10000
     with pytest.raises(ResourceExhausted):
@@ -38,7 +38,7 @@ def test_a_small_answer_takes_no_place(database):
     assert streams.running == 0
 
 
-def test_places_come_back(database):
+def test_closed_and_dropped_streams_free_their_places(database):
     streams = Streams(places=2, seconds=10, most_bytes=1 << 40)
     first, second = run(streams, database, ENDLESS), run(streams, database, ENDLESS)
     assert next(first).num_rows > 0
@@ -46,12 +46,12 @@ def test_places_come_back(database):
         run(streams, database, ENDLESS)
     first.close()
     third = run(streams, database, ENDLESS)
-    del second, third  # dropped without a word, as Flight does
+    del second, third  # dropped without close(), as Flight does
     gc.collect()
     assert streams.running == 0
 
 
-def test_a_stream_ends(database):
+def test_exhausted_stream_frees_its_place(database):
     streams = Streams(places=1, seconds=10, most_bytes=1 << 30)
     for _ in range(3):
         stream = run(streams, database, "SELECT range AS n FROM range(100000)")
@@ -60,7 +60,7 @@ def test_a_stream_ends(database):
         assert next(stream, None) is None
 
 
-def test_more_bytes_than_allowed(database):
+def test_stream_beyond_most_bytes_is_resource_exhausted(database):
     streams = Streams(places=1, seconds=10, most_bytes=1 << 20)
     with pytest.raises(ResourceExhausted, match="bytes"):
         for _ in run(streams, database, ENDLESS):
@@ -68,13 +68,13 @@ def test_more_bytes_than_allowed(database):
     assert streams.running == 0
 
 
-def test_time_is_over_while_duckdb_works(database):
+def test_query_beyond_the_time_limit_exceeds_the_deadline(database):
     streams = Streams(places=1, seconds=0.3, most_bytes=1 << 40)
     with pytest.raises(DeadlineExceeded):
-        run(streams, database, NEVER)
+        run(streams, database, NO_ROWS)
 
 
-def test_time_is_over_while_nobody_reads(database):
+def test_unread_stream_frees_its_place_at_the_deadline(database):
     streams = Streams(places=1, seconds=1.0, most_bytes=1 << 40)
     with pytest.raises(DeadlineExceeded):
         stream = run(streams, database, ENDLESS)
@@ -82,75 +82,75 @@ def test_time_is_over_while_nobody_reads(database):
         until = time.monotonic() + 60
         while streams.running and time.monotonic() < until:
             time.sleep(0.01)
-        assert streams.running == 0  # others have the place by now
+        assert streams.running == 0  # the place is free already
         for _ in stream:
             pass
     assert streams.running == 0
 
 
-def test_a_caller_who_leaves_stops_the_query(database):
-    left = threading.Event()
+def test_cancelled_call_stops_the_query(database):
+    cancelled = threading.Event()
     streams = Streams(places=1, seconds=60, most_bytes=1 << 40)
-    threading.Timer(0.3, left.set).start()
+    threading.Timer(0.3, cancelled.set).start()
     with pytest.raises(Cancelled):
-        run(streams, database, NEVER, left.is_set)
-    assert left.is_set()
-    left.clear()
+        run(streams, database, NO_ROWS, cancelled.is_set)
+    assert cancelled.is_set()
+    cancelled.clear()
     stream = run(
         streams,
         database,
         ENDLESS.replace("% 7 = 1", "% 7 = 1 AND a.range < 30000 OR a.range + b.range < 0"),
-        left.is_set,
+        cancelled.is_set,
     )
-    threading.Timer(0.3, left.set).start()
+    threading.Timer(0.3, cancelled.set).start()
     with pytest.raises(Cancelled):
         while True:
             next(stream)
     assert streams.running == 0
 
 
-def test_queries_take_turns(database):
-    """One turn: while a query looks for its first rows, the next ones wait, may leave, and follow in their order."""
+def test_queries_wait_for_a_slot_in_order(database):
+    """One slot: while a query computes its first rows, the next ones wait in order and can be cancelled."""
     streams = Streams(places=9, seconds=60, most_bytes=1 << 40, queries=1)
-    stop, left = threading.Event(), threading.Event()
-    began: list[str] = []
-    gone: list[str] = []
+    stop, leave = threading.Event(), threading.Event()
+    started: list[str] = []
+    cancelled: list[str] = []
 
-    def ask(name: str, sql: str, is_cancelled, waiting: int) -> threading.Thread:
+    def start_query(name: str, sql: str, is_cancelled, waiting: int) -> threading.Thread:
         cursor = database.read()
 
         def start():
-            began.append(name)
+            started.append(name)
             return cursor.sql(sql).to_arrow_reader(8192)
 
         def work() -> None:
             try:
                 streams.run(cursor, start, SCHEMA, is_cancelled)
             except Cancelled:
-                gone.append(name)
+                cancelled.append(name)
 
         thread = threading.Thread(target=work)
         thread.start()
         until = time.monotonic() + 60
-        while len(streams.query_slots._waiting) < waiting or not began:
+        while len(streams.query_slots._waiting) < waiting or not started:
             assert time.monotonic() < until
             time.sleep(0.001)
         return thread
 
     one = "SELECT 1::BIGINT AS n"
-    threads = [ask("long", NEVER, stop.is_set, 0), ask("leaves", one, left.is_set, 1)]
-    threads += [ask("first", one, never, 2), ask("second", one, never, 3)]
-    left.set()
+    threads = [start_query("long", NO_ROWS, stop.is_set, 0), start_query("leaves", one, leave.is_set, 1)]
+    threads += [start_query("first", one, never, 2), start_query("second", one, never, 3)]
+    leave.set()
     threads[1].join(60)
-    assert (began, gone) == (["long"], ["leaves"])
+    assert (started, cancelled) == (["long"], ["leaves"])
     stop.set()
     for thread in threads:
         thread.join(60)
-    assert (began, gone) == (["long", "first", "second"], ["leaves", "long"])
+    assert (started, cancelled) == (["long", "first", "second"], ["leaves", "long"])
     assert run(streams, database, one).num_rows == 1
 
 
-def test_batches_are_cut_to_size():
+def test_batches_are_split_to_max_batch_bytes():
     batch = pa.RecordBatch.from_pydict({"data": [b"x" * (1 << 20)] * 11})
     parts = list(pieces(batch))
     assert pa.Table.from_batches(parts) == pa.Table.from_batches([batch])

@@ -1,4 +1,4 @@
-"""Reads are counted by table and column; auto-analyze turns facts into jobs and decisions."""
+"""Read counts by table and column; auto-analyze reviews that queue jobs and record decisions."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def put(app: App, flight: str, *rows: dict[str, Any]) -> None:
 
 
 def read(app: App, **where: Any) -> None:
-    told = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"} | where
-    predicates = [{"column": c, "op": "EQ", "values": [v]} for c, v in told.items()]
+    key = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"} | where
+    predicates = [{"column": c, "op": "EQ", "values": [v]} for c, v in key.items()]
     app.note_read(of_json({"table": "stats.columns", "predicates": predicates}))
 
 
@@ -74,7 +74,7 @@ def test_reads_are_counted_by_column(app):
     assert app.usage.of(app.catalog.get("lake.s.t").table_key) == {"a": 4, "b": 1}
 
 
-def test_what_a_table_lacks_is_not_counted(app):
+def test_reads_of_unknown_columns_and_tables_are_not_counted(app):
     discover(app)
     read(app, column_name="nonsense")
     read(app, table_name="other")
@@ -97,7 +97,7 @@ def set_policy(app: App, policy: str) -> None:
     app.database.write(lambda c: app.catalog.put_connector(c, "lake", lake["format"], lake["uri"], {"policy": policy}))
 
 
-def look(app: App, policy: str = "min_interval=0s") -> list[str]:
+def review(app: App, policy: str = "min_interval=0s") -> list[str]:
     set_policy(app, policy)
     table = app.catalog.get("lake.s.t")
     return app.auto.review("lake", [table])
@@ -107,7 +107,7 @@ def end_jobs(app: App) -> None:
     app.database.write(lambda c: c.execute("UPDATE jobs SET state = 'SUCCEEDED'"))
 
 
-def test_a_review_of_many_tables_is_two_transactions(app, monkeypatch):
+def test_review_of_many_tables_takes_two_transactions(app, monkeypatch):
     for name in "tuv":
         discover(app, name=name)
     set_policy(app, "on")
@@ -121,7 +121,7 @@ def test_a_review_of_many_tables_is_two_transactions(app, monkeypatch):
 
 
 @pytest.mark.parametrize("failing", [1, 2], ids=["decisions", "jobs"])
-def test_a_review_that_cannot_be_written_is_made_again(app, monkeypatch, failing):
+def test_failed_write_of_a_review_is_repeated_by_the_next_review(app, monkeypatch, failing):
     discover(app)
     set_policy(app, "min_interval=1h")
     tables, writes, write = [app.catalog.get("lake.s.t")], [], app.database.write
@@ -139,35 +139,35 @@ def test_a_review_that_cannot_be_written_is_made_again(app, monkeypatch, failing
     assert len(app.auto.review("lake", tables)) == 2 == len(jobs(app))
 
 
-def test_off_decides_nothing(app):
+def test_policy_off_records_no_decision(app):
     discover(app)
-    assert look(app, "off") == [] and look(app, "other.*: on") == []
+    assert review(app, "off") == [] and review(app, "other.*: on") == []
     assert decisions(app) == []
 
 
-def test_a_new_table_is_captured_and_what_repeats_leaves_no_row(app):
+def test_new_table_is_queued_and_repeated_decisions_are_not_stored(app):
     discover(app)
-    assert len(look(app)) == 2
+    assert len(review(app)) == 2
     assert len(jobs(app)) == 2
     assert decisions(app) == [
         ("TABLE", "QUEUED", "now, because: the snapshot is new"),
         ("COLUMN", "QUEUED", "now, because: never captured"),
     ]
     for _ in range(3):
-        assert look(app) == []
+        assert review(app) == []
     assert [d[2] for d in decisions(app)[2:]] == ["not now, because: a job of the table is active"] * 2
 
 
-def test_what_is_fresh_is_left_alone(app):
+def test_fresh_table_queues_no_job(app):
     discover(app)
     put(app, "stats.tables", {"snapshot_id": 1, "row_count": 10})
     scanned = {"snapshot_id": 1, "logical_type": "INT", "producer": "ENGINE_COMPUTED"}
     put(app, "stats.columns", scanned | {"column_id": 1}, scanned | {"column_id": 2})
-    assert look(app) == [] and jobs(app) == []
+    assert review(app) == [] and jobs(app) == []
     assert {d[2] for d in decisions(app)} == {"not now, because: captured at the current snapshot"}
 
 
-def test_how_much_changed_is_the_rows_of_new_files(app):
+def test_changed_fraction_counts_the_rows_of_new_files(app):
     discover(app)
     file = {"file_format": "PARQUET", "file_content": "DATA", "size_bytes": 1}
     put(app, "stats.files", {"snapshot_id": 1, "file_path": "f1", "row_count": 95} | file)
@@ -180,18 +180,18 @@ def test_how_much_changed_is_the_rows_of_new_files(app):
     }
     put(app, "stats.columns", scanned | {"column_id": 1}, scanned | {"column_id": 2})
     discover(app, 2)
-    assert len(look(app, "max_age=9000d, min_interval=0s")) == 1
+    assert len(review(app, "max_age=9000d, min_interval=0s")) == 1
     end_jobs(app)
     put(app, "stats.tables", {"snapshot_id": 2, "row_count": 100})
     put(app, "stats.files", {"snapshot_id": 2, "file_path": "f1", "row_count": 95} | file,
         {"snapshot_id": 2, "file_path": "f2", "row_count": 5} | file)  # fmt: skip
-    assert look(app, "max_age=9000d, min_interval=0s") == []
+    assert review(app, "max_age=9000d, min_interval=0s") == []
     assert decisions(app)[-1][2] == "not now, because: little changed (5%, of 10%)"
-    assert len(look(app, "changed=5%, min_interval=0s, max_age=9000d")) == 1
+    assert len(review(app, "changed=5%, min_interval=0s, max_age=9000d")) == 1
     assert decisions(app)[-1][2] == "now, because: enough rows changed (5%, of 5%)"
 
 
-def test_rows_that_went_are_a_change_too(app):
+def test_changed_fraction_counts_the_rows_of_removed_files(app):
     discover(app)
     file = {"file_format": "PARQUET", "file_content": "DATA", "size_bytes": 1}
     files = [file | {"file_path": f"f{n}", "row_count": 50} for n in range(2)]
@@ -201,48 +201,48 @@ def test_rows_that_went_are_a_change_too(app):
     discover(app, 2)
     put(app, "stats.tables", {"snapshot_id": 2, "row_count": 50})
     put(app, "stats.files", {"snapshot_id": 2} | files[0])
-    assert len(look(app)) == 1
+    assert len(review(app)) == 1
     assert decisions(app)[-1][2] == "now, because: enough rows changed (50%, of 10%)"
 
 
-def test_a_new_snapshot_does_not_wait_and_a_scan_does(app):
+def test_min_interval_delays_scans_but_not_new_snapshots(app):
     discover(app)
-    assert len(look(app, "on")) == 2
+    assert len(review(app, "on")) == 2
     end_jobs(app)
-    assert look(app, "on") == []  # both were tried just now, in vain
+    assert review(app, "on") == []  # both were tried just now and stored nothing
     assert [d[2] for d in decisions(app)[2:]] == ["not now, because: tried a short while ago"] * 2
     discover(app, 2)
-    assert len(look(app, "on")) == 1
+    assert len(review(app, "on")) == 1
     assert decisions(app)[-2:] == [
         ("TABLE", "QUEUED", "now, because: the snapshot is new"),
         ("COLUMN", "NOT_NOW", "not now, because: tried a short while ago"),
     ]
 
 
-def test_each_snapshot_is_decided_about(app):
+def test_each_snapshot_has_its_own_decision(app):
     discover(app)
     scanned = {"snapshot_id": 1, "logical_type": "INT", "producer": "ENGINE_COMPUTED", "captured_at": datetime.now(UTC)}
     put(app, "stats.columns", scanned | {"column_id": 1}, scanned | {"column_id": 2})
     for snapshot_id in (2, 3):
         discover(app, snapshot_id)
         put(app, "stats.tables", {"snapshot_id": snapshot_id, "row_count": 1})
-        look(app)
-        look(app)
+        review(app)
+        review(app)
     rows = app.database.rows(
         "SELECT snapshot_id, detail FROM capture_decisions WHERE target_kind = 'COLUMN' ORDER BY decided_at"
     )
     assert rows == [(n, "not now, because: not known how much changed, and not old yet") for n in (2, 3)]
 
 
-def test_decisions_are_remembered_across_a_start(app, tmp_path):
+def test_decisions_are_remembered_across_a_restart(app, tmp_path):
     discover(app)
-    look(app)
-    look(app)
+    review(app)
+    review(app)
     before = len(decisions(app))
     app.close()
-    again = App(Settings(db=tmp_path / "s.duckdb"))
+    restarted = App(Settings(db=tmp_path / "s.duckdb"))
     try:
-        look(again)
-        assert len(decisions(again)) == before
+        review(restarted)
+        assert len(decisions(restarted)) == before
     finally:
-        again.close()
+        restarted.close()
