@@ -68,7 +68,7 @@ class Database:
             if self._lock is not None:
                 self._lock.release()
             if root is None and isinstance(error, duckdb.Error):
-                is_locked = "lock" in str(error).lower()
+                is_locked = "Could not set lock" in str(error)
                 raise _unusable(name, _LOCKED if is_locked else "it cannot be opened as a database") from None
             raise
         return root

@@ -1,4 +1,4 @@
-"""The lock beside the database."""
+"""File lock beside the database."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from store.errors import InvalidArgument
 from store.file_lock import FileLock
 
 
-def test_one_owner_at_a_time(tmp_path):
+def test_lock_has_one_owner_at_a_time(tmp_path):
     path = tmp_path / "x.lock"
     first = FileLock(path)
     with pytest.raises(BlockingIOError):
         FileLock(path)
-    path.open().close()  # an open and close by anybody releases nothing
+    path.open().close()  # opening and closing the file does not release the lock
     with pytest.raises(BlockingIOError):
         FileLock(path)
     first.release()
@@ -28,7 +28,7 @@ def test_a_lock_file_left_by_a_kill_is_taken_over(tmp_path):
     FileLock(tmp_path / "x.lock").release()
 
 
-def test_a_database_is_locked_under_each_of_its_names(tmp_path):
+def test_database_is_locked_by_its_own_name_and_by_a_symlink(tmp_path):
     database = Database(tmp_path / "d.db")
     (tmp_path / "link.db").symlink_to(tmp_path / "d.db")
     for name in ("d.db", "link.db"):
@@ -39,9 +39,16 @@ def test_a_database_is_locked_under_each_of_its_names(tmp_path):
     Database(tmp_path / "link.db").close()
 
 
-def test_a_file_that_is_refused_is_free_again(tmp_path):
+def test_refused_file_is_unlocked(tmp_path):
     (tmp_path / "text.db").write_text("no database" * 1000)
     for _ in range(2):
         with pytest.raises(InvalidArgument, match="cannot be opened as a database"):
             Database(tmp_path / "text.db")
     assert [path.name for path in tmp_path.iterdir()] == ["text.db"]
+
+
+def test_error_of_an_invalid_file_is_independent_of_its_path(tmp_path):
+    (tmp_path / "block").mkdir()
+    (tmp_path / "block/lock.db").write_text("no database" * 1000)
+    with pytest.raises(InvalidArgument, match="cannot be opened as a database"):
+        Database(tmp_path / "block/lock.db")
