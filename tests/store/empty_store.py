@@ -1,4 +1,4 @@
-"""An empty store's file, made once: to open a copy costs a third less than to make the tables of a new one."""
+"""Cached file of an empty store: opening a copy costs a third less than creating the tables of a new store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from store.database import Database
 
 
 def empty_store(path: Path) -> Path:
-    """Writes an empty store's file of the newest layout, unless there is a file, and returns its path."""
+    """Writes the file of an empty store of the newest layout, unless the file exists, and returns its path."""
     if not path.exists():
         path.write_bytes(_file())
     return path

@@ -1,4 +1,4 @@
-"""Stored facts that a worker gets about many tables at once."""
+"""Capture facts: stored facts that a worker gets about many tables at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def put(store: DuckDBStatsStore, flight: str, table: str, **more: object) -> int
     return entry.table_key
 
 
-def test_tables_with_statistics_are_those_an_engine_could_go_on_from(store):
+def test_with_statistics_excludes_tables_that_have_a_row_count_only(store):
     counted = put(store, "stats.tables", "counted", row_count=1)
     columns = put(store, "stats.columns", "columns", column_name="a", ndv=1.0)
     files = put(store, "stats.files", "files", file_path="f", row_count=1)
@@ -37,7 +37,7 @@ def test_tables_with_statistics_are_those_an_engine_could_go_on_from(store):
     assert capture_facts.with_statistics(store.database, []) == set()
 
 
-def test_column_ids_are_those_of_each_table(store):
+def test_column_ids_agree_with_those_of_the_catalog(store):
     first = put(store, "stats.columns", "first", column_name="a", ndv=1.0)
     other = put(store, "stats.columns", "other", column_name='"x.y"', ndv=1.0)
     bare = put(store, "stats.tables", "bare", row_count=1)

@@ -26,12 +26,12 @@ def write(catalog, function, *arguments, **named):
 
 
 def reopened(catalog) -> Catalog:
-    """The rows that another process would read from the file."""
+    """Catalog as another process would read it from the file."""
     return Catalog(catalog.database)
 
 
 def found(name="t", table_id=A, columns=(("a", "INT"), ("b", "STRING")), snapshots=(1,), schema_hash="h1", **more):
-    """A table as discovery hands it over."""
+    """A table as returned by discovery."""
     current = [[*c, True, None] if len(c) == 2 else list(c) for c in columns]
     return {
         "schema": "s", "name": name, "table_id": table_id, "location": f"/lake/{name}",
@@ -44,7 +44,7 @@ def found(name="t", table_id=A, columns=(("a", "INT"), ("b", "STRING")), snapsho
 
 
 def discover(catalog, present=None, **table):
-    """As a look at the whole lake, in which this table is the only one unless `present` names more."""
+    """Stores a discovery of the whole lake, in which this table is the only one unless `present` names more."""
     row = found(**table)
     names = {(row["schema"], row["name"])} | {("s", name) for name in present or ()}
     return write(catalog, Discovery(catalog).store, "lake", "iceberg", row, names)
@@ -57,7 +57,7 @@ def columns(catalog, entry):
     )
 
 
-def test_a_registered_table_is_known_by_name_and_key(catalog):
+def test_registered_table_is_found_by_name_and_key(catalog):
     entry = write(catalog, catalog.register, ("c", "s", "t"))
     assert write(catalog, catalog.register, ("c", "s", "t")) == entry
     assert entry.table_id == table_uuid("c", "s", "t")
@@ -67,7 +67,7 @@ def test_a_registered_table_is_known_by_name_and_key(catalog):
         catalog.get("c.s.tt")
 
 
-def test_a_registration_that_is_rolled_back_is_forgotten(catalog):
+def test_rolled_back_registration_leaves_no_table(catalog):
     def run(connection):
         catalog.register(connection, ("c", "s", "t"))
         raise ValueError
@@ -78,7 +78,7 @@ def test_a_registration_that_is_rolled_back_is_forgotten(catalog):
     assert write(catalog, catalog.register, ("c", "s", "u")).table_key == 1
 
 
-def test_column_ids_are_kept_for_the_tables_life(catalog):
+def test_column_ids_are_stable_across_schema_changes(catalog):
     entry = discover(catalog, columns=[("a", "INT"), ("b", "STRING")])
     assert columns(catalog, entry) == [("a", 1, "INT"), ("b", 2, "STRING")]
     entry = discover(catalog, columns=[("c", "INT"), ("b", "STRING")], schema_hash="h2", snapshots=(1, 2))
@@ -90,7 +90,7 @@ def test_column_ids_are_kept_for_the_tables_life(catalog):
     assert catalog.schema_columns(entry, "unknown") == []
 
 
-def test_the_formats_own_field_ids_win(catalog):
+def test_field_ids_of_the_format_take_precedence(catalog):
     entry = discover(catalog, columns=[("a", "INT", True, 7), ("b", "STRING", False, 3)])
     assert columns(catalog, entry) == [("a", 7, "INT"), ("b", 3, "STRING")]
     renamed = discover(catalog, columns=[("x", "INT", True, 7), ("b", "STRING", False, 3)], schema_hash="h2")
@@ -99,7 +99,7 @@ def test_the_formats_own_field_ids_win(catalog):
     assert given["new"] == 8, "a name without an id gets one that is free"
 
 
-def test_a_rename_keeps_the_table(catalog):
+def test_renamed_table_keeps_its_key(catalog):
     before = discover(catalog, name="old")
     after = discover(catalog, name="new")
     assert after.table_key == before.table_key
@@ -108,14 +108,14 @@ def test_a_rename_keeps_the_table(catalog):
         assert reader.get("lake.s.new").table_id == A
 
 
-def test_a_copy_is_no_rename(catalog):
+def test_copy_with_the_same_table_id_is_not_a_rename(catalog):
     original = discover(catalog, name="old")
     copy = discover(catalog, name="copy", present=["old"])
     assert copy.table_key != original.table_key
     assert {entry.table_name for entry in catalog.tables()} == {"old", "copy"}
 
 
-def test_another_table_of_the_same_name_is_another_table(catalog):
+def test_new_table_of_the_same_name_gets_a_new_key(catalog):
     first = discover(catalog, table_id=A)
     second = discover(catalog, table_id=B)
     assert second.table_key != first.table_key
@@ -123,7 +123,7 @@ def test_another_table_of_the_same_name_is_another_table(catalog):
     assert catalog.by_key(first.table_key).dropped
 
 
-def test_a_table_that_comes_back_has_its_statistics(catalog):
+def test_table_that_reappears_keeps_its_key(catalog):
     first = discover(catalog)
     gone = write(catalog, Discovery(catalog).forget_missing, "lake", lambda entry: False)
     assert [entry.table_key for entry in gone] == [first.table_key]
@@ -132,32 +132,32 @@ def test_a_table_that_comes_back_has_its_statistics(catalog):
     assert not catalog.get("lake.s.t").dropped
 
 
-def sight(catalog, entry, snapshots):
-    """The entry after a put with rows of these snapshots (id → schema hash)."""
+def register_snapshots(catalog, entry, snapshots):
+    """Registers snapshots (id → schema hash) as a put does, and returns the entry after it."""
     seen = {"table_key": [entry.table_key] * len(snapshots), "snapshot_id": list(snapshots),
             "schema_hash": pa.array(snapshots.values(), pa.string())}  # fmt: skip
     write(catalog, catalog.register_snapshots, pa.table(seen))
     return catalog.by_key(entry.table_key)
 
 
-def test_an_external_tables_greatest_snapshot_is_current(catalog):
+def test_greatest_snapshot_of_an_external_table_is_current(catalog):
     entry = write(catalog, catalog.register, ("c", "s", "t"))
     for ids, current in (({5: None}, 5), ({3: "h"}, 5), ({9: None, 7: None}, 9), ({0: None}, 9)):
-        entry = sight(catalog, entry, ids)
+        entry = register_snapshots(catalog, entry, ids)
         assert entry.current_snapshot_id == current == reopened(catalog).get("c.s.t").current_snapshot_id
     assert [s.snapshot_id for s in catalog.snapshots(entry)] == [0, 3, 5, 7, 9]
-    entry = sight(catalog, entry, {5: "late"})
+    entry = register_snapshots(catalog, entry, {5: "late"})
     assert [(s.snapshot_id, s.schema_hash) for s in catalog.snapshots(entry) if s.schema_hash] == [
         (3, "h"),
         (5, "late"),
     ]
 
 
-def test_a_put_does_not_move_the_current_snapshot_of_a_connectors_table(catalog):
+def test_put_keeps_the_current_snapshot_of_a_discovered_table(catalog):
     entry = discover(catalog, snapshots=(10, 20))
-    entry = sight(catalog, entry, {99: None})
+    entry = register_snapshots(catalog, entry, {99: None})
     assert entry.current_snapshot_id == 20
-    assert catalog.snapshot(entry, 99).is_live is None, "the lake was not looked at since"
+    assert catalog.snapshot(entry, 99).is_live is None, "there was no discovery since"
     for live, expected in (([10, 20], False), ([10, 20, 99], True)):
         discover(catalog, snapshots=(10, 20), live_snapshot_ids=live)
         assert catalog.snapshot(entry, 99).is_live is expected
@@ -165,14 +165,14 @@ def test_a_put_does_not_move_the_current_snapshot_of_a_connectors_table(catalog)
         catalog.snapshot(entry, 30)
 
 
-def test_snapshots_that_the_format_expired_are_not_live(catalog):
+def test_snapshots_expired_by_the_format_are_not_live(catalog):
     discover(catalog, snapshots=(1, 2, 3))
     entry = discover(catalog, snapshots=(3,), live_snapshot_ids=[2, 3])
     assert [(s.snapshot_id, s.is_live) for s in catalog.snapshots(entry)] == [(1, False), (2, True), (3, True)]
     assert entry.current_snapshot_id == 3
 
 
-def test_what_another_inspection_stored_meanwhile_is_left(catalog, monkeypatch):
+def test_partial_discovery_writes_only_tables_with_new_snapshots(catalog, monkeypatch):
     items = [found(name=f"t{number}", table_id=f"id{number}") for number in range(3)]
 
     def store(items, full=False):
@@ -192,7 +192,7 @@ def test_what_another_inspection_stored_meanwhile_is_left(catalog, monkeypatch):
     assert [s.ordinal for s in catalog.snapshots(changed[0])] == [7]
 
 
-def test_connectors_come_fail_and_go(catalog):
+def test_connector_is_registered_fails_recovers_and_is_dropped(catalog):
     write(catalog, catalog.put_connector, "lake", "iceberg", "/lake", {"secret": "****"})
     discover(catalog)
     assert catalog.connector("lake")["options"] == {"secret": "****"}
@@ -206,25 +206,25 @@ def test_connectors_come_fail_and_go(catalog):
         catalog.connector("lake")
 
 
-def test_a_connector_is_read_once_until_it_changes(catalog, monkeypatch):
+def test_connector_is_cached_until_it_changes(catalog, monkeypatch):
     write(catalog, catalog.put_connector, "lake", "iceberg", "/lake", {})
-    looks, rows = [], catalog.database.rows
-    monkeypatch.setattr(catalog.database, "rows", lambda *sql: looks.append(sql) or rows(*sql))
-    assert catalog.connector("lake") == catalog.connector("lake") and len(looks) == 1
-    write(catalog, catalog.note_connector, "lake", None)  # as it was
-    assert catalog.connector("lake")["uri"] == "/lake" and len(looks) == 1
+    queries, rows = [], catalog.database.rows
+    monkeypatch.setattr(catalog.database, "rows", lambda *sql: queries.append(sql) or rows(*sql))
+    assert catalog.connector("lake") == catalog.connector("lake") and len(queries) == 1
+    write(catalog, catalog.note_connector, "lake", None)  # unchanged
+    assert catalog.connector("lake")["uri"] == "/lake" and len(queries) == 1
     write(catalog, catalog.put_connector, "lake", "iceberg", "/other", {})
-    assert catalog.connector("lake")["uri"] == "/other" and len(looks) == 2
+    assert catalog.connector("lake")["uri"] == "/other" and len(queries) == 2
 
 
-def test_a_catalog_of_puts_alone_has_no_connector(catalog):
+def test_external_catalog_has_no_connector(catalog):
     write(catalog, catalog.register, ("c", "s", "t"))
     with pytest.raises(NotFound):
         catalog.connector("c")
     assert catalog.database.rows("SELECT catalog, format FROM connectors") == [("c", "external")]
 
 
-def test_constraints_follow_the_table(catalog):
+def test_constraints_are_replaced_by_the_next_discovery(catalog):
     entry = discover(catalog, constraints=[("PRIMARY KEY", "pk", ["a", "b"], None), ("CHECK", "ck", None, "a > 0")])
     sql = "SELECT kind, column_name, ordinal_position FROM table_constraints WHERE table_key = ? ORDER BY ALL"
     assert catalog.database.rows(sql, entry.table_key) == [
@@ -237,7 +237,7 @@ ALIKE = (["a", "STRUCT", True, None, ["a"]], ["a.b", "INT", True, None, ["a", "b
          ["a.b", "STRING", True, None, ["a.b"]])  # fmt: skip
 
 
-def test_columns_written_alike_have_ids_of_their_own(catalog):
+def test_columns_with_equal_dotted_names_get_distinct_ids(catalog):
     entry = discover(catalog, columns=ALIKE)
     assert columns(catalog, entry) == [("a", 1, "STRUCT"), ("a.b", 2, "INT"), ("a.b", 3, "STRING")]
     assert catalog.column_ids(entry) == {"a": 1, "a.b": 2, '"a.b"': 3}
@@ -247,7 +247,7 @@ def test_columns_written_alike_have_ids_of_their_own(catalog):
         assert catalog.ambiguous_names(cursor, entry, ["a", "a.b"]) == ["a.b"]
 
 
-def test_a_dotted_name_that_was_known_before_its_parts_keeps_its_id(catalog):
+def test_dotted_column_keeps_its_id_when_a_nested_namesake_appears(catalog):
     entry = discover(catalog, columns=[["z", "INT", True, None], ["a.b", "INT", True, None]])
     discover(catalog, columns=[["a.b", "INT", True, None, ["a.b"]]], schema_hash="h2")
     assert catalog.column_ids(entry) == {"z": 1, '"a.b"': 2, "a.b": 2}
@@ -255,7 +255,7 @@ def test_a_dotted_name_that_was_known_before_its_parts_keeps_its_id(catalog):
     assert catalog.column_ids(entry) == {"z": 1, '"a.b"': 2, "a": 3, "a.b": 4}
 
 
-def test_a_table_that_cannot_be_read_has_the_reason(catalog):
+def test_unreadable_table_has_the_state_failing_and_the_error(catalog):
     entry = write(catalog, Discovery(catalog).note_unreadable, "lake", "delta", "s", "broken", "no log")
     good = discover(catalog)
 
@@ -269,17 +269,17 @@ def test_a_table_that_cannot_be_read_has_the_reason(catalog):
     assert set(times) == {(False, False)}
 
 
-def test_a_home_has_the_newest_publication(catalog):
+def test_each_home_has_its_newest_publication(catalog):
     entry = discover(catalog)
     for state, names in (("FAILED", []), ("CURRENT", ["a", "b"])):
         write(catalog, catalog.put_publication, entry, "iceberg", snapshot_id=1, state=state, columns=names)
     write(catalog, catalog.put_publication, entry, "spark", snapshot_id=1, state="CURRENT", location="db.t")
-    found_ = catalog.publications(entry)
-    assert [(p["home"], p["state"], p["columns"]) for p in found_] == [
+    publications = catalog.publications(entry)
+    assert [(p["home"], p["state"], p["columns"]) for p in publications] == [
         ("iceberg", "CURRENT", ["a", "b"]), ("spark", "CURRENT", [])]  # fmt: skip
 
 
-def test_a_name_that_two_columns_share_is_refused_and_their_ids_are_not(catalog):
+def test_ambiguous_column_name_is_refused_and_column_ids_resolve(catalog):
     entry = discover(catalog, columns=ALIKE)
     assert [catalog.column_id(entry, name) for name in ("a", "#2", "#3", '"a.b"')] == [1, 2, 3, 3]
     with pytest.raises(InvalidArgument, match=r'"lake.s.t" are written "a.b"; name one by its id: #2 or #3'):
@@ -292,32 +292,32 @@ def test_a_name_that_two_columns_share_is_refused_and_their_ids_are_not(catalog)
     catalog.refuse_ambiguous(entry, ["a", "#2", "nosuch"])
 
 
-def test_many_new_tables_are_stored_as_each_alone(tmp_path):
+def test_storing_many_new_tables_equals_storing_each(tmp_path):
     kept = []
     for together in (True, False):
         database = Database(tmp_path / f"{together}.db")
         catalog = Catalog(database)
-        look = [found(f"t{n}", table_id=f"id-{n}", columns=ALIKE if n % 2 else (("a", "INT"), ("b", "STRING")),
+        lake = [found(f"t{n}", table_id=f"id-{n}", columns=ALIKE if n % 2 else (("a", "INT"), ("b", "STRING")),
                       constraints=[["PRIMARY KEY", "pk", ["a"], None]], partition_keys=["a"], properties={"p": "v"})
                 for n in range(5)]  # fmt: skip
-        look.append(found("older", table_id=None, columns=[["b", "INT", True, None]], schema_hash="h2",
+        lake.append(found("older", table_id=None, columns=[["b", "INT", True, None]], schema_hash="h2",
                           schemas={"h1": [["a", "INT", True, None]], "h2": [["b", "INT", True, None]]}))  # fmt: skip
-        present = {(item["schema"], item["name"]) for item in look}
+        present = {(item["schema"], item["name"]) for item in lake}
         if together:
-            entries = write(catalog, Discovery(catalog).store_all, "lake", "iceberg", look, present)
+            entries = write(catalog, Discovery(catalog).store_all, "lake", "iceberg", lake, present)
         else:
-            entries = [write(catalog, Discovery(catalog).store, "lake", "iceberg", item, present) for item in look]
-        assert [entry.table_name for entry in entries] == [item["name"] for item in look]
+            entries = [write(catalog, Discovery(catalog).store, "lake", "iceberg", item, present) for item in lake]
+        assert [entry.table_name for entry in entries] == [item["name"] for item in lake]
         tables = ("schemas", "column_ids", "table_columns", "table_constraints", "snapshots")
         kept.append([database.rows(f"SELECT * FROM {table} ORDER BY ALL") for table in tables])
         kept[-1].append(database.rows("SELECT * EXCLUDE (discovered_at) FROM tables ORDER BY ALL"))
-        again = write(catalog, Discovery(catalog).store_all, "lake", "iceberg", look, present)
+        again = write(catalog, Discovery(catalog).store_all, "lake", "iceberg", lake, present)
         assert [e.table_key for e in again] == [e.table_key for e in entries]
         database.close()
     assert kept[0] == kept[1]
 
 
-def test_two_new_tables_of_one_identity_are_two(catalog):
-    look = [found("a"), found("b")]
-    entries = write(catalog, Discovery(catalog).store_all, "lake", "iceberg", look, {("s", "a"), ("s", "b")})
+def test_two_new_tables_with_one_table_id_get_distinct_keys(catalog):
+    lake = [found("a"), found("b")]
+    entries = write(catalog, Discovery(catalog).store_all, "lake", "iceberg", lake, {("s", "a"), ("s", "b")})
     assert len({entry.table_key for entry in entries}) == 2

@@ -1,4 +1,4 @@
-"""Results of checks: kept for each snapshot, with the turns of their states."""
+"""Results of checks: stored for each snapshot, with the changes of their states."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ ROW = CheckRow("id", "ndv > 1", "ndv", "fail", "PASSED", 5.0, "")
 
 @pytest.fixture
 def database(tmp_path):
-    with_name = Database(tmp_path / "stats.duckdb")
-    yield with_name
-    with_name.close()
+    opened = Database(tmp_path / "stats.duckdb")
+    yield opened
+    opened.close()
 
 
-def test_a_turn_is_a_state_that_differs_from_the_newest_before(database):
+def test_put_returns_the_changes_of_state_since_the_newest_snapshot(database):
     store = CheckStore(database)
 
     def put(snapshot, state, **more):
         at = START + timedelta(hours=snapshot)
         return [
-            (turn.before, turn.row.state) for turn in store.put(7, snapshot, [replace(ROW, state=state, **more)], at)
+            (change.before, change.row.state)
+            for change in store.put(7, snapshot, [replace(ROW, state=state, **more)], at)
         ]
 
     assert put(1, "PASSED") == [(None, "PASSED")]
     assert put(2, "PASSED", value=None) == []
     assert put(3, "FAILED") == [("PASSED", "FAILED")]
     assert put(3, "FAILED") == []
-    assert put(4, "PASSED", column_name=None) == [(None, "PASSED")]  # of the table, a rule of its own
+    assert put(4, "PASSED", column_name=None) == [(None, "PASSED")]  # a rule of the table has a state of its own
     rows = database.rows("SELECT snapshot_id, state, changed_at FROM checks WHERE column_name = 'id' ORDER BY 1")
     assert [(row[0], row[1], row[2].astimezone(UTC).hour) for row in rows] == [
         (1, "PASSED", 1), (2, "PASSED", 1), (3, "FAILED", 3),
     ]  # fmt: skip
 
 
-def test_results_of_old_snapshots_go(database, monkeypatch):
+def test_results_of_old_snapshots_are_deleted(database, monkeypatch):
     monkeypatch.setattr(check_store, "SNAPSHOTS_KEPT", 5)
     store = CheckStore(database)
     for snapshot in range(5 + 3):

@@ -1,4 +1,4 @@
-"""Current rows: after any history, those that a query over all rows would choose."""
+"""Current rows: after any history, equal to the result of a query over all rows."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def store():
     database.close()
 
 
-def chosen(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
-    """(table key, column, snapshot, freshness, usable_for) of the rows that answer, by looking at all of them."""
+def expected_rows(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
+    """(table key, column, snapshot, freshness, usable_for) of the current rows, computed from all rows."""
     places = {(k, s): (o, h) for k, s, o, h in store.database.rows(
         "SELECT table_key, snapshot_id, ordinal, schema_hash FROM snapshots")}  # fmt: skip
     current = dict(store.database.rows(
@@ -55,13 +55,13 @@ def chosen(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
     return sorted((*target, *found[1:]) for target, found in best.items())
 
 
-def kept(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
+def current_rows(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
     return store.database.rows(
         "SELECT table_key, column_id, snapshot_id, freshness, usable_for FROM stats_columns_current ORDER BY ALL"
     )
 
 
-def chosen_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
+def expected_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
     found: dict[tuple[int, str], tuple[Any, ...]] = {}
     for key, family, snapshot, ordinal, hash_, current, at, current_hash in store.database.rows(
         "SELECT f.table_key, f.family, f.snapshot_id, n.ordinal, n.schema_hash, c.snapshot_id, c.ordinal, c.schema_hash"
@@ -75,7 +75,7 @@ def chosen_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
     return sorted((*place, *this[1:]) for place, this in found.items())
 
 
-def kept_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
+def current_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
     return store.database.rows(
         "SELECT table_key, family, snapshot_id, freshness FROM file_snapshots WHERE freshness IS NOT NULL ORDER BY ALL"
     )
@@ -98,8 +98,8 @@ STEP = st.one_of(
 )  # fmt: skip
 
 
-def look(store: DuckDBStatsStore, current: int, snapshots: Any) -> None:
-    """A discovery of the lake's table, whose snapshots may come in another order than their ids."""
+def discover(store: DuckDBStatsStore, current: int, snapshots: Any) -> None:
+    """Stores a discovery of the lake's table, whose snapshots may have another order than their ids."""
     found = {
         "schema": "s", "name": "t", "table_id": "t", "location": "l", "schema_hash": "x", "schemas": {"x": []},
         "current_snapshot_id": current,
@@ -120,7 +120,7 @@ def apply(store: DuckDBStatsStore, step: tuple[Any, ...]) -> None:
             given = [{"file_path": "f", "row_count": count}]
             put(store, "stats.files", rows("stats.files", *given, name=name, snapshot=snapshot), "upsert")
         case "look", current, snapshots:
-            look(store, current, snapshots)
+            discover(store, current, snapshots)
         case "delete", name, snapshot, column:
             if table := store.catalog.find(name):
                 store.delete(table, snapshot or None, Target.column(column) if column else None)
@@ -131,19 +131,19 @@ HISTORIES = st.lists(STEP, min_size=1, max_size=7)
 
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=HISTORIES)
-def test_any_history_leaves_the_rows_that_answer(store, steps):
-    follow(store, steps)
+def test_current_rows_equal_a_full_query_after_any_history(store, steps):
+    check_history(store, steps)
 
 
 @pytest.mark.benchmark
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=HISTORIES)
-def test_many_histories_leave_the_rows_that_answer(store, steps):
-    follow(store, steps)
+def test_current_rows_equal_a_full_query_after_many_histories(store, steps):
+    check_history(store, steps)
 
 
-def follow(store: DuckDBStatsStore, steps: Any) -> None:
-    """Applies the steps to an empty store, and compares the rows that answer after each."""
+def check_history(store: DuckDBStatsStore, steps: Any) -> None:
+    """Applies the steps to an empty store, and compares the current rows after each."""
 
     def clear(connection):
         for table in ("stats_columns_current", "stats_columns_history", "stats_files", "file_snapshots", "snapshots",
@@ -154,45 +154,45 @@ def follow(store: DuckDBStatsStore, steps: Any) -> None:
     store.database.write(clear)
     for step in steps:
         apply(store, step)
-        assert kept(store) == chosen(store), step
-        assert kept_listings(store) == chosen_listings(store), step
+        assert current_rows(store) == expected_rows(store), step
+        assert current_listings(store) == expected_listings(store), step
         doubled = store.database.rows(
             "SELECT table_key, snapshot_id, column_id FROM stats_columns GROUP BY ALL HAVING count(*) > 1"
         )
         assert not doubled
 
 
-def test_many_tables_at_once_each_have_their_own(store):
+def test_put_of_many_tables_updates_the_current_rows_of_each(store):
     given = [rows("stats.columns", {"column_id": 1, "row_count": n}, name=("many", "s", f"t{n}"), snapshot=s)
              for s in (1, 2) for n in range(40)]  # fmt: skip
     store.put([Put("stats.columns", table) for table in given])
-    assert kept(store) == chosen(store)
-    assert sum(row[2] == 2 for row in kept(store)) >= 40
+    assert current_rows(store) == expected_rows(store)
+    assert sum(row[2] == 2 for row in current_rows(store)) >= 40
 
 
-def test_a_stored_database_is_parted_as_it_is_opened(tmp_path):
+def test_opening_a_layout_1_file_separates_the_current_rows(tmp_path):
     database = Database(build(tmp_path / "old.db"))
-    made = DuckDBStatsStore(database, Catalog(database))
-    assert kept(made) == chosen(made) != []
-    assert kept_listings(made) == chosen_listings(made) != []
+    migrated = DuckDBStatsStore(database, Catalog(database))
+    assert current_rows(migrated) == expected_rows(migrated) != []
+    assert current_listings(migrated) == expected_listings(migrated) != []
     database.close()
 
 
-def test_a_refused_put_settles_nothing(store):
+def test_refused_put_keeps_the_current_rows(store):
     put(store, "stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 1}, name=("r", "s", "t")))
-    before = kept(store)
+    before = current_rows(store)
     with pytest.raises(Conflict):
         store.put([
             Put("stats.columns", rows("stats.columns", {"column_id": 2}, name=("r", "s", "t"), snapshot=2)),
             Put("stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 2}, name=("r", "s", "t"))),
         ])  # fmt: skip
-    assert kept(store) == before
+    assert current_rows(store) == before
 
 
-def test_a_row_of_another_schema_gives_way_to_an_older_one_of_the_current(store):
-    """The second row was exact at its snapshot, whose own schema is another than the row's."""
+def test_row_of_another_schema_yields_to_an_older_row_of_the_current_one(store):
+    """The second row is exact at its snapshot, although the snapshot has another schema than the row."""
     name = ("odd", "s", "t")
     for snapshot, content in ((1, {6: "h"}), (2, {2: "h", 6: "g"}), (3, {4: "h"})):
         given = [{"column_id": column, "schema_hash": hash_} for column, hash_ in content.items()]
         put(store, "stats.columns", rows("stats.columns", *given, name=name, snapshot=snapshot))
-        assert kept(store) == chosen(store)
+        assert current_rows(store) == expected_rows(store)

@@ -1,4 +1,4 @@
-"""The file: one writer with group commit, readers beside it, migrations, refusals, backups."""
+"""Database: one writer with group commit, concurrent readers, migrations, refusals, backups."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def insert(x: int) -> Any:
     return run
 
 
-def held_up(database: Database) -> threading.Event:
-    """Keeps the writer busy, so that what is submitted meanwhile becomes one group."""
+def hold_writer(database: Database) -> threading.Event:
+    """Blocks the writer until the returned event is set, so that the writes submitted meanwhile form one group."""
     entered, release = threading.Event(), threading.Event()
 
     def wait(connection):
@@ -53,10 +53,10 @@ def held_up(database: Database) -> threading.Event:
     return release
 
 
-def test_one_refused_write_of_a_group_hurts_nobody_else(database):
+def test_failed_writes_of_a_group_leave_the_others_committed(database):
     runs: list[int] = []
     database.on_rollback.append(lambda _: runs.append(0))
-    release = held_up(database)
+    release = hold_writer(database)
     futures = {x: database.submit(insert(x)) for x in (1, 2, -3, 4, -5, 6)}
     release.set()
     assert [futures[x].result(10) for x in (1, 2, 4, 6)] == [1, 2, 4, 6]
@@ -68,14 +68,14 @@ def test_one_refused_write_of_a_group_hurts_nobody_else(database):
 
 
 def test_a_group_is_one_commit(database):
-    release = held_up(database)
+    release = hold_writer(database)
     seen = [database.submit(lambda c: c.execute("SELECT txid_current()").fetchall()[0][0]) for _ in range(5)]
     release.set()
     assert len({future.result(10) for future in seen}) == 1
 
 
-def test_who_touches_a_table_changes_its_generation(database):
-    """Once the commit can be seen, and before the writer hears of it."""
+def test_touched_table_has_a_new_generation_once_the_write_returns(database):
+    """The generation changes after the commit is visible, and before the write returns."""
     first = database.versions.generation(7)
     seen = []
     database.on_commit.append(lambda: seen.append(database.versions.generation(7)))
@@ -91,11 +91,11 @@ def test_who_touches_a_table_changes_its_generation(database):
     assert (database.versions.generation(7), database.versions.epoch) == (first + 1, 1), "nothing was touched"
 
 
-def test_each_of_a_group_that_failed_changes_its_own_table(database):
+def test_rerun_writes_of_a_failed_group_change_their_generations(database):
     def touching(key, x):
         return lambda connection: [database.touch(key), insert(x)(connection)]
 
-    release = held_up(database)
+    release = hold_writer(database)
     futures = [database.submit(touching(key, x)) for key, x in ((1, 1), (2, -2), (3, 3))]
     release.set()
     assert [futures[at].result(10)[1] for at in (0, 2)] == [1, 3]
@@ -115,7 +115,7 @@ def test_a_statement_that_fails_is_rolled_back(database):
     assert values(database) == [2]
 
 
-def test_a_reader_keeps_its_view(database):
+def test_reader_keeps_its_snapshot_while_rows_are_deleted(database):
     database.write(lambda c: c.execute("INSERT INTO t SELECT range FROM range(100000)"))
     with database.reading() as cursor:
         reader = cursor.sql("SELECT x FROM t").to_arrow_reader(1000)
@@ -125,8 +125,8 @@ def test_a_reader_keeps_its_view(database):
     assert values(database) == []
 
 
-def test_what_runs_alone_is_outside_of_transactions(database):
-    release = held_up(database)
+def test_write_alone_runs_outside_of_transactions(database):
+    release = hold_writer(database)
     before = database.submit(insert(1))
     alone = database.submit(lambda c: c.execute("CHECKPOINT").fetchall(), alone=True)
     failing = database.submit(insert(-1), alone=True)
@@ -138,7 +138,7 @@ def test_what_runs_alone_is_outside_of_transactions(database):
     assert (before.result(10), after.result(10)) == (1, 2)
 
 
-def test_closed_is_closed(tmp_path):
+def test_closed_database_refuses_reads_and_writes(tmp_path):
     database = Database(tmp_path / "d.db")
     pending = database.submit(lambda c: 7)
     database.close()
@@ -153,7 +153,7 @@ def test_closed_is_closed(tmp_path):
 # Opening.
 
 
-def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path):
+def test_foreign_file_is_refused_and_unchanged(tmp_path):
     (tmp_path / "text.db").write_text("no database" * 1000)
     with pytest.raises(InvalidArgument, match="cannot be opened as a database"):
         Database(tmp_path / "text.db")
@@ -165,15 +165,15 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path):
         assert connection.execute("SELECT table_name FROM duckdb_tables()").fetchall() == [("customers",)]
 
 
-def test_a_newer_layout_is_refused_kindly(tmp_path):
+def test_newer_layout_is_refused_with_the_version_to_install(tmp_path):
     path = layout_1.build(tmp_path / "d.db", version=99)
     with pytest.raises(InvalidArgument, match=r"newer statflight \(layout 99.*install that version"):
         Database(path)
-    with duckdb.connect(str(path)) as connection:  # the file is free, and as it was
+    with duckdb.connect(str(path)) as connection:  # the file is unlocked and unchanged
         assert connection.execute("SELECT value FROM settings").fetchall() == [("99",)]
 
 
-def test_a_file_of_layout_1_opens_and_serves(tmp_path):
+def test_file_of_layout_1_opens_for_reads_and_puts(tmp_path):
     database = Database(layout_1.build(tmp_path / "d.db"))
     store = DuckDBStatsStore(database, Catalog(database))
     table = store.catalog.get("c.s.t")
@@ -186,14 +186,14 @@ def test_a_file_of_layout_1_opens_and_serves(tmp_path):
 
 
 @pytest.mark.parametrize("served", [False, True])
-def test_reads_counted_before_layout_2_stay(tmp_path, served):
+def test_column_usage_of_layout_1_is_kept(tmp_path, served):
     database = Database(layout_1.build(tmp_path / "d.db", served=served))
     assert database.rows("SELECT column_name, reads FROM column_usage") == ([("a", 7)] if served else [])
     database.close()
 
 
-def test_the_newest_layout_is_that_of_a_new_file(tmp_path):
-    """A file that was migrated has the tables that a new one has."""
+def test_migrated_files_have_the_layout_of_a_new_file(tmp_path):
+    """Tables, columns and types agree."""
     shapes = []
     old = layout_1.build(tmp_path / "old.db"), layout_1.build(tmp_path / "served.db", served=True)
     for path in (*old, tmp_path / "new.db"):
@@ -224,7 +224,7 @@ def test_migrations_run_in_order_and_once(tmp_path, monkeypatch):
     assert steps == [1, 2]
 
 
-def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+def test_failed_migration_leaves_the_file_unchanged(tmp_path, monkeypatch):
     def fails(connection):
         connection.execute("DROP TABLE stats_columns")
         raise RuntimeError("no")
@@ -240,18 +240,18 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch)
     database.close()
 
 
-def test_the_end_waits_for_a_reader_in_the_middle_of_a_query(tmp_path):
+def test_close_waits_for_a_reader_in_the_middle_of_a_query(tmp_path):
     database = Database(tmp_path / "d.db")
     cursor, began, found = database.read(), threading.Event(), []
 
-    def look() -> None:
+    def read() -> None:
         batches = cursor.sql("SELECT i FROM range(3_000_000) t(i)").to_arrow_reader(10_000)
         found.append(batches.read_next_batch().num_rows)
         began.set()
         found.extend(batch.num_rows for batch in batches)
         cursor.close()
 
-    reader = threading.Thread(target=look)
+    reader = threading.Thread(target=read)
     reader.start()
     began.wait()
     database.close()
@@ -263,10 +263,10 @@ def test_the_end_waits_for_a_reader_in_the_middle_of_a_query(tmp_path):
 # Backups.
 
 
-def test_a_backup_has_what_was_there_and_opens_as_a_database(database, tmp_path):
+def test_backup_opens_as_a_database_with_the_records_of_its_time(database, tmp_path):
     store = DuckDBStatsStore(database, Catalog(database))
     put(store, "stats.columns", columns(*((i, i) for i in range(1, 3000))))
-    with database.reading() as cursor:  # a reader in the middle of its stream does not stand in the way
+    with database.reading() as cursor:  # an open stream does not block the backup
         reader = cursor.sql("SELECT * FROM stats_columns").to_arrow_reader(100)
         reader.read_next_batch()
         size = database.backup(tmp_path / "b.db")
@@ -279,8 +279,8 @@ def test_a_backup_has_what_was_there_and_opens_as_a_database(database, tmp_path)
     copy.close()
 
 
-def test_a_backup_while_others_write_is_one_moment(database, tmp_path):
-    """Writers put pairs; a copy never has half of one."""
+def test_backup_during_writes_is_consistent(database, tmp_path):
+    """Each write inserts a pair of rows; no copy has half of a pair."""
     stop = threading.Event()
 
     def write() -> None:
@@ -302,7 +302,7 @@ def test_a_backup_while_others_write_is_one_moment(database, tmp_path):
         assert [x for x, _ in found] == list(range(1, len(found) + 1))
 
 
-def test_a_backup_never_overwrites_and_tells_what_is_wrong(database, tmp_path):
+def test_backup_refuses_existing_and_invalid_paths_with_the_reason(database, tmp_path):
     (tmp_path / "taken").write_text("mine")
     for path, reason in ((tmp_path / "taken", "exists or is reserved"), ("relative.db", "absolute"),
                          (tmp_path / "no" / "b.db", "No such file or directory")):  # fmt: skip

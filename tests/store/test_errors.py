@@ -1,4 +1,4 @@
-"""Errors as they travel, and whether another try may help."""
+"""Errors as JSON, and whether they are retryable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from store.errors import InvalidArgument, ShuttingDown, UpstreamError, from_json
 
 
 @pytest.mark.parametrize("retryable", [True, False])
-def test_an_error_stays_retryable_or_not_on_its_way(retryable):
+def test_retryable_flag_survives_the_json_round_trip(retryable):
     error = UpstreamError("the module is not installed", hint="install it")
     error.retryable = retryable
     arrived = from_json(json.loads(json.dumps(to_json(error))))
@@ -20,12 +20,12 @@ def test_an_error_stays_retryable_or_not_on_its_way(retryable):
 
 
 @pytest.mark.parametrize(
-    ("trouble", "passes"),
+    ("error", "transient"),
     [(ModuleNotFoundError("psycopg2"), False), (pa.ArrowInvalid("malformed"), False),
      (pa.ArrowNotImplementedError("type"), False), (KeyError("column"), False),
      (json.JSONDecodeError("x", "{", 0), False), (InvalidArgument("x"), False), (OSError("reset"), True),
      (TimeoutError(), True), (MemoryError(), True), (ShuttingDown("x"), True), (UpstreamError("x"), True)],
     ids=repr,
 )  # fmt: skip
-def test_whether_another_try_may_help(trouble, passes):
-    assert may_pass(trouble) is passes
+def test_may_pass_is_true_for_transient_errors_only(error, transient):
+    assert may_pass(error) is transient

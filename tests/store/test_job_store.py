@@ -1,4 +1,4 @@
-"""The durable queue: states, equal jobs, fencing, backoff, eight attempts, reclaiming, cancelling, order."""
+"""Job store: states, deduplication, fencing, backoff, eight attempts, reclaim, cancel, order."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def finish(jobs: JobStore, lease: Lease, captured: int = 1, failed: int = 0, ret
     )  # fmt: skip
 
 
-def ready(jobs: JobStore) -> None:
-    """As if all backoffs were over: a minute goes by."""
+def advance_past_backoff(jobs: JobStore) -> None:
+    """Moves the clock of the store a minute ahead, past every backoff."""
     later = jobs.now() + timedelta(minutes=1)
     jobs.now = lambda: later
 
 
-def expire(jobs: JobStore) -> None:
+def expire_leases(jobs: JobStore) -> None:
     past = datetime.now(UTC) - timedelta(seconds=1)
     jobs.database.write(lambda c: c.execute("UPDATE jobs SET lease_until = ? WHERE lease_token IS NOT NULL", [past]))
 
 
-def test_a_job_goes_from_queued_to_succeeded(jobs):
+def test_job_goes_from_queued_to_succeeded(jobs):
     job_id = queue(jobs)
     assert jobs.get(job_id)["state"] == "QUEUED"
     lease = jobs.lease()
@@ -77,9 +77,9 @@ def test_a_job_goes_from_queued_to_succeeded(jobs):
     assert jobs.lease() is None
 
 
-def test_equal_active_jobs_are_one(jobs):
+def test_equal_active_jobs_are_deduplicated(jobs):
     first = queue(jobs)
-    assert queue(jobs, correlation_id="y") == first  # the caller makes no difference
+    assert queue(jobs, correlation_id="y") == first  # the correlation id is not compared
     assert queue(jobs, snapshot="1") != first
     assert queue(jobs, table=2) != first
     lease = jobs.lease()
@@ -88,7 +88,7 @@ def test_equal_active_jobs_are_one(jobs):
     assert queue(jobs) != first
 
 
-def test_jobs_that_capture_the_same_are_one_however_they_are_asked_for(jobs):
+def test_requests_for_the_same_statistics_share_one_job(jobs):
     first = queue(jobs, requests=[item(1, latency_budget_ms=5), item(2, kinds=["NDV", "MIN_MAX"])])
     assert queue(jobs, requests=[item(2, kinds=["MIN_MAX", "NDV"]), item(1)]) == first
     assert (
@@ -98,7 +98,7 @@ def test_jobs_that_capture_the_same_are_one_however_they_are_asked_for(jobs):
     assert queue(jobs, requests=[item(1, sampling="RANDOM_ROW_GROUP"), item(2)]) != first
 
 
-def test_the_current_snapshot_is_the_same_by_its_word_and_its_id(jobs):
+def test_current_snapshot_by_word_and_by_id_share_one_job(jobs):
     table = replace(entry(), current_snapshot_id=7)
     by_word, by_id, in_item = (
         jobs.enqueue(table, snapshot, "ASYNC", {"requests": [request]}, ["table"])
@@ -107,14 +107,14 @@ def test_the_current_snapshot_is_the_same_by_its_word_and_its_id(jobs):
     assert by_word == by_id == in_item
 
 
-def test_a_job_of_what_is_missing_becomes_one_of_all_that_is_asked_for(jobs):
+def test_full_request_widens_a_queued_missing_only_job(jobs):
     first = queue(jobs, missing_only=True)
     assert queue(jobs) == first
     assert "missing_only" not in jobs.lease().request
     assert queue(jobs, missing_only=True) == first
 
 
-def test_equal_jobs_at_once_are_one(jobs):
+def test_equal_jobs_of_concurrent_callers_are_deduplicated(jobs):
     found = []
     threads = [threading.Thread(target=lambda: found.append(queue(jobs))) for _ in range(20)]
     for thread in threads:
@@ -124,38 +124,38 @@ def test_equal_jobs_at_once_are_one(jobs):
     assert len(set(found)) == 1
 
 
-def test_some_captured_is_degraded(jobs):
+def test_partly_failed_job_succeeds_as_degraded(jobs):
     job_id = queue(jobs)
     assert finish(jobs, jobs.lease(), captured=2, failed=1) == "SUCCEEDED"
     assert jobs.get(job_id)["degraded"] is True and jobs.get(job_id)["message"] == "why"
 
 
-def test_a_failure_waits_and_is_tried_eight_times(jobs):
+def test_failed_job_waits_between_eight_attempts(jobs):
     job_id = queue(jobs)
     for attempt in range(1, MAX_ATTEMPTS + 1):
         lease = jobs.lease()
         assert lease is not None and lease.attempts == attempt
         state = finish(jobs, lease, captured=0, failed=1)
         assert state == ("WAITING" if attempt < MAX_ATTEMPTS else "FAILED")
-        assert jobs.lease() is None  # not before its time
-        ready(jobs)
+        assert jobs.lease() is None  # the backoff is not over
+        advance_past_backoff(jobs)
     assert jobs.get(job_id)["attempts"] == MAX_ATTEMPTS
     assert jobs.lease() is None
 
 
-def test_what_cannot_be_helped_fails_at_once(jobs):
+def test_job_that_must_not_be_retried_fails_at_once(jobs):
     queue(jobs)
     assert finish(jobs, jobs.lease(), captured=0, failed=1, retry=False) == "FAILED"
 
 
-def test_backoff_doubles_up_to_half_a_minute():
+def test_backoff_doubles_up_to_30_seconds():
     assert [backoff(n).total_seconds() for n in range(1, 9)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
 
 
 def test_a_lost_lease_is_fenced(jobs):
     job_id = queue(jobs)
     lost = jobs.lease()
-    expire(jobs)
+    expire_leases(jobs)
     assert jobs.expired() and jobs.reclaim() == 1 and not jobs.expired()
     assert jobs.get(job_id)["state"] == "QUEUED"
     held = jobs.lease()
@@ -170,33 +170,33 @@ def test_a_lost_lease_is_fenced(jobs):
         finish(jobs, held)
 
 
-def test_a_renewed_lease_does_not_run_out(jobs):
+def test_renewed_lease_is_not_reclaimed(jobs):
     job_id = queue(jobs)
     lease = jobs.lease()
-    expire(jobs)
+    expire_leases(jobs)
     jobs.renew(job_id, lease.token)
     assert jobs.reclaim() == 0
 
 
-def test_workers_lost_eight_times_fail_the_job(jobs):
+def test_job_fails_after_eight_lost_workers(jobs):
     job_id = queue(jobs)
     for _ in range(MAX_ATTEMPTS):
         assert jobs.lease() is not None
-        expire(jobs)
+        expire_leases(jobs)
         jobs.reclaim()
     job = jobs.get(job_id)
     assert (job["state"], job["message"]) == ("FAILED", "the worker was lost")
     assert job["finished_at"]
 
 
-def test_a_start_reclaims_all_leases(jobs):
+def test_reclaim_of_everything_includes_live_leases(jobs):
     queue(jobs)
     jobs.lease()
     assert jobs.reclaim() == 0
     assert jobs.reclaim(everything=True) == 1
 
 
-def test_one_job_of_a_table_at_a_time(jobs):
+def test_one_job_of_a_table_is_leased_at_a_time(jobs):
     queue(jobs, 1, "1")
     second = queue(jobs, 1, "2")
     other = queue(jobs, 2)
@@ -208,7 +208,7 @@ def test_one_job_of_a_table_at_a_time(jobs):
     assert jobs.lease().job_id == second
 
 
-def test_light_jobs_overtake_scans_but_not_for_ever(jobs):
+def test_light_jobs_overtake_scans_but_not_old_ones(jobs):
     scan = queue(jobs, 1)
     light = queue(jobs, 2, priority=LIGHT)
     old = queue(jobs, 3)
@@ -220,30 +220,30 @@ def test_light_jobs_overtake_scans_but_not_for_ever(jobs):
     assert jobs.lease().job_id == scan
 
 
-def test_a_retry_carries_its_attempts(jobs):
+def test_requeued_job_keeps_its_number_of_attempts(jobs):
     job_id = jobs.database.write(
         lambda c: jobs.enqueue_in(c, entry(), "1", "ASYNC", {"requests": []}, ["table"], attempts=7)
     )
     assert jobs.get(job_id)["state"] == "WAITING" and jobs.lease() is None
-    ready(jobs)
+    advance_past_backoff(jobs)
     lease = jobs.lease()
     assert lease.attempts == MAX_ATTEMPTS
     assert finish(jobs, lease, captured=0, failed=1) == "FAILED"
 
 
-@pytest.mark.parametrize("waits", ["QUEUED", "WAITING"])
-def test_what_waits_is_cancelled_at_once(jobs, waits):
+@pytest.mark.parametrize("state", ["QUEUED", "WAITING"])
+def test_queued_or_waiting_job_is_cancelled_at_once(jobs, state):
     job_id = queue(jobs)
-    if waits == "WAITING":
+    if state == "WAITING":
         finish(jobs, jobs.lease(), captured=0, failed=1)
-    assert jobs.get(job_id)["state"] == waits
+    assert jobs.get(job_id)["state"] == state
     for _ in range(2):
         assert jobs.cancel(job_id)["state"] == "CANCELLED"
-    ready(jobs)
+    advance_past_backoff(jobs)
     assert jobs.lease() is None
 
 
-def test_what_runs_is_asked_to_stop(jobs):
+def test_running_job_is_cancelling_until_it_finishes(jobs):
     job_id = queue(jobs)
     lease = jobs.lease()
     assert jobs.cancel(job_id)["state"] == "CANCELLING"
@@ -252,16 +252,16 @@ def test_what_runs_is_asked_to_stop(jobs):
     assert jobs.cancel(job_id)["state"] == "CANCELLED"
 
 
-def test_what_is_being_cancelled_when_its_worker_dies_is_cancelled(jobs):
+def test_cancelling_job_of_a_lost_worker_is_cancelled(jobs):
     job_id = queue(jobs)
     jobs.lease()
     jobs.cancel(job_id)
-    expire(jobs)
+    expire_leases(jobs)
     jobs.reclaim()
     assert jobs.get(job_id)["state"] == "CANCELLED"
 
 
-def test_cancelling_what_has_ended_changes_nothing(jobs):
+def test_cancel_of_an_ended_job_changes_nothing(jobs):
     job_id = queue(jobs)
     finish(jobs, jobs.lease())
     assert jobs.cancel(job_id)["state"] == "SUCCEEDED"
@@ -274,7 +274,7 @@ def test_an_unknown_job_is_not_found(jobs, act):
     assert refused.value.code == "UNKNOWN_JOB"
 
 
-def test_jobs_outlive_the_file(tmp_path):
+def test_queued_job_survives_reopening_the_database(tmp_path):
     database = Database(tmp_path / "jobs.duckdb")
     job_id = queue(JobStore(database))
     database.close()
@@ -283,7 +283,7 @@ def test_jobs_outlive_the_file(tmp_path):
     database.close()
 
 
-def test_decisions_are_kept_and_pruned(database, jobs):
+def test_decisions_and_ended_jobs_are_pruned(database, jobs):
     Catalog(database)
     decision = {"snapshot_id": 1, "target_kind": "TABLE", "storage_id": "table", "outcome": "CAPTURED",
                 "engine_id": "native", "detail": "", "elapsed_ms": 1.5}  # fmt: skip
@@ -300,56 +300,56 @@ def test_decisions_are_kept_and_pruned(database, jobs):
         jobs.get(finish_id)
 
 
-def test_counts(jobs):
+def test_counts_are_grouped_by_state(jobs):
     queue(jobs)
     queue(jobs, 2)
     jobs.lease()
     assert jobs.counts() == {"RUNNING": 1, "QUEUED": 1}
 
 
-def new(table: int, **more) -> NewJob:
+def new_job(table: int, **more) -> NewJob:
     request = {"requests": [{"target": {"kind": "TABLE"}}], "correlation_id": "x"} | more
     return NewJob(entry(table), "current", "ASYNC", request, ["table"], SCAN)
 
 
-def test_many_jobs_are_queued_at_once_and_equal_ones_are_one(jobs):
-    known = queue(jobs, table=2)
-    first, second, third, again = jobs.enqueue_all([new(1), new(2), new(3, missing_only=True), new(3)])
-    assert second == known and third == again and len({first, second, third}) == 3
+def test_enqueue_all_deduplicates_equal_jobs(jobs):
+    queued = queue(jobs, table=2)
+    first, second, third, again = jobs.enqueue_all([new_job(1), new_job(2), new_job(3, missing_only=True), new_job(3)])
+    assert second == queued and third == again and len({first, second, third}) == 3
     assert jobs.counts() == {"QUEUED": 3}
     ((request,),) = jobs.database.rows("SELECT request FROM jobs WHERE job_id = ?", third)
-    assert "missing_only" not in json.loads(request)  # of two that are one, all is captured
+    assert "missing_only" not in json.loads(request)  # the merged job captures everything
     assert jobs.enqueue_all([]) == []
 
 
-def test_many_jobs_are_more_than_one_statement_takes(jobs):
-    ids = jobs.enqueue_all([new(table) for table in range(1000)])
+def test_enqueue_all_accepts_a_thousand_jobs(jobs):
+    ids = jobs.enqueue_all([new_job(table) for table in range(1000)])
     assert len(set(ids)) == 1000 and jobs.counts() == {"QUEUED": 1000}
     lease = jobs.lease()
     assert lease is not None and lease.job_id in ids and jobs.get(lease.job_id)["finished_at"] is None
 
 
-def test_some_jobs_are_leased_at_once_each_of_a_table_of_its_own(jobs):
-    jobs.enqueue_all([new(table) for table in range(8)] + [new(0, requests=[item(1)])])
+def test_lease_some_returns_jobs_of_distinct_tables(jobs):
+    jobs.enqueue_all([new_job(table) for table in range(8)] + [new_job(0, requests=[item(1)])])
     leases = jobs.lease_some(3)
     assert len({lease.table_key for lease in leases}) == len({lease.token for lease in leases}) == 3
     assert all(jobs.renew(lease.job_id, lease.token) for lease in leases)
-    assert len(jobs.lease_some(100)) == 2  # a quarter of six, and one: others want some too
+    assert len(jobs.lease_some(100)) == 2  # a quarter of six, and one: the rest is left to other workers
     assert {finish(jobs, lease) for lease in leases} == {"SUCCEEDED"}
 
 
-def test_a_job_that_was_tried_before_is_leased_alone(jobs):
-    ids = jobs.enqueue_all([new(table) for table in range(8)])
+def test_retried_job_is_leased_alone(jobs):
+    ids = jobs.enqueue_all([new_job(table) for table in range(8)])
     lease = jobs.lease()
     assert lease is not None and finish(jobs, lease, captured=0, failed=1) == "WAITING"
-    ready(jobs)
+    advance_past_backoff(jobs)
     of = {lease.job_id: lease for lease in jobs.lease_some(3)}
     assert len(of) == (1 if lease.job_id in of else 3)
     assert {*of} <= {*ids}
 
 
-def test_jobs_that_have_not_begun_are_given_back(jobs):
-    jobs.enqueue_all([new(table) for table in range(8)])
+def test_give_back_requeues_jobs_and_refunds_their_attempt(jobs):
+    jobs.enqueue_all([new_job(table) for table in range(8)])
     first, *rest = jobs.lease_some(3)
     jobs.cancel(rest[0].job_id)
     assert jobs.give_back([lease.token for lease in rest]) == 1
@@ -360,7 +360,7 @@ def test_jobs_that_have_not_begun_are_given_back(jobs):
         jobs.renew(rest[1].job_id, rest[1].token)
 
 
-def test_a_lost_lease_disturbs_no_other_write(jobs):
+def test_renewal_of_a_lost_lease_causes_no_rollback(jobs):
     queue(jobs)
     lease = jobs.lease()
     rolled_back: list[int] = []
@@ -371,17 +371,17 @@ def test_a_lost_lease_disturbs_no_other_write(jobs):
     assert not rolled_back
 
 
-def test_jobs_are_looked_for_again_only_once_one_was_queued(jobs, monkeypatch):
-    looks, rows = [], jobs.database.rows
-    monkeypatch.setattr(jobs.database, "rows", lambda *sql: looks.append(sql) or rows(*sql))
-    assert jobs.lease() is None and jobs.lease() is None and len(looks) == 1
+def test_idle_lease_queries_again_only_after_the_queue_changed(jobs, monkeypatch):
+    queries, rows = [], jobs.database.rows
+    monkeypatch.setattr(jobs.database, "rows", lambda *sql: queries.append(sql) or rows(*sql))
+    assert jobs.lease() is None and jobs.lease() is None and len(queries) == 1
     jobs.database.write(lambda c: c.execute("INSERT INTO tables (table_key) SELECT 1 WHERE false"))
-    assert jobs.lease() is None and len(looks) == 1  # what else is written queues none
+    assert jobs.lease() is None and len(queries) == 1  # other writes queue no job
     queue(jobs)
     lease = jobs.lease()
     assert lease is not None and jobs.lease() is None
     assert jobs.give_back([lease.token]) == 1
     lease = jobs.lease()
     assert lease is not None and jobs.lease() is None
-    expire(jobs)
+    expire_leases(jobs)
     assert jobs.reclaim() == 1 and jobs.lease() is not None

@@ -1,4 +1,4 @@
-"""Values of tables: found until the commit that touches their table, and never one that is older than the rows."""
+"""Materialized slices: found until a commit touches their table, never older than its rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from store.database import Connection, Database
 from store.materialized import MaterializedSlices, Value
 from tests.store.empty_store import empty_store
-from tests.store.test_database import held_up
+from tests.store.test_database import hold_writer
 
 
 @pytest.fixture
@@ -22,10 +22,10 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def packed(database: Database) -> Iterator[MaterializedSlices]:
-    made = MaterializedSlices(database)
-    yield made
-    made.close()
+def slices(database: Database) -> Iterator[MaterializedSlices]:
+    opened = MaterializedSlices(database)
+    yield opened
+    opened.close()
 
 
 def value(database: Database, key: int, data: bytes, flight: str = "f", snapshot: int = 1) -> Value:
@@ -42,23 +42,23 @@ def touching(database: Database, *keys: int, fails: bool = False) -> Any:
     return write
 
 
-def found(packed: MaterializedSlices, *keys: int) -> list[bytes | None]:
-    return [packed.find("f", key, 1) for key in keys]
+def found(slices: MaterializedSlices, *keys: int) -> list[bytes | None]:
+    return [slices.find("f", key, 1) for key in keys]
 
 
-def test_a_value_is_found_by_flight_table_and_snapshot(database: Database, packed: MaterializedSlices):
-    packed.put([value(database, 1, b"a"), value(database, 1, b"b", "g"), value(database, 2, b"\x00" * 9)])
-    assert packed.find("f", 1, 1) == b"a"
-    assert packed.find("g", 1, 1) == b"b"
-    assert packed.find("f", 2, 1) == b"\x00" * 9
-    assert packed.find("f", 1, 2) is packed.find("g", 2, 1) is packed.find("f", 3, 1) is None
-    assert sorted(packed.of_tables([1, 3])) == [("f", 1, 1, b"a"), ("g", 1, 1, b"b")]
+def test_a_value_is_found_by_flight_table_and_snapshot(database: Database, slices: MaterializedSlices):
+    slices.put([value(database, 1, b"a"), value(database, 1, b"b", "g"), value(database, 2, b"\x00" * 9)])
+    assert slices.find("f", 1, 1) == b"a"
+    assert slices.find("g", 1, 1) == b"b"
+    assert slices.find("f", 2, 1) == b"\x00" * 9
+    assert slices.find("f", 1, 2) is slices.find("g", 2, 1) is slices.find("f", 3, 1) is None
+    assert sorted(slices.of_tables([1, 3])) == [("f", 1, 1, b"a"), ("g", 1, 1, b"b")]
 
 
-def test_a_value_takes_the_place_of_that_of_the_same_flight_and_table(database: Database, packed: MaterializedSlices):
-    packed.put([value(database, 1, b"a"), value(database, 1, b"b", "g"), value(database, 2, b"c")])
-    packed.put([value(database, 1, b"A", snapshot=2), value(database, 3, b"d")])
-    assert sorted(packed.of_tables([1, 2, 3])) == [
+def test_new_value_replaces_that_of_its_flight_and_table(database: Database, slices: MaterializedSlices):
+    slices.put([value(database, 1, b"a"), value(database, 1, b"b", "g"), value(database, 2, b"c")])
+    slices.put([value(database, 1, b"A", snapshot=2), value(database, 3, b"d")])
+    assert sorted(slices.of_tables([1, 2, 3])) == [
         ("f", 1, 2, b"A"),
         ("f", 2, 1, b"c"),
         ("f", 3, 1, b"d"),
@@ -66,60 +66,60 @@ def test_a_value_takes_the_place_of_that_of_the_same_flight_and_table(database: 
     ]
 
 
-def test_a_commit_takes_the_values_of_what_it_touches(database: Database, packed: MaterializedSlices):
-    packed.put([value(database, key, b"%d" % key) for key in (1, 2, 3)])
-    assert packed.take_changed() == set()
+def test_commit_removes_the_values_of_the_tables_it_touches(database: Database, slices: MaterializedSlices):
+    slices.put([value(database, key, b"%d" % key) for key in (1, 2, 3)])
+    assert slices.take_changed() == set()
     database.write(touching(database, 2, 9))
-    assert found(packed, 1, 2, 3) == [b"1", None, b"3"]
-    assert packed.take_changed() == {2, 9}
-    assert packed.take_changed() == set()
+    assert found(slices, 1, 2, 3) == [b"1", None, b"3"]
+    assert slices.take_changed() == {2, 9}
+    assert slices.take_changed() == set()
 
 
-def test_a_write_that_fails_takes_none(database: Database, packed: MaterializedSlices):
-    packed.put([value(database, 1, b"1")])
+def test_failed_write_removes_no_values(database: Database, slices: MaterializedSlices):
+    slices.put([value(database, 1, b"1")])
     with pytest.raises(ValueError, match="no"):
         database.write(touching(database, 1, fails=True))
-    assert found(packed, 1) == [b"1"]
+    assert found(slices, 1) == [b"1"]
 
 
-def test_what_was_made_before_a_commit_is_not_kept_after_it(database: Database, packed: MaterializedSlices):
+def test_value_computed_before_a_commit_is_not_stored_after_it(database: Database, slices: MaterializedSlices):
     old = [value(database, 1, b"old"), value(database, 2, b"fine")]
     database.write(touching(database, 1))
-    assert packed.take_changed() == {1}
-    packed.put(old)
-    assert found(packed, 1, 2) == [None, b"fine"]
-    assert packed.take_changed() == {1}  # to be made again
-    packed.put([value(database, 1, b"new")])
-    assert found(packed, 1) == [b"new"]
+    assert slices.take_changed() == {1}
+    slices.put(old)
+    assert found(slices, 1, 2) == [None, b"fine"]
+    assert slices.take_changed() == {1}  # to be computed again
+    slices.put([value(database, 1, b"new")])
+    assert found(slices, 1) == [b"new"]
 
 
 @pytest.mark.parametrize("touched_first", [True, False])
-def test_what_is_touched_in_the_same_group_is_not_kept(
-    database: Database, packed: MaterializedSlices, touched_first: bool
+def test_value_of_a_table_touched_in_the_same_group_is_not_stored(
+    database: Database, slices: MaterializedSlices, touched_first: bool
 ):
-    packed.put([value(database, 1, b"0")])
+    slices.put([value(database, 1, b"0")])
     old = [value(database, 1, b"old"), value(database, 2, b"fine")]
-    release = held_up(database)
-    writes = [touching(database, 1), lambda connection: packed._store(connection, old)]
+    release = hold_writer(database)
+    writes = [touching(database, 1), lambda connection: slices._store(connection, old)]
     waiting = [database.submit(write) for write in (writes if touched_first else reversed(writes))]
     release.set()
     for future in waiting:
         future.result(10)
-    assert found(packed, 1, 2) == [None, b"fine"]
-    assert packed.take_changed() == {1}
+    assert found(slices, 1, 2) == [None, b"fine"]
+    assert slices.take_changed() == {1}
 
 
-def test_values_are_there_after_a_restart(tmp_path: Path):
+def test_values_survive_a_restart(tmp_path: Path):
     database = Database(tmp_path / "d.db")
-    packed = MaterializedSlices(database)
-    packed.put([value(database, 1, b"1"), value(database, 2, b"2")])
-    assert found(packed, 1) == [b"1"]
-    packed.close()
+    slices = MaterializedSlices(database)
+    slices.put([value(database, 1, b"1"), value(database, 2, b"2")])
+    assert found(slices, 1) == [b"1"]
+    slices.close()
     database.close()
     database = Database(tmp_path / "d.db")
-    packed = MaterializedSlices(database)
-    assert found(packed, 1, 2) == [b"1", b"2"]
+    slices = MaterializedSlices(database)
+    assert found(slices, 1, 2) == [b"1", b"2"]
     database.write(touching(database, 2))
-    assert found(packed, 1, 2) == [b"1", None]
-    packed.close()
+    assert found(slices, 1, 2) == [b"1", None]
+    slices.close()
     database.close()

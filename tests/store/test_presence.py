@@ -1,4 +1,4 @@
-"""Tables that have rows, by flight."""
+"""Presence: tables that have rows, by flight."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def database(tmp_path):
     database.close()
 
 
-def test_tables_are_read_from_the_file_and_added(database):
+def test_presence_has_stored_tables_and_added_ones(database):
     store = DuckDBStatsStore(database, Catalog(database))
     store.put([columns("a"), columns("b")])
     presence = Presence(database.rows)
@@ -40,14 +40,14 @@ def test_tables_are_read_from_the_file_and_added(database):
     assert presence.is_any("stats.files", [1, 2]) and presence.among("stats.files", [1, 2]) == [2]
 
 
-def test_what_another_process_stored_is_compared_with(tmp_path):
+def test_put_after_reopening_is_compared_with_stored_rows(tmp_path):
     for counts in (Counts(2, 2), Counts(2, 0, 2)):
         database = Database(tmp_path / "p.db")
         assert DuckDBStatsStore(database, Catalog(database)).put([columns("a")]) == counts
         database.close()
 
 
-def test_a_refused_put_leaves_a_table_that_costs_a_look(database):
+def test_counts_of_puts_after_a_refused_put_are_exact(database):
     store = DuckDBStatsStore(database, Catalog(database))
     store.put([columns("a")])
     with pytest.raises(Conflict):

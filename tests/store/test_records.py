@@ -22,7 +22,7 @@ HASH = "0" * 64
 
 
 def rows(name, *given, **common):
-    """A table of the flight's own types with only the columns that the rows speak of."""
+    """A table of the flight's own types with only the columns that the rows have."""
     given = [KEY | common | row for row in given]
     fields = [field for field in FLIGHTS[name].schema if any(field.name in row for row in given)]
     assert {column for row in given for column in row} == {field.name for field in fields}
@@ -63,7 +63,7 @@ FITTING = {
 }
 
 
-def test_widths_are_cast():
+def test_arrow_type_variants_are_cast():
     table = prepare(FLIGHTS["stats.columns"], pa.table(FITTING))
     assert table.schema.names == [n for n in FLIGHTS["stats.columns"].schema.names if n in FITTING and n != "freshness"]
     assert all(field.type == FLIGHTS["stats.columns"].schema.field(field.name).type for field in table.schema)
@@ -73,7 +73,7 @@ def test_widths_are_cast():
     assert row["refreshed_at"] == datetime(1970, 1, 1, 0, 0, 0, 2000, tzinfo=UTC)
 
 
-def test_bytes_and_lists_are_cast():
+def test_binary_and_list_variants_are_cast():
     for ids in (pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_(pa.uint8(), 2)):
         table = rows("stats.column_groups", {"column_ids": [1, 2]})
         table = table.set_column(4, "column_ids", pa.array([[1, 2]], ids))
@@ -103,12 +103,12 @@ LOSSY = {
 
 
 @pytest.mark.parametrize(("name", "values", "expected"), LOSSY.values(), ids=LOSSY)
-def test_any_other_cast_is_refused(name, values, expected):
+def test_lossy_casts_are_refused(name, values, expected):
     table = rows("stats.columns", {"column_id": 1}).append_column(name, values)
     refused(name, expected, values.type, call=lambda: prepare(FLIGHTS["stats.columns"], table))
 
 
-# The shape.
+# Shape of the table.
 
 
 def test_a_batch_without_rows_keeps_its_schema():
@@ -117,7 +117,7 @@ def test_a_batch_without_rows_keeps_its_schema():
     assert prepare(FILES, table.schema.empty_table()).num_rows == 0
 
 
-def test_a_table_of_many_chunks_is_one_stream():
+def test_chunked_table_has_continuous_row_numbers():
     table = pa.concat_tables([rows("stats.files", {"file_path": f" {i}"}) for i in range(3)])
     assert prepare(FILES, table)["file_path"].to_pylist() == ["0", "1", "2"]
     bad = pa.concat_tables(
@@ -126,7 +126,7 @@ def test_a_table_of_many_chunks_is_one_stream():
     refused("size_bytes", "-1", "row 14", call=lambda: prepare(FILES, bad, first_row=10))
 
 
-def test_slices_are_read_from_where_they_begin():
+def test_slices_are_read_from_their_offset():
     groups = [{"column_ids": [i, 9, 3], "column_names": [f"n{i}", "nine", "three"]} for i in (1, 2, 4)]
     for table in (rows("stats.column_groups", *groups), rows("stats.column_groups", {"column_ids": [1]}, *groups)):
         done = prepare(FLIGHTS["stats.column_groups"], table.slice(table.num_rows - 2)).to_pylist()
@@ -134,7 +134,7 @@ def test_slices_are_read_from_where_they_begin():
 
 
 @pytest.mark.parametrize("name", [name for name, flight in FLIGHTS.items() if flight.writable])
-def test_what_is_required_is_required(name):
+def test_required_columns_must_be_present_and_not_null(name):
     sample = KEY | {"file_path": "a", "column_id": 1, "engine_kind": "e", "engine_expression_key": b"k",
                     "column_ids": [1, 2], "role": "NDV", "sketch_type": "x", "data": b"",
                     "target_kind": "TABLE"}  # fmt: skip
@@ -149,12 +149,12 @@ def test_what_is_required_is_required(name):
         refused(missing, "row 1", call=lambda none=none: prepare(flight, none))
 
 
-def test_a_name_does_where_there_is_no_id():
+def test_column_name_suffices_without_a_column_id():
     assert put("stats.columns", {"column_name": "a"}, {"column_id": 2})[1]["column_name"] is None
     refused("column_id", "column_name", "row 2", call=lambda: put("stats.columns", {"column_name": "a"}, {}))
 
 
-def test_strangers_and_doubles_are_refused():
+def test_unknown_and_duplicate_columns_are_refused():
     table = rows("stats.columns", {"column_id": 1, "ndv": 1.0})
     columns = FLIGHTS["stats.columns"]
     refused("ndvs", '"ndv"', call=lambda: prepare(columns, table.append_column("ndvs", pa.array([1.0]))))
@@ -230,7 +230,7 @@ BAD_COLUMNS = [
 
 @pytest.mark.parametrize(("wrong", "mentions"), BAD_COLUMNS, ids=lambda part: str(part)[:60])
 @pytest.mark.parametrize("others", [[], [{"column_id": 7, "logical_type": "STRING", "min": "b", "max": "c"}]])
-def test_a_wrong_column_record_is_refused(wrong, mentions, others):
+def test_invalid_column_record_is_refused_with_field_and_row(wrong, mentions, others):
     given = [GOOD | {"column_id": 8}, *others, GOOD | wrong, *others]
     with pytest.raises(InvalidField) as refusal:
         put("stats.columns", *given, first_row=100)
@@ -273,18 +273,18 @@ BAD_TARGETS = [
 
 
 @pytest.mark.parametrize(("name", "row", "mentions"), BAD_TARGETS, ids=lambda part: str(part)[:60])
-def test_a_wrong_target_or_payload_is_refused(name, row, mentions):
+def test_invalid_target_or_payload_is_refused(name, row, mentions):
     refused(*mentions, call=lambda: put(name, row), where="row 1")
 
 
-def test_unknown_is_null_everywhere():
+def test_every_statistic_may_be_null():
     for name in ("stats.tables", "stats.columns"):
         flight = FLIGHTS[name]
         nothing = {field.name: None for field in flight.schema if field.name not in (*KEY, "column_id")}
         put(name, nothing | ({"column_id": 1} if name == "stats.columns" else {}))
 
 
-def test_the_limits_themselves_are_fine():
+def test_values_at_the_limits_are_accepted():
     put("stats.columns", GOOD | {"snapshot_id": 0, "null_count": 10, "confidence_level": 1.0, "min": "5", "max": "5"},
         GOOD | {"snapshot_id": 2**63 - 1, "confidence_level": 0.0, "ndv": 2.0, "ndv_lower": 2.0, "ndv_upper": 2.0,
         })  # fmt: skip
@@ -303,7 +303,7 @@ def test_the_limits_themselves_are_fine():
     {"logical_type": "STRING", "min": "a", "max": "b"},
     {"logical_type": "STRUCT", "min": None, "max": None, "nan_count": 1},
 ])  # fmt: skip
-def test_moments_that_can_be_are_taken(row):
+def test_possible_moments_are_accepted(row):
     put("stats.columns", GOOD | row, GOOD | {"column_id": 9, "logical_type": "BINARY", "max": "AA=="})
 
 
@@ -312,7 +312,7 @@ def test_moments_of_a_capture_may_be_rounded():
     assert prepare(FLIGHTS["stats.columns"], rows("stats.columns", row), clamp=True)["mean"].to_pylist() == [5.1]
 
 
-def test_counts_beyond_doubles_are_compared():
+def test_counts_beyond_the_precision_of_doubles_are_compared_exactly():
     most = 2**63 - 1
     put("stats.columns", GOOD | {"row_count": most, "null_count": 0, "nan_count": 0, "ndv": 1.0,
                                  "avg_width_bytes": 1.0, "max_width_bytes": most})  # fmt: skip
@@ -324,7 +324,7 @@ def test_estimates_of_a_capture_are_clamped():
     assert (kept["ndv"], kept["ndv_lower"], kept["ndv_upper"]) == (6.0, 5.0, 6.0)
 
 
-def test_a_deletion_vector_within_a_log_has_no_path():
+def test_inline_deletion_vector_may_have_no_path():
     vector = deletes(file_path=None, file_content="DELETION_VECTOR", content_size=52)
     (kept,) = put("stats.files", {"file_path": "a", "delete_files": [deletes(), vector]})
     assert kept["delete_files"] == [deletes(), vector]
@@ -365,14 +365,14 @@ def test_types_and_bounds_become_canonical():
     ]  # fmt: skip
 
 
-def test_a_zoned_bound_follows_the_policy():
+def test_zoned_bound_follows_the_zone_policy():
     row = {"column_id": 1, "logical_type": "TIMESTAMP", "min": "2026-02-26T12:34:56+02:00"}
     refused("min", call=lambda: put("stats.columns", row))
     (done,) = put("stats.columns", row, policy=ZonePolicy(True, "UTC"))
     assert done["min"] == "2026-02-26T10:34:56"
 
 
-def test_targets_become_normal():
+def test_targets_are_normalized():
     (row,) = put("stats.files", {"file_path": " \u2003/a b.parquet\n"})
     assert row["file_path"] == "/a b.parquet"
     (row,) = put("stats.expressions", {"engine_kind": " TRINO ", "engine_expression_key": b"\x00"})
@@ -396,7 +396,7 @@ def ids(name, *given):
     return with_storage_ids(FLIGHTS[name], prepared)["storage_id"].to_pylist()
 
 
-def test_storage_ids_are_those_of_the_targets():
+def test_storage_ids_equal_those_of_the_targets():
     assert ids("stats.tables", {}) == ["table"]
     assert ids("stats.columns", {"column_id": 1}, {"column_name": "a"}, {"column_id": 2**63 - 1}) == [
         Target.column(1).storage_id, None, Target.column(2**63 - 1).storage_id,
@@ -418,7 +418,7 @@ def test_storage_ids_are_those_of_the_targets():
 GOLDEN = Path(__file__).parents[1] / "golden/target_identity.jsonl"
 
 
-def test_the_golden_vectors():
+def test_storage_ids_agree_with_the_golden_vectors():
     flights = {"TABLE": "stats.tables", "COLUMN": "stats.columns", "FILE": "stats.files",
                "EXPRESSION": "stats.expressions", "COLUMN_GROUP": "stats.column_groups"}  # fmt: skip
     for line in GOLDEN.read_text().splitlines():
@@ -438,7 +438,7 @@ def test_the_golden_vectors():
 SKETCH = {"role": "NDV", "sketch_type": "x", "data": b"d"}
 
 
-def test_a_sketch_names_its_target_either_way():
+def test_sketch_has_its_target_as_fields_or_as_a_storage_id():
     given = [
         {"target_kind": "TABLE"},
         {"target_kind": "COLUMN", "column_id": 3},
@@ -482,5 +482,5 @@ BAD_SKETCHES = [
 
 
 @pytest.mark.parametrize(("wrong", "mentions"), BAD_SKETCHES, ids=lambda part: str(part)[:60])
-def test_a_wrong_sketch_is_refused(wrong, mentions):
+def test_invalid_sketch_is_refused(wrong, mentions):
     refused(*mentions, call=lambda: put("stats.sketches", SKETCH | wrong), where="row 1")

@@ -1,4 +1,4 @@
-"""Rows on their way into a table are cut by what they hold, not by the buffers they lie in."""
+"""Staged rows: pieces are cut by the size of the rows, not by that of the buffers behind them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def sizes(rows: pa.Table) -> list[int]:
     return [piece.num_rows for piece in pieces]
 
 
-def test_a_slice_of_a_large_table_is_one_piece(monkeypatch):
+def test_slice_of_a_large_table_is_cut_by_its_own_size(monkeypatch):
     monkeypatch.setattr(staged, "_PIECE_BYTES", 8_000)
     rows = pa.table({"a": pa.array(range(100_000), pa.int64())})
     assert sizes(rows.slice(70, 500)) == [500]

@@ -1,4 +1,4 @@
-"""Targets in JSON: what is read is written, keys of any bytes included."""
+"""Targets in JSON: round trips, with expression keys of any bytes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TARGETS = st.one_of(
 
 
 @given(TARGETS)
-def test_json_says_which_target_it_is(target):
+def test_target_round_trips_through_json(target):
     read = Target.parse(json.loads(json.dumps(target.to_json())))
     assert read == target and read.storage_id == target.storage_id
 
 
-def test_a_key_of_text_is_text_and_one_of_other_bytes_base64():
+def test_text_keys_are_json_strings_and_other_keys_are_base64():
     body = {"kind": "EXPRESSION", "engine_kind": "spark"}
     text, other = Target.expression("spark", b"a + 1"), Target.expression("spark", b"\xff\x00")
     assert text.to_json() == body | {"engine_expression_key": "a + 1"}
@@ -45,7 +45,7 @@ def test_a_key_of_text_is_text_and_one_of_other_bytes_base64():
      ({"engine_expression_key_base64": "YQ==", "engine_expression_key": "a"}, "given twice"),
      ({"engine_expression_key": 5}, "must be a string"), ({}, "missing")],
 )  # fmt: skip
-def test_a_bad_key_is_refused_by_name(key, reason):
+def test_error_names_the_invalid_expression_key(key, reason):
     with pytest.raises(InvalidField, match=reason) as refused:
         Target.parse({"kind": "EXPRESSION", "engine_kind": "spark"} | key)
     assert "engine_expression_key" in refused.value.field

@@ -1,4 +1,4 @@
-"""Predicate trees: refusals, traps, and the agreement of the SQL form with the Arrow form and with a plain model."""
+"""Predicate trees: agreement of SQL form, Arrow form and a simple model; edge cases; refusals."""
 
 import base64
 import math
@@ -41,8 +41,8 @@ def duck():
     connection.close()
 
 
-def keeps(duck, tree, table):
-    """The row numbers that the tree keeps; the two forms must agree."""
+def matching_rows(duck, tree, table):
+    """Numbers of the rows that match the tree; the two forms must agree."""
     node = parse(tree)
     numbered = table.append_column("row", pa.array(range(table.num_rows)))
     arrow = numbered.take(to_arrow(node, table.schema)(numbered))["row"].to_pylist()
@@ -126,7 +126,7 @@ COMPARES = {"EQ": operator.eq, "NEQ": operator.ne, "LT": operator.lt, "LTE": ope
 
 
 def by_value(literal, _type):
-    """A literal of an integer column as what Python compares with integers exactly."""
+    """Literal of an integer column as a number that Python compares with integers exactly."""
     if literal is None or isinstance(literal, bool):
         return None
     text = str(literal).strip().lower()
@@ -141,7 +141,7 @@ def by_value(literal, _type):
 
 
 def model(tree, row):
-    """The meaning of a tree for a row, written a third time and naively: true, false or None."""
+    """Naive reference evaluation of a tree for one row: true, false or None."""
     if "not" in tree:
         inner = model(tree["not"], row)
         return None if inner is None else not inner
@@ -180,25 +180,25 @@ def test_sql_and_arrow_agree_with_the_model(duck, tree, rows):
     columns = [[row[i] for row in rows] for i in range(len(SCHEMA))]
     table = pa.table([pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)], SCHEMA)
     expected = [i for i, row in enumerate(rows) if model(tree, dict(zip(SCHEMA.names, row, strict=True)))]
-    assert keeps(duck, tree, table) == expected
+    assert matching_rows(duck, tree, table) == expected
 
 
-# Traps.
+# Edge cases.
 
 
-def test_nan_equals_nothing_and_has_no_order(duck):
+def test_nan_equals_no_value_and_has_no_order(duck):
     table = one("f", math.nan, 1.0, None, math.inf)
     for op, kept in [("EQ", []), ("NEQ", [0, 1, 3]), ("LT", []), ("LTE", []), ("GT", []), ("GTE", []), ("IN", [])]:
-        assert keeps(duck, leaf("f", op, "NaN"), table) == kept, op
-    assert keeps(duck, leaf("f", "GT", 0), table) == [1, 3]
-    assert keeps(duck, leaf("f", "GTE", "Infinity"), table) == [3]
-    assert keeps(duck, leaf("f", "NEQ", 1), table) == [0, 3]
-    assert keeps(duck, {"not": leaf("f", "GT", 0)}, table) == [0]
-    assert keeps(duck, {"not": leaf("f", "EQ", "NaN")}, table) == [0, 1, 3]
-    assert keeps(duck, leaf("f", "BETWEEN", "-Infinity", "Infinity"), table) == [1, 3]
+        assert matching_rows(duck, leaf("f", op, "NaN"), table) == kept, op
+    assert matching_rows(duck, leaf("f", "GT", 0), table) == [1, 3]
+    assert matching_rows(duck, leaf("f", "GTE", "Infinity"), table) == [3]
+    assert matching_rows(duck, leaf("f", "NEQ", 1), table) == [0, 3]
+    assert matching_rows(duck, {"not": leaf("f", "GT", 0)}, table) == [0]
+    assert matching_rows(duck, {"not": leaf("f", "EQ", "NaN")}, table) == [0, 1, 3]
+    assert matching_rows(duck, leaf("f", "BETWEEN", "-Infinity", "Infinity"), table) == [1, 3]
 
 
-def test_long_lists_of_each_type(duck):
+def test_in_lists_of_70_literals_match_for_each_type(duck):
     many = 70
     for name, literals, table in [
         ("i", [*range(many - 1), None], one("i", 5, 500, None)),
@@ -209,22 +209,22 @@ def test_long_lists_of_each_type(duck):
         ("t", [f"2026-01-01T00:{i % 60:02}:{i // 60:02}Z" for i in range(many)],
          one("t", datetime(2026, 1, 1, 0, 5, tzinfo=UTC), datetime(2025, 1, 1, tzinfo=UTC), None)),
     ]:  # fmt: skip
-        assert keeps(duck, leaf(name, "IN", *literals), table) == [0]
-        assert keeps(duck, {"not": leaf(name, "IN", *literals)}, table) == ([] if None in literals else [1])
+        assert matching_rows(duck, leaf(name, "IN", *literals), table) == [0]
+        assert matching_rows(duck, {"not": leaf(name, "IN", *literals)}, table) == ([] if None in literals else [1])
 
 
-def test_the_caps_can_be_reached(duck):
+def test_trees_at_the_limits_of_size_and_depth_are_evaluated(duck):
     table = one("i", 1, 2, None)
     chain = {"or": [leaf("i", "EQ", i) for i in range(2, 4000)]}
-    assert keeps(duck, chain, table) == [1]
-    assert keeps(duck, leaf("i", "IN", *range(2, 65_538)), table) == [1]
+    assert matching_rows(duck, chain, table) == [1]
+    assert matching_rows(duck, leaf("i", "IN", *range(2, 65_538)), table) == [1]
     deep = leaf("i", "EQ", 1)
     for _ in range(15):
         deep = {"not": {"not": deep}}
-    assert keeps(duck, deep, table) == [0]
+    assert matching_rows(duck, deep, table) == [0]
 
 
-def test_hostile_text_is_a_value_and_nothing_else(duck):
+def test_hostile_text_never_becomes_part_of_the_sql(duck):
     hostile = "x' OR 1=1; DROP TABLE t --"
     text, parameters = to_sql(parse(leaf("s", "EQ", hostile)), SCHEMA, lambda name: f'"{name}"')
     assert parameters == [hostile] and "DROP" not in text
@@ -247,17 +247,17 @@ INSTANTS = {
 
 
 @pytest.mark.parametrize(("text", "fine"), INSTANTS.items())
-def test_instants(text, fine):
+def test_instant_literals_are_parsed_or_invalid(text, fine):
     assert (typed_literal(text, INSTANT) is not None) == fine
 
 
-def test_an_instant_of_another_zone_is_the_same_instant():
+def test_instant_literals_of_other_zones_are_normalized_to_utc():
     assert typed_literal("2026-02-26T13:34:56+01:00", INSTANT) == typed_literal("2026-02-26T12:34:56Z", INSTANT)
     assert typed_literal("2026-02-26T11:04:56-01:30", INSTANT) == typed_literal("2026-02-26T12:34:56Z", INSTANT)
     assert typed_literal("1969-12-31T23:59:59.999999Z", INSTANT) == -1
 
 
-def test_integers_of_every_width():
+def test_integer_literals_must_fit_the_width_of_the_column():
     assert typed_literal("-128", pa.int8()) == -128 and typed_literal("128", pa.int8()) is None
     assert typed_literal("255", pa.uint8()) == 255 and typed_literal("-1", pa.uint8()) is None
     assert typed_literal(2**63 - 1, pa.int64()) == 2**63 - 1 and typed_literal(2**63, pa.int64()) is None
@@ -265,7 +265,7 @@ def test_integers_of_every_width():
     assert typed_literal("0" * 5000 + "7", pa.int64()) == 7 and typed_literal("9" * 5000, pa.int64()) is None
 
 
-# Strict reading.
+# Strict checks of literals.
 
 BAD = {
     "i": ["seven", "", True, "0x1"], "f": ["many", ""], "b": ["yes", "2"], "x": ["?"], "l": ["[]"],
@@ -279,7 +279,7 @@ FINE = {
 
 
 @pytest.mark.parametrize("column", BAD)
-def test_a_literal_of_another_kind_is_refused(column):
+def test_literal_that_cannot_be_parsed_for_the_column_is_refused(column):
     for literal in BAD[column]:
         with pytest.raises(InvalidArgument, match=f"^{column}: ") as refusal:
             check(parse({"not": {"or": [leaf(column, "IN", None, literal)]}}), SCHEMA)
@@ -287,11 +287,11 @@ def test_a_literal_of_another_kind_is_refused(column):
 
 
 @pytest.mark.parametrize("column", FINE)
-def test_numbers_nulls_and_what_can_be_read_are_not_refused(column):
+def test_numbers_nulls_and_parsable_literals_are_accepted(column):
     check(parse(leaf(column, "IN", *FINE[column])), SCHEMA)
 
 
-def test_an_unknown_column_is_refused_and_the_nearest_named():
+def test_unknown_column_is_refused_with_the_nearest_name():
     for op in ("IS_NULL", "EQ"):
         with pytest.raises(InvalidArgument, match='"row_cuont"; did you mean "row_count"') as refusal:
             check(
@@ -346,7 +346,7 @@ def test_a_malformed_tree_is_refused(tree, mentions):
     assert len(str(refusal.value)) < 600
 
 
-def test_depth_is_capped():
+def test_tree_deeper_than_32_levels_is_refused():
     tree = leaf("a", "EQ", 1)
     for _ in range(31):
         tree = {"not": tree}
@@ -355,7 +355,7 @@ def test_depth_is_capped():
         parse({"not": tree})
 
 
-def test_predicates_are_anded():
+def test_predicates_are_combined_with_and():
     assert parse_predicates([]) is None
     assert parse_predicates([leaf("a", "EQ", 1)]) == Leaf("a", Op.EQ, (1,))
     assert parse_predicates([leaf("a", "EQ", 1), leaf("b", "IS_NULL")]) == And(
@@ -367,10 +367,10 @@ def test_predicates_are_anded():
         parse_predicates({"and": []})
 
 
-# What a tree tells about a column.
+# Values that a tree allows for a column.
 
 
-def test_equal_values():
+def test_equal_values_are_the_values_a_tree_allows_for_a_column():
     def values(tree):
         return equal_values(parse(tree), "s")
 
