@@ -1,4 +1,4 @@
-"""Certificates of a moment, for loopback."""
+"""Short-lived certificates for loopback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Pair(NamedTuple):
     key: bytes
 
     def write(self, directory: Path, name: str = "server") -> tuple[Path, Path]:
-        """The files, each put in place at once, as renewals do."""
+        """Writes both files, each replaced atomically as renewals do, and returns their paths."""
         paths = directory / f"{name}.pem", directory / f"{name}.key"
         for path, data in zip(paths, self, strict=True):
             fresh = path.with_suffix(".new")
@@ -30,7 +30,7 @@ class Pair(NamedTuple):
 
 
 def make(name: str) -> Pair:
-    """A certificate that signs itself, for localhost and 127.0.0.1."""
+    """A self-signed certificate for localhost and 127.0.0.1."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
@@ -49,6 +49,6 @@ def make(name: str) -> Pair:
 
 
 def name_of(der: bytes) -> str:
-    """The name that a certificate was made for."""
+    """Common name of a DER certificate."""
     found = x509.load_der_x509_certificate(der).subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
     return found if isinstance(found, str) else found.decode()

@@ -1,4 +1,4 @@
-"""A Flight server that answers with canned tables and remembers what it was asked."""
+"""A Flight server that returns canned tables and records its requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from store.schemas import FLIGHTS
 
 
 class FakeServer(flight.FlightServerBase):
-    """Answers a DoGet with the rows given for the flight, whatever the predicates; a callable answers by itself."""
+    """Returns the rows set for a flight, filtered by the EQ predicates only; `answers` are functions of the body."""
 
     def __init__(self) -> None:
         super().__init__("grpc://127.0.0.1:0", middleware={"seen": _Seen(self)})

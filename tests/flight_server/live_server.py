@@ -1,4 +1,4 @@
-"""`statflight serve` in a process of its own, and the little a test needs to talk to it."""
+"""`statflight serve` in its own process, and a minimal client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STOPPED_WITHIN = 60
 
 
 def eventually(probe: Callable[[], Any], within: float = 45.0, ignoring: tuple[type[Exception], ...] = ()) -> Any:
-    """The first result of the probe that is not empty. The deadline (seconds) only ends a failing test."""
+    """First truthy result of the probe. The deadline (seconds) only ends a failing test."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         with contextlib.suppress(*ignoring):
@@ -34,7 +34,7 @@ def eventually(probe: Callable[[], Any], within: float = 45.0, ignoring: tuple[t
 
 
 def file_columns(count: int) -> pa.Table:
-    """Rows of `stats.file_columns`, each of a file of its own."""
+    """Rows of `stats.file_columns`, one per file."""
     return pa.table({
         "table_catalog": pa.repeat("c", count), "table_schema": pa.repeat("s", count),
         "table_name": pa.repeat("t", count), "snapshot_id": pa.repeat(1, count),
@@ -54,16 +54,18 @@ class LiveServer:
 
 @contextlib.contextmanager
 def serving(directory: Path, *flags: object, env: dict[str, str] | None = None) -> Iterator[LiveServer]:
-    """A server on a free port with its database in the directory; told to stop at the end, it must exit with 0."""
+    """A server on a free port with its database in the directory; SIGTERM at the end must exit with 0."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("STATFLIGHT_")}
     command = [STATFLIGHT, "serve", "--db", directory / "stats.duckdb", "--port", "0", *map(str, flags)]
     if "--workers" not in flags:
         command += ["--workers", "0"]
     log = directory / "server.log"
-    told = clean | (env or {})
+    environment = clean | (env or {})
     with (
         log.open("ab") as errors,
-        subprocess.Popen(command, cwd=directory, env=told, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        subprocess.Popen(
+            command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
     ):
         try:
             line = process.stdout.readline() if process.stdout else ""
@@ -80,7 +82,7 @@ def serving(directory: Path, *flags: object, env: dict[str, str] | None = None) 
 
 
 class Client:
-    """Flight calls in the words of the protocol: JSON commands in, tables and JSON out."""
+    """Flight calls of the protocol: JSON commands in, tables and JSON out."""
 
     def __init__(self, uri: str, **headers: str):
         self.uri = uri
@@ -95,9 +97,9 @@ class Client:
         self.flight.close()
 
     def options(self, **headers: str) -> flight.FlightCallOptions:
-        told = (self.headers | headers).items()
+        items = (self.headers | headers).items()
         return flight.FlightCallOptions(
-            timeout=self.timeout, headers=[(name.replace("_", "-").encode(), value.encode()) for name, value in told]
+            timeout=self.timeout, headers=[(name.replace("_", "-").encode(), value.encode()) for name, value in items]
         )
 
     def info(self, command: bytes | dict[str, Any], **headers: str) -> flight.FlightInfo:
@@ -123,7 +125,7 @@ class Client:
         return [json.loads(result) for result in self.act_raw(name, body, **headers)]
 
     def put(self, command: str | dict[str, Any], rows: pa.Table, **headers: str) -> dict[str, Any]:
-        """The counts that a put is answered with; a text is the path of a flight."""
+        """Counts returned for a put; a string command is the path of a flight."""
         if isinstance(command, str):
             descriptor = flight.FlightDescriptor.for_path(command)
         else:

@@ -1,4 +1,4 @@
-"""The server's parts without the server, for tests of what they answer."""
+"""An app without its network server, and helpers that put and read rows."""
 
 from __future__ import annotations
 

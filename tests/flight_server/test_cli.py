@@ -1,4 +1,4 @@
-"""The command line against a canned server: what it asks, what it writes where, and its exit status."""
+"""The command line against a fake server: requests, output streams, and exit status."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ def server():
 
 @pytest.fixture
 def run(server, monkeypatch, capsys):
-    """Runs a command; its status, standard output and standard error."""
+    """Function that runs a command and returns its exit status, standard output and standard error."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setenv("STATFLIGHT_SERVER", server.uri)
-        monkeypatch.setenv("STATFLIGHT_KEEP", "pandas")  # which other tests of this process import
+        monkeypatch.setenv("STATFLIGHT_KEEP", "pandas")  # imported by other tests of this process
         monkeypatch.setattr(sys, "argv", ["statflight", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exited:
             cli.main()
         out, err = capsys.readouterr()
-        return left.value.code or 0, out, err
+        return exited.value.code or 0, out, err
 
     return run
 
 
-def captured(server, **outcome):
+def set_capture_outcome(server, **outcome):
     server.answers["capture"] = lambda body: [
         {"outcome": "CAPTURED", "engine_id": "spark", "job_id": "j-1", "detail": ""} | outcome for _ in body["requests"]
     ]
 
 
-def of_column(**values):
+def column_row(**values):
     base = KEY | {"snapshot_id": 2, "column_id": 1, "column_name": "id", "logical_type": "INT", "freshness": "EXACT"}
     return base | values
 
@@ -60,12 +60,12 @@ def of_column(**values):
 # show, diff
 
 
-def test_show_is_a_line_for_each_column(server, run):
+def test_show_prints_a_line_for_each_column(server, run):
     server.rows(
         "stats.columns",
-        of_column(column_id=2, column_name="b", min="x", null_count=1, row_count=4, ndv=900.0, ndv_lower=890.0,
+        column_row(column_id=2, column_name="b", min="x", null_count=1, row_count=4, ndv=900.0, ndv_lower=890.0,
                   ndv_upper=918.0, freshness="INHERITED", max="y", max_is_exact=False),
-        of_column(min="1", max="9", ndv=9.0, ndv_exact=True),
+        column_row(min="1", max="9", ndv=9.0, ndv_exact=True),
     )  # fmt: skip
     status, out, err = run("show", NAME)
     assert (status, err) == (0, "")
@@ -75,8 +75,8 @@ def test_show_is_a_line_for_each_column(server, run):
     assert "900 ±2.0%" in second and "25.0" in second and "≤ y" in second and "INHERITED (from 2)" in second
 
 
-def test_show_asks_for_current_and_allows_stale(server, run):
-    server.rows("stats.columns", of_column())
+def test_show_reads_the_current_snapshot_and_allows_stale(server, run):
+    server.rows("stats.columns", column_row())
     run("show", NAME, "--format", "json")
     command = server.commands[0]
     assert (command["table"], command["snapshot"], command["allow_stale"]) == ("stats.columns", "current", True)
@@ -85,23 +85,23 @@ def test_show_asks_for_current_and_allows_stale(server, run):
     assert server.commands[0]["snapshot"] == 7 and "allow_stale" not in server.commands[0]
 
 
-def test_show_of_a_table_without_statistics_tells_how_to_capture(run):
+def test_show_of_a_table_without_statistics_suggests_capture(run):
     status, out, err = run("show", NAME)
     assert status == 0 and f"statflight capture {NAME}" in err
     assert len(out.splitlines()) == 1
 
 
-def test_show_of_an_unknown_table_fails_and_of_an_unknown_snapshot_too(server, run):
+def test_show_fails_for_an_unknown_table_or_snapshot(server, run):
     assert run("show", NAME, "--snapshot", 5)[0] == 1
     server.rows("information_schema.tables")
     status, out, err = run("show", "lake.s.u")
     assert (status, out) == (1, "") and "lake.s.u" in err
 
 
-def test_diff_tells_what_changed(server, run, monkeypatch):
+def test_diff_lists_changes_and_fail_on_sets_the_status(server, run, monkeypatch):
     answers = {
-        0: [of_column(min="0", max="99", ndv=100.0), of_column(column_id=2, column_name="gone")],
-        2: [of_column(min="0", max="149", ndv=120.0), of_column(column_id=3, column_name="new")],
+        0: [column_row(min="0", max="99", ndv=100.0), column_row(column_id=2, column_name="gone")],
+        2: [column_row(min="0", max="149", ndv=120.0), column_row(column_id=3, column_name="new")],
     }
     tables = {at: KEY | {"snapshot_id": at, "row_count": rows} for at, rows in ((0, 100), (2, 120))}
     do_get = server.do_get
@@ -136,8 +136,10 @@ def test_diff_tells_what_changed(server, run, monkeypatch):
         assert run("diff", NAME, 0, 2, "--fail-on", mistake)[0] == 2
 
 
-def test_diff_tells_what_is_inherited(server, run):
-    server.rows("stats.columns", of_column(snapshot_id=1, freshness="INHERITED"), of_column(column_id=2, snapshot_id=2))
+def test_diff_warns_of_inherited_records(server, run):
+    server.rows(
+        "stats.columns", column_row(snapshot_id=1, freshness="INHERITED"), column_row(column_id=2, snapshot_id=2)
+    )
     server.rows("stats.tables", KEY | {"snapshot_id": 2, "row_count": 1, "freshness": "EXACT"})
     status, _, err = run("diff", NAME, 2, "current")
     assert status == 0
@@ -148,9 +150,9 @@ def test_diff_tells_what_is_inherited(server, run):
 # query
 
 
-def test_query_passes_everything_on(server, run):
+def test_query_sends_all_of_its_flags(server, run):
     pytest.importorskip("flight_server.conditions.sql")
-    server.rows("stats.columns", of_column(ndv=3.0))
+    server.rows("stats.columns", column_row(ndv=3.0))
     status, out, _ = run(
         "query", "stats.columns", "--columns", "column_name, ndv", "--where", "ndv > 1", "--limit", 5,
         "--snapshot", "current", "--allow-stale", "--format", "json",
@@ -166,7 +168,7 @@ def test_query_passes_everything_on(server, run):
     }  # fmt: skip
 
 
-def test_a_refusal_is_one_line_on_stderr(server, run):
+def test_server_error_is_one_line_on_stderr(server, run):
     server.tables["sys.flights"] = pa.ArrowKeyError("[UNKNOWN_FLIGHT] no such thing")
     status, out, err = run("query", "sys.flights", "--format", "json")
     assert (status, out, err) == (1, "", "statflight: [UNKNOWN_FLIGHT] no such thing\n")
@@ -175,7 +177,7 @@ def test_a_refusal_is_one_line_on_stderr(server, run):
 # connect, capture
 
 
-def test_connect_registers_discovers_and_lists(server, run, tmp_path):
+def test_connect_registers_discovers_and_lists_tables(server, run, tmp_path):
     server.answers["register_connector"] = lambda body: [body | {"tables": []}]
     (tmp_path / "delta").mkdir()
     status, out, _ = run("connect", "lake", "delta", tmp_path / "delta", "-o", "a=b=c", "-o", "empty=")
@@ -187,7 +189,7 @@ def test_connect_registers_discovers_and_lists(server, run, tmp_path):
 
 
 @pytest.mark.parametrize("command", [("connect", "lake", "delta", "s3://b"), ("discover", "lake")])
-def test_tables_that_cannot_be_read_are_reported_and_fail_the_command(server, run, command):
+def test_unreadable_tables_are_reported_and_fail_the_command(server, run, command):
     found = [{"table": "lake.default.bad", "error": "its log is damaged"}, {"table": NAME, "snapshots": 1}]
     server.answers["register_connector"] = lambda body: [body | {"tables": found}]
     server.answers["discover"] = lambda body: found
@@ -204,14 +206,14 @@ def test_tables_that_cannot_be_read_are_reported_and_fail_the_command(server, ru
         (("rest", "-o", "secret=prod", "-o", "token="), None),
     ],
 )
-def test_secrets_given_directly_are_warned_of(server, run, given, named):
+def test_plain_text_secrets_are_warned_about(server, run, given, named):
     server.answers["register_connector"] = lambda body: [body | {"tables": []}]
     status, _, err = run("connect", "lake", "iceberg", *given)
     assert status == 0 and "hush" not in err
     assert (named in err and "-o secret=NAME" in err and "in clear" in err) if named else err == ""
 
 
-def test_a_relative_path_is_made_absolute(server, run, tmp_path, monkeypatch):
+def test_connect_makes_a_relative_path_absolute(server, run, tmp_path, monkeypatch):
     server.answers["register_connector"] = lambda body: [body | {"tables": []}]
     (tmp_path / "lake").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -222,54 +224,54 @@ def test_a_relative_path_is_made_absolute(server, run, tmp_path, monkeypatch):
     ]  # fmt: skip
 
 
-def test_capture_sums_up_a_table_in_a_line(server, run):
-    captured(server)
+def test_capture_prints_one_line_per_table(server, run):
+    set_capture_outcome(server)
     status, out, err = run("capture", NAME)
     assert (status, err) == (0, "")
     assert out == f"{NAME}: table and 1 column captured by spark\n"
     assert len(server.actions) == 1
 
 
-def test_capture_of_the_same_table_twice_asks_once(server, run):
-    captured(server)
+def test_capture_of_a_repeated_table_is_sent_once(server, run):
+    set_capture_outcome(server)
     run("capture", NAME, NAME)
     ((_, body),) = server.actions
     assert len(body["requests"]) == 2
 
 
 def test_capture_async_prints_each_job_once(server, run):
-    captured(server, outcome="QUEUED")
+    set_capture_outcome(server, outcome="QUEUED")
     status, out, _ = run("capture", NAME, "--async")
     assert (status, out) == (0, "j-1\n")
     assert {request["mode"] for request in server.actions[0][1]["requests"]} == {"ASYNC"}
 
 
-def test_capture_of_a_sample(server, run):
-    captured(server)
+def test_capture_sends_the_sampling_flags(server, run):
+    set_capture_outcome(server)
     assert run("capture", NAME, "--sample", "random")[0] == 0
     limits = ("--max-rows", 1000, "--max-bytes", 1 << 20, "--max-seconds", 1.5)
     assert run("capture", NAME, "--sample", "guided", *limits)[0] == 0
-    asked = [[request.get("sampling") for request in body["requests"]] for _, body in server.actions]
+    sampling = [[request.get("sampling") for request in body["requests"]] for _, body in server.actions]
     budget = {"max_rows": 1000, "max_bytes": 1 << 20, "max_seconds": 1.5}
-    assert asked == [[None, "RANDOM_ROW_GROUP"], [None, {"method": "METADATA_GUIDED"} | budget]]
+    assert sampling == [[None, "RANDOM_ROW_GROUP"], [None, {"method": "METADATA_GUIDED"} | budget]]
 
 
-@pytest.mark.parametrize(("flags", "told"), [
+@pytest.mark.parametrize(("flags", "message"), [
     (["--sample", "some"], "must be random or guided"), (["--max-rows", "5"], "say --sample random"),
 ])  # fmt: skip
-def test_a_sample_that_is_none_is_told(server, run, flags, told):
+def test_invalid_sampling_flags_are_a_usage_error(server, run, flags, message):
     status, _, err = run("capture", NAME, *flags)
-    assert status == 2 and told in err and not server.actions
+    assert status == 2 and message in err and not server.actions
 
 
-def test_capture_fails_when_an_outcome_does(server, run):
-    captured(server, outcome="DEGRADED", detail="capture failed: OSError")
+def test_capture_fails_when_an_outcome_is_degraded(server, run):
+    set_capture_outcome(server, outcome="DEGRADED", detail="capture failed: OSError")
     status, out, err = run("capture", NAME)
     assert (status, out) == (1, f"{NAME}: table and 1 column degraded\n")
-    assert err == f"statflight: {NAME}: table and 1 column: DEGRADED capture failed: OSError\n"  # a reason is told once
+    assert err == f"statflight: {NAME}: table and 1 column: DEGRADED capture failed: OSError\n"  # each reason once
 
 
-def test_a_column_that_an_old_snapshot_lacks_is_no_failure_unless_named(server, run):
+def test_column_missing_in_an_old_snapshot_fails_only_when_named(server, run):
     lacks = {"outcome": "DEGRADED", "detail": "no column with id 1 in snapshot 5"}
     server.answers["capture"] = lambda body: [{"outcome": "CAPTURED", "engine_id": "spark"}, lacks]
     assert run("capture", NAME, "--snapshot", 5) == (0, f"{NAME}: table captured by spark\n", "")
@@ -277,23 +279,23 @@ def test_a_column_that_an_old_snapshot_lacks_is_no_failure_unless_named(server, 
     assert run("capture", NAME)[0] == 1
 
 
-def test_capture_goes_on_after_an_unknown_table(server, run, monkeypatch):
-    captured(server)
+def test_capture_continues_after_an_unknown_table(server, run, monkeypatch):
+    set_capture_outcome(server)
     do_get = server.do_get
 
-    def only_known(context, ticket):
-        nowhere = "nosuch" in ticket.ticket.decode()
+    def empty_for_unknown(context, ticket):
+        is_unknown = "nosuch" in ticket.ticket.decode()
         answer = do_get(context, ticket)
-        if not nowhere:
+        if not is_unknown:
             return answer
         return pa.flight.RecordBatchStream(server.tables[json.loads(ticket.ticket)["table"]].slice(0, 0))
 
-    monkeypatch.setattr(server, "do_get", only_known)
+    monkeypatch.setattr(server, "do_get", empty_for_unknown)
     status, out, err = run("capture", "lake.s.nosuch", NAME)
     assert status == 1 and "lake.s.nosuch" in err and out.startswith(NAME)
 
 
-def test_jobs_are_never_cut_short(server, run):
+def test_jobs_prints_untruncated_job_ids(server, run):
     job = "j" * 200
     server.rows("sys.capture_jobs", KEY | {"job_id": job, "state": "SUCCEEDED", "progress": 1.0})
     status, out, _ = run("jobs")
@@ -305,14 +307,14 @@ PUBLISHED = {"table": NAME, "snapshot_id": 4, "to": "iceberg", "state": "CURRENT
              "columns": ["id", "name"], "detail": ""}  # fmt: skip
 
 
-def test_publish_tells_what_was_written(server, run):
+def test_publish_prints_columns_snapshot_and_location(server, run):
     server.answers["publish"] = lambda body: [PUBLISHED]
     status, out, _ = run("publish", NAME, "--to", "iceberg", "--snapshot", 4)
     assert (status, out) == (0, f"{NAME}: 2 columns of snapshot 4 published to iceberg: file:///x.stats\n")
     assert server.actions == [("publish", {"table": NAME, "snapshot": 4, "to": "iceberg"})]
 
 
-def test_publish_hands_on_what_it_is_told(server, run):
+def test_publish_sends_its_flags_and_options(server, run):
     server.answers["publish"] = lambda body: [PUBLISHED | {"state": "DRY_RUN", "detail": "left out: tags"}]
     status, out, _ = run(
         "publish", NAME, "--to", "hive", "--dry-run", "--allow-inherited", "-o", "uri=thrift://h:1"
@@ -325,14 +327,14 @@ def test_publish_hands_on_what_it_is_told(server, run):
     assert run("publish", NAME, "--to", "hive", "-o", "nonsense")[0] == 2
 
 
-def test_expire_deletes_nothing_by_default(server, run):
+def test_expire_is_a_dry_run_by_default(server, run):
     server.answers["expire"] = lambda body: [{"table": NAME, "deleted": 3}]
     assert run("expire")[0] == 0
     run("expire", NAME, "--no-dry-run")
     assert [body for _, body in server.actions] == [{"dry_run": True}, {"dry_run": False, "table": NAME}]
 
 
-def test_doctor_is_content_with_a_server_that_answers(server, run):
+def test_doctor_succeeds_only_with_a_healthy_server(server, run):
     server.answers["health"] = lambda body: [{"status": "ok", "version": "1"}]
     status, out, _ = run("doctor")
     assert status == 0 and server.uri in out
@@ -340,8 +342,8 @@ def test_doctor_is_content_with_a_server_that_answers(server, run):
     assert status == 1 and "statflight serve" in out
 
 
-def test_a_report_nowhere_fails(server, run, tmp_path):
-    server.rows("stats.columns", of_column())
+def test_report_to_a_missing_directory_fails(server, run, tmp_path):
+    server.rows("stats.columns", column_row())
     assert run("report", NAME, "-o", tmp_path / "r.html")[0] == 0
     status, out, err = run("report", NAME, "-o", tmp_path / "no" / "such" / "r.html")
     assert (status, out) == (1, "") and "cannot write" in err
@@ -350,37 +352,37 @@ def test_a_report_nowhere_fails(server, run, tmp_path):
 # Patterns.
 
 
-def of_tables(server, *names):
-    """Makes the server know tables of `lake.s`, and answer for one table where it is asked for one."""
+def serve_tables(server, *names):
+    """Sets tables of `lake.s`; reads with a predicate on table_name return the rows of that table only."""
     do_get = server.do_get
     tables = {name: KEY | {"table_name": name} for name in names}
     server.rows("information_schema.tables", *(row | {"table_type": "BASE TABLE"} for row in tables.values()))
 
-    def of_one(context, ticket):
+    def filtered_by_table(context, ticket):
         command = json.loads(ticket.ticket)
         answer = do_get(context, ticket)
-        asked = [leaf["values"][0] for leaf in command.get("predicates", ()) if leaf["column"] == "table_name"]
+        requested = [leaf["values"][0] for leaf in command.get("predicates", ()) if leaf["column"] == "table_name"]
         table = server.tables.get(command["table"])
-        if not asked or "table_name" not in FLIGHTS[command["table"]].schema.names or table is None:
+        if not requested or "table_name" not in FLIGHTS[command["table"]].schema.names or table is None:
             return answer
-        kept = table.filter(pc.equal(table["table_name"], asked[0]))
-        return pa.flight.RecordBatchStream(kept.select(command["columns"]) if "columns" in command else kept)
+        matching = table.filter(pc.equal(table["table_name"], requested[0]))
+        return pa.flight.RecordBatchStream(matching.select(command["columns"]) if "columns" in command else matching)
 
-    server.do_get = of_one
+    server.do_get = filtered_by_table
 
 
 @pytest.fixture
 def tables(server):
-    of_tables(server, "a", "b")
-    server.rows("stats.columns", *(of_column(table_name=name, max=f"max of {name}") for name in "ab"))
+    serve_tables(server, "a", "b")
+    server.rows("stats.columns", *(column_row(table_name=name, max=f"max of {name}") for name in "ab"))
     server.rows(
         "information_schema.columns",
         *(KEY | {"table_name": name, "column_name": "id", "column_id": 1, "data_type": "INT"} for name in "ab"),
     )
 
 
-def test_capture_and_show_take_patterns(server, run, tables):
-    captured(server)
+def test_capture_and_show_accept_patterns(server, run, tables):
+    set_capture_outcome(server)
     status, out, _ = run("capture", "lake.s.*", "lake.s.b")
     assert status == 0
     assert sorted(out.splitlines()) == [f"lake.s.{name}: table and 1 column captured by spark" for name in "ab"]
@@ -391,13 +393,13 @@ def test_capture_and_show_take_patterns(server, run, tables):
 
 
 @pytest.mark.parametrize("command", [["capture"], ["show"], ["resolve"], ["publish", "--to", "iceberg"], ["ls"]])
-def test_a_pattern_that_matches_nothing_fails_and_says_so(server, run, tables, command):
+def test_pattern_without_a_match_is_an_error(server, run, tables, command):
     status, out, err = run(*command, "lake.nosuch.*")
     assert (status, out) == (1, "") and "no table matches 'lake.nosuch.*'" in err
     assert not server.actions
 
 
-def test_one_bad_table_among_many_is_reported_and_the_others_are_done(server, run, tables):
+def test_failed_table_is_reported_and_the_others_are_processed(server, run, tables):
     def capture(body):
         if body["requests"][0]["table"] == "lake.s.a":
             raise pa.ArrowInvalid("[UPSTREAM] the lake is gone")
@@ -411,7 +413,7 @@ def test_one_bad_table_among_many_is_reported_and_the_others_are_done(server, ru
     assert status == 1 and "lake.s.nosuch" in err and "max of b" in out
 
 
-def test_ls_is_a_line_for_each_table(server, run, tables):
+def test_ls_prints_a_line_for_each_table(server, run, tables):
     server.rows("stats.tables", KEY | {"table_name": "a", "row_count": 1234, "total_size_bytes": 2048,
                                        "freshness": "EXACT", "snapshot_id": 1})  # fmt: skip
     server.rows("sys.tables", KEY | {"table_name": "broken", "state": "FAILING", "last_error": "no log"})
@@ -429,8 +431,8 @@ def test_ls_is_a_line_for_each_table(server, run, tables):
 # history
 
 
-def test_history_is_in_the_order_of_commits(server, run):
-    rows = [of_column(snapshot_id=at, max=str(at * 10), row_count=at, null_count=0, mean=at * 1.5) for at in (7, 3, 5)]
+def test_history_is_in_commit_order(server, run):
+    rows = [column_row(snapshot_id=at, max=str(at * 10), row_count=at, null_count=0, mean=at * 1.5) for at in (7, 3, 5)]
     server.rows("stats.columns", *rows)
     server.rows("sys.snapshots", *(
         KEY | {"snapshot_id": at, "committed_at": datetime(2026, 1, day, tzinfo=UTC)}
@@ -440,15 +442,15 @@ def test_history_is_in_the_order_of_commits(server, run):
     assert status == 0
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["5", "7", "3"]
     assert "▆█▄" in err and "row_count" in err
-    told = json.loads(run("history", NAME, "id", "--format", "json")[1])
-    assert [(row["snapshot_id"], row["max"], row["mean"]) for row in told] == [
+    printed = json.loads(run("history", NAME, "id", "--format", "json")[1])
+    assert [(row["snapshot_id"], row["max"], row["mean"]) for row in printed] == [
         (5, "50", 7.5), (7, "70", 10.5), (3, "30", 4.5),
     ]  # fmt: skip
     assert run("history", NAME, "id", "--format", "csv")[1].startswith("snapshot_id,committed_at,row_count")
 
 
-def test_columns_of_one_name_are_told_apart(server, run):
-    server.rows("stats.columns", *(of_column(snapshot_id=3, column_id=at, max=str(at)) for at in (4, 5)))
+def test_columns_with_the_same_name_are_labelled_by_id(server, run):
+    server.rows("stats.columns", *(column_row(snapshot_id=3, column_id=at, max=str(at)) for at in (4, 5)))
     lines = run("show", NAME)[1].splitlines()
     assert [line.split()[:2] for line in lines[-2:]] == [["id", "#4"], ["id", "#5"]]
     server.rows("sys.tables", KEY | {"format": "delta", "location": "/lake/orders"})
@@ -456,36 +458,36 @@ def test_columns_of_one_name_are_told_apart(server, run):
     assert metrics["columnMetrics"].keys() == {"id #4", "id #5"}
 
 
-def test_history_mixes_no_columns_of_one_name(server, run):
-    server.rows("stats.columns", *(of_column(snapshot_id=3, column_id=at, max=str(at)) for at in (4, 5)))
+def test_history_of_an_ambiguous_column_name_is_an_error(server, run):
+    server.rows("stats.columns", *(column_row(snapshot_id=3, column_id=at, max=str(at)) for at in (4, 5)))
     status, out, err = run("history", NAME, "id")
     assert (status, out) == (1, "") and "[AMBIGUOUS_COLUMN]" in err and "#4 or #5" in err
 
 
-def test_history_of_an_unknown_column_names_the_nearest(run):
+def test_history_of_an_unknown_column_suggests_the_nearest(run):
     status, out, err = run("history", NAME, "idd")
     assert (status, out) == (1, "") and '"idd"' in err and '"id"' in err
 
 
-# How commands speak.
+# Output.
 
 
-def test_quiet_writes_errors_only_and_verbose_says_more(server, run):
+def test_quiet_prints_errors_only_and_verbose_prints_the_server(server, run):
     assert run("show", NAME, "--quiet")[2] == ""
     assert server.uri in run("show", NAME, "-v")[2]
     assert run("-q", "show", NAME)[2] == "" and server.uri in run("--verbose", "show", NAME)[2]
     status, _, err = run("show", "lake.s.*", "-q", "--server", "grpc://127.0.0.1:9")
     assert status == 1 and "127.0.0.1:9" in err
     run("ls")
-    assert not output.quiet(), "the next command of the process speaks again"
+    assert not output.quiet(), "--quiet ends with its command"
 
 
-def test_a_misspelt_command_is_told_the_nearest(server, run):
+def test_misspelt_command_suggests_the_nearest(server, run):
     status, _, err = run("captur", NAME)
     assert status == 2 and "Did you mean 'capture'?" in err
 
 
-def test_no_name_moves_the_cursor_of_a_terminal(monkeypatch, capfd):
+def test_control_characters_are_escaped_on_terminals(monkeypatch, capfd):
     evil = "a\x1b[2Jb\u202e"
     output.warn(f"trouble with {evil}\nand a second line")
     output.tell(evil)
@@ -493,22 +495,22 @@ def test_no_name_moves_the_cursor_of_a_terminal(monkeypatch, capfd):
     output.tell(evil)
     out, err = capfd.readouterr()
     assert err == "trouble with a\\x1b[2Jb\\u202e\nand a second line\n"
-    assert out.splitlines() == [evil, "a\\x1b[2Jb\\u202e"]  # a pipe gets what it is
+    assert out.splitlines() == [evil, "a\\x1b[2Jb\\u202e"]  # a pipe receives the raw text
 
 
-def test_without_a_server_it_says_how_to_start_one(server, run, monkeypatch):
+def test_unreachable_default_server_suggests_serve(server, run, monkeypatch):
     monkeypatch.setattr("flight_server.commands.common.DEFAULT_URI", "grpc://127.0.0.1:9")
     status, _, err = run("ls", "--server", "grpc://127.0.0.1:9")
     assert status == 1 and "statflight serve --db" in err and "STATFLIGHT_SERVER" in err
 
 
-def test_a_refused_token_names_the_flag(server, run):
+def test_rejected_token_names_the_token_flag(server, run):
     server.tables["sys.flights"] = pa.flight.FlightUnauthenticatedError("[UNAUTHENTICATED] the token is not known")
     status, _, err = run("query", "sys.flights", "--format", "json")
     assert status == 1 and "--token" in err and "header" not in err
 
 
-def test_tables_are_completed(server, run, tables, monkeypatch, capsys):
+def test_shell_completion_lists_tables_and_columns(server, run, tables, monkeypatch, capsys):
     monkeypatch.setenv("STATFLIGHT_SERVER", server.uri)
     monkeypatch.setenv("_STATFLIGHT_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "statflight show lake.s.")
@@ -520,7 +522,7 @@ def test_tables_are_completed(server, run, tables, monkeypatch, capsys):
     assert run("history")[1].split() == ["id"]
 
 
-def test_completion_is_silent_without_a_server(run, monkeypatch):
+def test_completion_without_a_server_is_empty(run, monkeypatch):
     nowhere = SimpleNamespace(params={"server": "grpc://127.0.0.1:9"})
     assert common.complete_table(nowhere, "lake") == []
 
@@ -532,11 +534,11 @@ def test_config_prints_values_and_sources(run, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STATFLIGHT_WORKERS", "3")
     status, out, _ = run("config", "--json")
-    told = json.loads(out)
+    printed = json.loads(out)
     assert status == 0
-    assert told["port"] == {"value": 1234, "from": "statflight.toml"}
-    assert told["workers"] == {"value": 3, "from": "STATFLIGHT_WORKERS"}
-    assert told["host"] == {"value": "127.0.0.1", "from": "default"}
+    assert printed["port"] == {"value": 1234, "from": "statflight.toml"}
+    assert printed["workers"] == {"value": 3, "from": "STATFLIGHT_WORKERS"}
+    assert printed["host"] == {"value": "127.0.0.1", "from": "default"}
     assert "hush" not in run("config")[1] + out
     (tmp_path / "statflight.toml").write_text("prot = 1\n")
     status, _, err = run("config")
@@ -549,7 +551,7 @@ def test_every_command_has_help(run, name):
     assert status == 0 and cli.COMMANDS[name].help in " ".join(out.split()) and "--quiet" in out
 
 
-# Mistakes.
+# Usage errors.
 
 
 @pytest.mark.parametrize(
@@ -583,19 +585,19 @@ def test_every_command_has_help(run, name):
     ],
     ids=" ".join,
 )
-def test_misuse_is_status_2_and_asks_nothing(server, run, arguments):
+def test_usage_error_is_status_2_without_a_request(server, run, arguments):
     status, out, err = run(*arguments)
     assert (status, out) == (2, "") and err
     assert not server.commands and not server.actions
 
 
-def test_no_server_is_status_1(run):
+def test_unreachable_server_is_status_1(run):
     status, out, err = run("query", "sys.flights", "--server", "grpc://127.0.0.1:9")
     assert (status, out) == (1, "")
     assert "127.0.0.1:9" in err and "statflight serve" in err
 
 
-def test_help_and_version(run):
+def test_help_lists_the_commands_and_version_is_printed(run):
     status, out, _ = run("--help")
     words = "serve worker connect capture show query diff jobs report publish resolve discover expire doctor backup"
     assert status == 0 and all(word in out for word in words.split())
@@ -605,8 +607,8 @@ def test_help_and_version(run):
 # check
 
 
-def test_check_ends_with_the_worst_result(server, run, tables, tmp_path):
-    rows = [of_column(table_name=name, null_count=nulls, row_count=10) for name, nulls in (("a", 0), ("b", 5))]
+def test_check_status_is_that_of_the_worst_result(server, run, tables, tmp_path):
+    rows = [column_row(table_name=name, null_count=nulls, row_count=10) for name, nulls in (("a", 0), ("b", 5))]
     server.rows("stats.columns", *rows)
     strict, lenient = ("--rule", "null_fraction <= 0.1"), ("--rule", "null_fraction <= 0.5")
     assert run("check", "lake.s.a", *strict)[0] == 0
@@ -615,8 +617,8 @@ def test_check_ends_with_the_worst_result(server, run, tables, tmp_path):
     assert run("check", "lake.s.*", *lenient)[0] == 0
     (tmp_path / "rules.toml").write_text('[[rule]]\ntable = "*.b"\nexpect = "null_fraction <= 0.1"\nlevel = "warn"\n')
     status, out, _ = run("check", "lake.s.*", "--rules", tmp_path / "rules.toml", "-f", "json")
-    told = json.loads(out)
-    assert status == 0 and told["passed"] and [result["state"] for result in told["results"]] == ["WARNED"]
+    report = json.loads(out)
+    assert status == 0 and report["passed"] and [result["state"] for result in report["results"]] == ["WARNED"]
     status, out, err = run("check", "lake.s.nosuch", "lake.s.a", *strict, "-f", "junit")
     assert status == 1 and 'errors="1"' in out and "lake.s.nosuch" in err
 
@@ -629,12 +631,12 @@ def test_check_without_a_rule_is_status_2_unless_the_table_is_unknown(server, ru
     assert (status, out) == (1, "") and "UNKNOWN_TABLE" in err
 
 
-@pytest.mark.parametrize(("arguments", "told"), [
+@pytest.mark.parametrize(("arguments", "message"), [
     (["--rule", "null_fraction <="], "cannot be read"),
     (["--rule", "drift < 1"], "--against"), (["--rules", "/no/such/file.toml"], "file.toml"),
     (["--rule", "ndv > 1", "--against", "yesterday"], "yesterday"),
 ])  # fmt: skip
-def test_a_rule_that_cannot_be_read_is_status_2(server, run, arguments, told):
+def test_invalid_rule_is_status_2(server, run, arguments, message):
     status, out, err = run("check", NAME, *arguments)
-    assert (status, out) == (2, "") and told in err
+    assert (status, out) == (2, "") and message in err
     assert not server.commands

@@ -1,4 +1,4 @@
-"""Settings: where they come from, which wins, and what is refused."""
+"""Settings: sources, precedence, and validation."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -10,7 +10,7 @@ from store.errors import InvalidArgument
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
+def empty_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -21,7 +21,7 @@ def read(toml=None, env=None, **flags):
     return load(None if toml is None else "given.toml", flags, env or {})
 
 
-def test_the_defaults():
+def test_defaults():
     settings = read()
     assert settings == Settings()
     assert (settings.host, settings.port, settings.workers) == ("127.0.0.1", 8815, 1)
@@ -29,11 +29,11 @@ def test_the_defaults():
     assert not settings.zone_policy.convert
 
 
-def test_each_field_has_its_reader():
+def test_each_field_has_a_reader():
     assert [field.name for field in fields(Settings)] == list(_READERS)
 
 
-def test_flags_win_over_the_environment_over_the_file():
+def test_flags_override_environment_and_environment_overrides_file():
     toml = 'port = 1\nhost = "a"\ndb = "f.duckdb"'
     env = {"STATFLIGHT_PORT": "2", "STATFLIGHT_HOST": "b", "STATFLIGHT_AUTH": "", "STATFLIGHT_OTHER": "x"}
     settings = read(toml, env, port=3, workers=None)
@@ -41,13 +41,13 @@ def test_flags_win_over_the_environment_over_the_file():
     assert (settings.auth, settings.workers) == (None, 1)
 
 
-def test_the_file_beside_is_read_when_none_is_given():
+def test_file_in_the_working_directory_is_read_by_default():
     Path("statflight.toml").write_text("workers = 0")
     assert read().workers == 0
     assert read("port = 1").workers == 1
 
 
-def test_keys_are_named_like_flags_or_fields():
+def test_file_keys_are_spelled_like_flags_or_fields():
     toml = 'tls-cert = "c"\ntls_key = "k"\ntimestamp-no-tz-policy = "CONVERT_TO_SESSION_ZONE"\nlease-seconds = 2'
     settings = read(toml + '\nsession-timezone = "Europe/Paris"')
     assert (settings.tls_cert, settings.tls_key, settings.lease_seconds) == (Path("c"), Path("k"), 2.0)
@@ -59,13 +59,13 @@ def test_keys_are_named_like_flags_or_fields():
     ({"toml": "hot-bytes = 0"}, ["hot-bytes in the configuration file", "set cache_bytes"]),
     ({"env": {"STATFLIGHT_HOT_BYTES": "0"}}, ["STATFLIGHT_HOT_BYTES in the env", "set STATFLIGHT_CACHE_BYTES"]),
 ])  # fmt: skip
-def test_a_setting_of_old_names_the_one_to_use(given, named):
-    with pytest.raises(InvalidArgument) as refused:
+def test_removed_setting_names_its_replacement(given, named):
+    with pytest.raises(InvalidArgument) as raised:
         read(**given)
-    assert all(part in f"{refused.value} {refused.value.hint}" for part in named)
+    assert all(part in f"{raised.value} {raised.value.hint}" for part in named)
 
 
-def test_the_environment_is_text():
+def test_environment_values_are_parsed_from_text():
     env = {"STATFLIGHT_SYNC_ENABLED": "no", "STATFLIGHT_REQUIRE_REGISTERED_TABLES": "TRUE",
            "STATFLIGHT_LEASE_SECONDS": "0.5", "STATFLIGHT_TIMESTAMP_NO_TZ_POLICY": "refuse",
            "STATFLIGHT_INLINE_MAX_CELLS": "10"}  # fmt: skip
@@ -74,7 +74,7 @@ def test_the_environment_is_text():
     assert (settings.timestamp_no_tz_policy, settings.inline_max_cells) == ("REFUSE", 10)
 
 
-def test_the_process_environment_is_the_default(monkeypatch):
+def test_process_environment_is_read_by_default(monkeypatch):
     monkeypatch.setenv("STATFLIGHT_PORT", "7")
     assert load().port == 7
 
@@ -103,14 +103,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("given", "mentions"), WRONG, ids=lambda part: str(part)[:60])
-def test_a_wrong_setting_is_refused_by_name(given, mentions):
-    with pytest.raises(InvalidArgument) as refusal:
+def test_invalid_setting_is_rejected_by_name(given, mentions):
+    with pytest.raises(InvalidArgument) as raised:
         read(**given)
-    assert all(word in str(refusal.value) for word in mentions), str(refusal.value)
+    assert all(word in str(raised.value) for word in mentions), str(raised.value)
 
 
-def test_a_missing_or_odd_file_is_refused(elsewhere):
-    for path in ("nowhere.toml", elsewhere):
+def test_missing_or_unreadable_file_is_rejected(empty_directory):
+    for path in ("nowhere.toml", empty_directory):
         with pytest.raises(InvalidArgument, match="configuration file"):
             load(path, {}, {})
     Path("latin.toml").write_bytes(b'host = "\xff"')
@@ -118,15 +118,15 @@ def test_a_missing_or_odd_file_is_refused(elsewhere):
         load("latin.toml", {}, {})
 
 
-def test_a_token_is_not_shown():
+def test_token_is_hidden_in_repr_and_errors():
     assert "sesame" not in repr(read(token="sesame"))
-    with pytest.raises(InvalidArgument) as refusal:
+    with pytest.raises(InvalidArgument) as raised:
         read("token = ['sesame']")
-    assert "sesame" not in str(refusal.value)
+    assert "sesame" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("settings", "fine"),
+    ("settings", "valid"),
     [
         (Settings(), True),
         (Settings(host="localhost"), True),
@@ -143,15 +143,15 @@ def test_a_token_is_not_shown():
         (Settings(tls_cert=Path("c"), tls_key=Path("k"), tls_client_ca=Path("a"), host="::"), True),
     ],
 )
-def test_what_does_not_go_together_is_refused(settings, fine):
-    if fine:
+def test_insecure_or_inconsistent_settings_are_rejected(settings, valid):
+    if valid:
         settings.check()
     else:
         with pytest.raises(InvalidArgument):
             settings.check()
 
 
-def test_settings_of_spark(tmp_path):
+def test_spark_settings_from_file_flags_and_environment(tmp_path):
     file = tmp_path / "statflight.toml"
     file.write_text('[spark]\nspark.sql.cbo.enabled = true\n"spark.sql.shuffle.partitions" = 4\n')
     found = load(file, environ={}).spark

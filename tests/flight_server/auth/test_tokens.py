@@ -1,4 +1,4 @@
-"""Callers: token files, what a principal sees, signed tokens."""
+"""Authentication: token files, table visibility, signed tokens."""
 
 import base64
 import hashlib
@@ -19,7 +19,7 @@ def sha(token):
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def file_of(path, text):
+def write_token_file(path, text):
     path = path / "tokens.toml"
     path.write_text(text)
     return path
@@ -39,25 +39,28 @@ scopes = ["stats.read", "stats.write", "capture.run", "admin"]
 """
 
 
-def test_tokens_tell_their_principals(tmp_path):
-    authenticator = load_tokens(file_of(tmp_path, GOOD))
+def test_token_maps_to_its_principal(tmp_path):
+    authenticator = load_tokens(write_token_file(tmp_path, GOOD))
     reader = authenticator.authenticate("r")
     assert (reader.name, reader.may("stats.read"), reader.may("stats.write")) == ("reader", True, False)
     assert reader.sees("lake", "sales", "orders") and not reader.sees("lake", "hr", "salaries")
     admin = authenticator.authenticate("Bearer a")
     assert admin.scopes == ALL_SCOPES and admin.sees_all
     for wrong in (None, "", "  ", "Bearer ", "R", "sesame", "a b", "sesame.a.b", "\ud800", "x" * 100_000, sha("r")):
-        with pytest.raises(Unauthenticated) as refusal:
+        with pytest.raises(Unauthenticated) as raised:
             authenticator.authenticate(wrong)
-        assert "sesame" not in str(refusal.value)
+        assert "sesame" not in str(raised.value)
     assert "sesame" not in repr(authenticator) and sha("r") not in repr(authenticator)
 
 
-def test_a_password_is_a_token(tmp_path):
-    authenticator = load_tokens(file_of(tmp_path, GOOD))
+def test_basic_auth_password_is_the_token(tmp_path):
+    authenticator = load_tokens(write_token_file(tmp_path, GOOD))
     for user in ("", "anybody", "ü"):
-        told = base64.b64encode(f"{user}:r".encode()).decode()
-        for header in (f"Basic {told}", f"basic {told.rstrip('=')}"):  # Go's driver leaves the padding out
+        credentials = base64.b64encode(f"{user}:r".encode()).decode()
+        for header in (
+            f"Basic {credentials}",
+            f"basic {credentials.rstrip('=')}",
+        ):  # Go's driver leaves the padding out
             assert authenticator.authenticate(header).name == "reader"
     for wrong in (
         "Basic",
@@ -69,15 +72,15 @@ def test_a_password_is_a_token(tmp_path):
             authenticator.authenticate(wrong)
 
 
-def test_an_open_server_knows_nobody():
+def test_open_server_authenticates_every_caller_as_anonymous():
     authenticator = Authenticator.open()
     assert authenticator.authenticate(None) is authenticator.authenticate("anything") is ANONYMOUS
     assert all(ANONYMOUS.may(scope) for scope in ALL_SCOPES) and ANONYMOUS.sees("a", "b", "c")
     assert authenticator.with_internal("w", "worker").authenticate("w").name == "worker"
 
 
-def test_an_internal_token_is_one_more(tmp_path):
-    authenticator = load_tokens(file_of(tmp_path, GOOD))
+def test_internal_token_is_added_to_those_of_the_file(tmp_path):
+    authenticator = load_tokens(write_token_file(tmp_path, GOOD))
     more = authenticator.with_internal("secret")
     assert more.authenticate("secret").scopes == ALL_SCOPES
     assert more.authenticate("r").name == "reader"
@@ -108,18 +111,18 @@ SEES = [
 
 
 @pytest.mark.parametrize(("pattern", "table", "visible"), SEES)
-def test_patterns(pattern, table, visible):
+def test_pattern_matches_full_table_names(pattern, table, visible):
     assert Principal("p", frozenset(), (pattern,)).sees(*table) == visible
     assert Principal("p", frozenset(), ("no.such.table", pattern)).sees(*table) == visible
 
 
-def test_no_pattern_sees_nothing():
-    nobody = Principal("p", ALL_SCOPES, ())
-    assert not nobody.sees("a", "b", "c") and not nobody.sees_all
+def test_principal_without_patterns_sees_no_table():
+    principal = Principal("p", ALL_SCOPES, ())
+    assert not principal.sees("a", "b", "c") and not principal.sees_all
 
 
-def test_no_pattern_is_slow():
-    """Both take centuries where a pattern is tried again at every place."""
+def test_patterns_match_without_backtracking():
+    """Both would take centuries with backtracking."""
     Principal("p", frozenset(), ("*a" * 8 + "b",)).sees("a" * 60, "a", "a")
     Principal("p", frozenset(), ("*" * 500 + "b",)).sees("a" * 200, "a", "a")
 
@@ -152,14 +155,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "mentions"), WRONG, ids=lambda part: str(part)[:60])
-def test_a_wrong_token_file_is_refused(tmp_path, text, mentions):
-    with pytest.raises(InvalidArgument) as refusal:
-        load_tokens(file_of(tmp_path, text))
-    assert all(word in str(refusal.value) for word in mentions), str(refusal.value)
-    assert "sesame" not in str(refusal.value)
+def test_invalid_token_file_is_rejected(tmp_path, text, mentions):
+    with pytest.raises(InvalidArgument) as raised:
+        load_tokens(write_token_file(tmp_path, text))
+    assert all(word in str(raised.value) for word in mentions), str(raised.value)
+    assert "sesame" not in str(raised.value)
 
 
-def test_a_missing_token_file_is_refused(tmp_path):
+def test_missing_token_file_is_rejected(tmp_path):
     with pytest.raises(InvalidArgument, match="token file"):
         load_tokens(tmp_path / "nowhere.toml")
 
@@ -178,7 +181,7 @@ def make_key(kind):
 
 
 KEYS = {kind: make_key(kind) for kind in signed_tokens.ALGORITHMS}
-STRANGER = make_key("ES256")
+UNTRUSTED_KEY = make_key("ES256")
 
 
 def public(kind):
@@ -205,19 +208,19 @@ def oidc(tmp_path):
     def load(extra=""):
         (tmp_path / "jwks.json").write_text(json.dumps(JWKS))
         text = f"[oidc]\nissuer = 'https://id'\njwks = 'jwks.json'\naudience = 'statflight'\n{extra}\n{GOOD}"
-        return load_tokens(file_of(tmp_path, text))
+        return load_tokens(write_token_file(tmp_path, text))
 
     return load
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_a_signed_token_tells_its_principal(oidc, kind):
+def test_signed_token_maps_to_its_principal(oidc, kind):
     principal = oidc().authenticate(signed(kind))
     assert principal == Principal("eve", frozenset({"stats.read"}), ("*",))
     assert oidc().authenticate("r").name == "reader"
 
 
-def test_claims_tell_scopes_and_tables(oidc):
+def test_claims_set_scopes_and_tables(oidc):
     authenticator = oidc("scopes_claim = 'roles'\ntables_claim = 'tables'")
     principal = authenticator.authenticate(signed(roles=["admin", "x", 7], tables=["lake.*", "a.b.c"]))
     assert principal.scopes == {"admin"} and principal.sees("lake", "s", "t") and not principal.sees("x", "s", "t")
@@ -254,7 +257,7 @@ BAD_TOKENS = {
     "no audience": lambda: signed(aud=None),
     "another issuer": lambda: signed(iss="https://evil"),
     "no issuer": lambda: signed(iss=None),
-    "another key": lambda: signed(key=STRANGER),
+    "another key": lambda: signed(key=UNTRUSTED_KEY),
     "unknown key": lambda: signed(kid="other"),
     "key of another kind": lambda: signed(kid="RS256"),
     "shared secret": lambda: jwt.encode(claims(), HMAC_KEY, algorithm="HS256", headers={"kid": "hmac"}),
@@ -270,28 +273,28 @@ BAD_TOKENS = {
 
 
 @pytest.mark.parametrize("make", BAD_TOKENS.values(), ids=BAD_TOKENS)
-def test_a_bad_signed_token_is_refused(oidc, make):
+def test_invalid_signed_token_is_unauthenticated(oidc, make):
     token = make()
-    with pytest.raises(Unauthenticated) as refusal:
+    with pytest.raises(Unauthenticated) as raised:
         oidc().authenticate(token)
-    assert token not in str(refusal.value) and (len(token) < 20 or token[-20:] not in str(refusal.value))
+    assert token not in str(raised.value) and (len(token) < 20 or token[-20:] not in str(raised.value))
 
 
-def test_a_file_without_public_keys_is_refused(tmp_path):
+def test_jwks_file_without_public_keys_is_rejected(tmp_path):
     for text in ("{", "[]", "{}", '{"keys": []}', json.dumps({"keys": JWKS["keys"][:1]})):
         (tmp_path / "jwks.json").write_text(text)
         with pytest.raises(InvalidArgument, match="jwks"):
-            load_tokens(file_of(tmp_path, "[oidc]\njwks = 'jwks.json'\naudience = 'x'"))
+            load_tokens(write_token_file(tmp_path, "[oidc]\njwks = 'jwks.json'\naudience = 'x'"))
 
 
 @pytest.fixture
 def provider():
-    """An identity provider: its url, and the paths asked for."""
-    asked, state = [], {"down": False}
+    """An identity provider: its URL, the requested paths, and its state."""
+    requested, state = [], {"down": False}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            asked.append(self.path)
+            requested.append(self.path)
             body = JWKS if self.path == "/keys" else {"jwks_uri": f"{url}/keys"}
             self.send_response(500 if state["down"] else 200)
             self.end_headers()
@@ -304,36 +307,35 @@ def provider():
     url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield url, asked, state
+    yield url, requested, state
     server.shutdown()
     thread.join()
     server.server_close()
 
 
 @pytest.mark.parametrize("named", ["issuer", "jwks"])
-def test_keys_are_fetched_once(tmp_path, provider, named):
-    url, asked, state = provider
+def test_provider_keys_are_fetched_once_and_outlive_an_outage(tmp_path, provider, named):
+    url, requested, state = provider
     at = url if named == "issuer" else f"{url}/keys"
-    authenticator = load_tokens(file_of(tmp_path, f"[oidc]\n{named} = '{at}'\naudience = 'statflight'"))
-    assert not asked  # a provider that is down does not stop the start
+    authenticator = load_tokens(write_token_file(tmp_path, f"[oidc]\n{named} = '{at}'\naudience = 'statflight'"))
+    assert not requested  # fetched on first use: a provider outage does not prevent startup
     for _ in range(3):
         assert authenticator.authenticate(signed(iss=url)).name == "eve"
         with pytest.raises(Unauthenticated):
             authenticator.authenticate(signed(iss=url, kid="unknown"))
     expected = ["/keys"] if named == "jwks" else ["/.well-known/openid-configuration", "/keys"]
-    assert asked == expected
+    assert requested == expected
     state["down"] = True
-    authenticator.oidc.keys._client.jwk_set_cache.lifespan = (
-        -1.0
-    )  # the keys of last time do, as long as nothing better is there
+    # expired keys stay in use while the provider is down
+    authenticator.oidc.keys._client.jwk_set_cache.lifespan = -1.0
     assert authenticator.authenticate(signed(iss=url)).name == "eve"
 
 
-def test_a_provider_that_is_down_lets_nobody_in(tmp_path, provider):
-    url, asked, state = provider
+def test_unreachable_provider_authenticates_no_token(tmp_path, provider):
+    url, requested, state = provider
     state["down"] = True
-    authenticator = load_tokens(file_of(tmp_path, f"[oidc]\nissuer = '{url}'\naudience = 'statflight'"))
+    authenticator = load_tokens(write_token_file(tmp_path, f"[oidc]\nissuer = '{url}'\naudience = 'statflight'"))
     for _ in range(3):
         with pytest.raises(Unauthenticated):
             authenticator.authenticate(signed(iss=url))
-    assert len(asked) == 1
+    assert len(requested) == 1

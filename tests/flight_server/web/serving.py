@@ -1,4 +1,4 @@
-"""Pages of an app in this process, and a browser without scripts to look at them."""
+"""The pages of an in-process app, and a minimal browser."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def large_catalog(directory: Path, tables: int) -> Iterator[str]:
 
 
 @dataclass
-class Answer:
+class Response:
     status: int
     headers: HTTPMessage
     text: str
@@ -81,17 +81,17 @@ class Browser:
 
     def __init__(self, base: str):
         self.base, self.cookies = base, CookieJar()
-        kept = urllib.request.HTTPCookieProcessor(self.cookies)
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), kept)
+        with_cookies = urllib.request.HTTPCookieProcessor(self.cookies)
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), with_cookies)
 
     def get(
         self, url: str = "/", form: dict[str, str] | None = None, method: str | None = None, **headers: str
-    ) -> Answer:
+    ) -> Response:
         data = None if form is None else urlencode(form).encode()
         request = urllib.request.Request(urljoin(self.base, url), data, headers, method=method)
         try:
-            answer = self._opener.open(request, timeout=20)
-        except urllib.error.HTTPError as refusal:
-            answer = refusal
-        with answer:
-            return Answer(answer.status, answer.headers, answer.read().decode(), answer.url)
+            response = self._opener.open(request, timeout=20)
+        except urllib.error.HTTPError as error:
+            response = error
+        with response:
+            return Response(response.status, response.headers, response.read().decode(), response.url)

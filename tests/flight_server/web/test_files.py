@@ -1,4 +1,4 @@
-"""The page about a table: complete, self-contained, and safe whatever the table holds."""
+"""Report files of a table: complete, self-contained, and escaped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flight_server.web import files
 from flight_server.web.urls import file_name
 from tests.flight_server.fake_server import FakeServer
 
-NASTY = '"><script>alert(1)</script><img src=x onerror="y">&amp;'
+HOSTILE = '"><script>alert(1)</script><img src=x onerror="y">&amp;'
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 2}
 COLUMN = KEY | {"row_count": 100, "null_count": 5, "ndv": 50.0, "ndv_exact": True, "freshness": "EXACT"}
 
@@ -29,17 +29,17 @@ def server():
         server.rows(
             "stats.columns",
             COLUMN | {"column_id": 1, "column_name": "id", "logical_type": "INT", "min": "0", "max": "99"},
-            COLUMN | {"column_id": 2, "column_name": NASTY, "logical_type": "STRING", "min": NASTY, "max": "<b>"},
+            COLUMN | {"column_id": 2, "column_name": HOSTILE, "logical_type": "STRING", "min": HOSTILE, "max": "<b>"},
         )
         server.rows(
             "stats.histograms",
             KEY | {"column_id": 1, "bucket": 1, "lower": "50", "upper": "99", "row_count": 50.0},
             KEY | {"column_id": 1, "bucket": 0, "lower": "0", "upper": "50", "row_count": 50.0},
         )
-        server.rows("stats.most_common_values", KEY | {"column_id": 2, "rank": 1, "value": NASTY, "count": 7})
+        server.rows("stats.most_common_values", KEY | {"column_id": 2, "rank": 1, "value": HOSTILE, "count": 7})
         server.rows(
             "sys.snapshots",
-            KEY | {"committed_at": datetime(2026, 1, 1, tzinfo=UTC), "operation": NASTY, "is_current": True},
+            KEY | {"committed_at": datetime(2026, 1, 1, tzinfo=UTC), "operation": HOSTILE, "is_current": True},
         )
         yield server
 
@@ -57,7 +57,7 @@ def pages(server):
         return dict([*files.pages_of(client, "lake.s.t", "current"), *files.index(client, ["lake.s.t"])])
 
 
-def test_columns_that_are_written_alike_have_files_of_their_own(server):
+def test_columns_with_the_same_name_have_separate_files(server):
     alike = [COLUMN | {"column_id": i, "column_name": name, "logical_type": "INT", "min": "0", "max": str(i)}
              for i, name in ((4, "st.x"), (5, "st.x"), (6, None))]  # fmt: skip
     server.rows("stats.columns", *alike)
@@ -70,17 +70,17 @@ def test_columns_that_are_written_alike_have_files_of_their_own(server):
 
 
 class Tags(HTMLParser):
-    """Collects what a browser would see, and that every element is closed."""
+    """Collects tags and attributes, and checks that every element is closed."""
 
     def __init__(self, text: str):
         super().__init__()
-        self.seen: list[str] = []
+        self.tags: list[str] = []
         self.attributes: list[tuple[str, str | None]] = []
         self.open: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        self.seen.append(tag)
+        self.tags.append(tag)
         self.attributes += attrs
         if tag not in ("meta", "link", "br", "wbr"):
             self.open.append(tag)
@@ -89,43 +89,43 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_whole(text):
+def test_page_is_complete_html_with_its_charts(text):
     tags = Tags(text)
     assert not tags.open
     assert "<html" in text and "lake.s.t" in text and "id" in text
-    assert tags.seen.count("svg") == 4  # two null bars, a small histogram and a large one
+    assert tags.tags.count("svg") == 4  # two null bars, a small histogram and a large one
 
 
-def test_the_page_holds_nothing_live_and_nothing_from_outside(text):
+def test_page_has_no_scripts_and_no_external_resources(text):
     tags = Tags(text)
-    assert not {"script", "img", "link", "iframe", "b", "form"} & set(tags.seen)
+    assert not {"script", "img", "link", "iframe", "b", "form"} & set(tags.tags)
     links = [value for name, value in tags.attributes if name in ("src", "href")]
     assert links and all(link.startswith("#") for link in links)
     assert not [name for name, _ in tags.attributes if name.startswith("on")]
     assert not re.search(r"https?://|@import|url\(", text)
 
 
-def test_histograms_are_in_the_order_of_their_buckets(text):
+def test_histograms_are_in_bucket_order(text):
     assert re.findall(r'<text[^>]*text-anchor="(?:start|middle|end)">([^<]*)</text>', text)[-3:] == ["0", "48", "99"]
 
 
-def test_a_report_is_an_index_and_a_page_each_with_a_twin(pages):
+def test_report_has_an_index_and_pages_each_with_a_json_file(pages):
     table = f"{file_name('lake.s.t')}.html"
-    columns = [f"{file_name('lake.s.t', name)}.html" for name in ("id", NASTY)]
+    columns = [f"{file_name('lake.s.t', name)}.html" for name in ("id", HOSTILE)]
     html = {"index.html", table, *columns}
     assert set(pages) == html | {name.replace(".html", ".json") for name in html} | {"style.css"}
     for name in html:
         tags = Tags(pages[name])
         links = {value for key, value in tags.attributes if key == "href"}
         assert all(link.startswith("#") or link in pages for link in links), links
-        assert not {"script", "img", "b"} & set(tags.seen) and not tags.open
+        assert not {"script", "img", "b"} & set(tags.tags) and not tags.open
     assert table in pages["index.html"] and all(column in pages[table] for column in columns)
-    told = json.loads(pages[table.replace(".html", ".json")])
-    assert [row["min"] for row in told["columns"]] == ["0", NASTY]
+    table_json = json.loads(pages[table.replace(".html", ".json")])
+    assert [row["min"] for row in table_json["columns"]] == ["0", HOSTILE]
 
 
 @pytest.mark.parametrize("name", ["a/b", "../../etc/passwd", "", "\x00", "con", "x" * 500, "ä", "A", "a"])
-def test_file_names_stay_within_their_directory(name):
+def test_file_names_are_safe_and_distinct(name):
     found = file_name("lake.s.t", name)
     assert re.fullmatch(r"[a-z0-9-]{1,80}", found)
     assert found != file_name("lake.s.t", name.swapcase() + "'")

@@ -1,4 +1,4 @@
-"""The pages' listener: TLS, its renewal, and a port that is taken."""
+"""Listener of the pages: TLS, certificate renewal, and a port in use."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.flight_server.serving import app_in
 
 def open_pages(app, **settings) -> Pages:
     guard = Guard(None, "internal secret")
-    told = replace(app.settings, **({"http_port": 0} | settings))
-    return Pages(told, app, guard, Metrics(app, "0", guard.authenticate))
+    page_settings = replace(app.settings, **({"http_port": 0} | settings))
+    return Pages(page_settings, app, guard, Metrics(app, "0", guard.authenticate))
 
 
-def presented(uri: str) -> str:
-    """The name in the certificate that the server presents."""
+def presented_name(uri: str) -> str:
+    """Common name of the certificate that the server presents."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     where = urlsplit(uri)
@@ -34,34 +34,34 @@ def presented(uri: str) -> str:
         return certificates.name_of(tls.getpeercert(binary_form=True))
 
 
-def test_pages_have_the_certificate_of_the_server_and_renew_it(tmp_path):
+def test_pages_present_the_server_certificate_and_renew_it(tmp_path):
     cert, key = certificates.make("first").write(tmp_path)
     with app_in(tmp_path) as app:
         pages = open_pages(app, tls_cert=cert, tls_key=key)
         try:
-            assert pages.uri.startswith("https://") and presented(pages.uri) == "first"
+            assert pages.uri.startswith("https://") and presented_name(pages.uri) == "first"
             certificates.make("second").write(tmp_path)
             for path in (cert, key):
                 os.utime(path, ns=(1, 1))
             pages.renew()
-            assert presented(pages.uri) == "second"
+            assert presented_name(pages.uri) == "second"
             cert.write_text("no certificate")
             pages.renew()
-            assert presented(pages.uri) == "second"
+            assert presented_name(pages.uri) == "second"
         finally:
             pages.close()
 
 
-def test_a_port_that_is_taken_is_told(tmp_path):
+def test_http_port_in_use_is_an_invalid_argument(tmp_path):
     with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
+        socket.create_server(("127.0.0.1", 0)) as in_use,
         app_in(tmp_path) as app,
         pytest.raises(InvalidArgument, match="http-port"),
     ):
-        open_pages(app, http_port=taken.getsockname()[1])
+        open_pages(app, http_port=in_use.getsockname()[1])
 
 
-def test_half_of_the_open_files_are_for_others(monkeypatch):
+def test_connection_limit_is_half_of_the_open_file_limit(monkeypatch):
     monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 4096))
     assert listener._connections() == 512
     monkeypatch.setattr("resource.getrlimit", lambda _: (1_000_000, 1_000_000))

@@ -1,4 +1,4 @@
-"""The pages over HTTP: what they show to whom, confined and escaped, and how large."""
+"""The pages over HTTP: content, access, escaping, and size."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def browser(app):
 # Pages.
 
 
-def test_the_first_page_lists_tables(browser):
+def test_first_page_lists_tables(browser):
     page = browser.get()
     assert page.status == 200 and "lake.s.t" in page.text and "200" in page.text
     data = json.loads(browser.get("/index.json").text)
@@ -88,7 +88,7 @@ def test_tables_are_searched_and_sorted(browser, query, names):
     assert [row["column"] for row in data["columns"]] == (["wage"] if "wage" in query else [])
 
 
-def test_a_table_has_its_columns_by_page(browser):
+def test_table_page_lists_its_columns_in_pages(browser):
     page = browser.get("/table?name=lake.s.t")
     assert page.status == 200 and "60 columns" in page.text and "page 1 of 2" in page.text
     data = json.loads(browser.get("/table.json?name=lake.s.t&page=2").text)
@@ -100,17 +100,17 @@ def test_a_table_has_its_columns_by_page(browser):
     assert [row["column_name"] for row in found["columns"]] == ["c7"]
 
 
-def test_the_twins_have_the_keys_that_the_protocol_names(browser):
+def test_json_pages_have_the_keys_of_the_protocol_document(browser):
     protocol = (Path(site.__file__).parents[1] / "PROTOCOL.md").read_text(encoding="utf-8")
     section = protocol[protocol.index("**17.2**") : protocol.index("**17.3**")]
-    told = {
+    documented = {
         row[0]: row[1:] for row in (re.findall(r"`([^`]+)`", line) for line in section.splitlines()) if len(row) > 1
     }
     urls = ("/index.json", "/table.json?name=lake.s.t", "/column.json?table=lake.s.t&name=c1")
-    assert {url.partition("?")[0]: list(json.loads(browser.get(url).text)) for url in urls} == told
+    assert {url.partition("?")[0]: list(json.loads(browser.get(url).text)) for url in urls} == documented
 
 
-def test_a_table_has_its_checks(browser, app):
+def test_table_page_shows_the_latest_check_results(browser, app):
     missed = CheckRow("c1", f"null_fraction <= 0 {EVIL}", "null_fraction", "fail", "FAILED", 0.5, QUOTE)
     passed = CheckRow(None, "row_count > 0", "row_count", "fail", "PASSED", 100.0, "")
     key = app.catalog.get("lake.s.t").table_key
@@ -125,7 +125,7 @@ def test_a_table_has_its_checks(browser, app):
     assert "1 of 2 checks did not pass" in page
 
 
-def test_columns_that_are_not_captured_are_listed(app, browser, monkeypatch):
+def test_uncaptured_columns_are_listed(app, browser, monkeypatch):
     names = ["table_catalog", "table_schema", "table_name", "column_id", "column_name", "data_type"]
     schema = pa.table([["lake"] * 2, ["s"] * 2, ["t"] * 2, [1, 99], ["c1", EVIL], ["INT", "MAP"]], names)
     read = LocalReader.read
@@ -141,7 +141,7 @@ def test_columns_that_are_not_captured_are_listed(app, browser, monkeypatch):
     assert "Not captured" in page and html.escape(EVIL) in page and EVIL not in page
 
 
-def test_a_column_has_its_history(browser):
+def test_column_page_shows_its_history(browser):
     page = browser.get("/column?table=lake.s.t&name=c1")
     assert page.status == 200 and page.text.count("<figure>") >= 4
     data = json.loads(browser.get("/column.json?table=lake.s.t&name=c1").text)
@@ -149,7 +149,7 @@ def test_a_column_has_its_history(browser):
     assert data["then"]["snapshot_id"] == 1
 
 
-def test_columns_that_are_written_alike_have_pages_of_their_own(browser, app):
+def test_columns_with_the_same_name_have_separate_pages(browser, app):
     put(
         app,
         [column(i, table_name="alike", column_name="st.x", max=str(i), snapshot_id=s) for i in (1, 3) for s in (1, 2)],
@@ -159,19 +159,19 @@ def test_columns_that_are_written_alike_have_pages_of_their_own(browser, app):
     assert {html.unescape(label).replace("\u200b", "") for label in found.values()} == {"st.x #1", "st.x #3"}
     assert [row["reference"] for row in json.loads(browser.get("/index.json?q=st.x").text)["columns"]] == ["#1", "#3"]
     for url, label in found.items():
-        own = browser.get(html.unescape(url))
-        assert own.status == 200
+        column_page = browser.get(html.unescape(url))
+        assert column_page.status == 200
         data = json.loads(browser.get(html.unescape(url).replace("/column?", "/column.json?")).text)
         assert data["statistics"]["max"] == label[-1] and data["column"] == "st.x"
-        for then in re.findall(r'<a href="(/column[^"]+then[^"]+)">', own.text):
+        for then in re.findall(r'<a href="(/column[^"]+then[^"]+)">', column_page.text):
             assert browser.get(html.unescape(then)).status == 200
 
 
 @pytest.mark.parametrize("most", [40, pytest.param(400, marks=pytest.mark.benchmark)])
-def test_every_link_leads_to_a_page_and_each_has_a_twin(browser, most):
+def test_every_link_leads_to_a_page_with_a_json_version(browser, most):
     seen, pending = set(), ["/"]
     while pending and len(seen) < most:
-        url = pending.pop(len(pending) // 2)  # of every kind, not the first page's links alone
+        url = pending.pop(len(pending) // 2)  # reaches all kinds of pages, not only those linked first
         if url in seen:
             continue
         seen.add(url)
@@ -181,8 +181,8 @@ def test_every_link_leads_to_a_page_and_each_has_a_twin(browser, most):
             assert page.headers[name] == value or name == "Cache-Control", (url, name)
         if "html" not in page.headers["Content-Type"]:
             continue
-        twin = html.unescape(re.search(r'<a href="([^"]+)">This page as JSON', page.text)[1])
-        assert json.loads(browser.get(twin).text)
+        json_url = html.unescape(re.search(r'<a href="([^"]+)">This page as JSON', page.text)[1])
+        assert json.loads(browser.get(json_url).text)
         links = map(html.unescape, re.findall(r'(?:href|src)="([^"]+)"', page.text))
         pending += [link for link in links if link.startswith("/")]
         assert "style=" not in page.text and "<script" not in page.text
@@ -190,7 +190,7 @@ def test_every_link_leads_to_a_page_and_each_has_a_twin(browser, most):
     assert {url.partition("?")[0] for url in seen} >= {"/", "/table", "/column"}
 
 
-def test_names_and_values_are_texts(browser):
+def test_names_and_values_are_escaped(browser):
     for url in ("/", f"/table?name={quote(f'lake.s.{EVIL}')}",
                 f"/column?table={quote(f'lake.s.{EVIL}')}&name={quote(QUOTE)}", f"/?q={quote(QUOTE)}"):  # fmt: skip
         text = browser.get(url).text
@@ -198,7 +198,7 @@ def test_names_and_values_are_texts(browser):
     assert "&lt;b&gt;bold" in browser.get(f"/table?name={quote(f'lake.s.{EVIL}')}").text
 
 
-def test_a_form_sends_a_hostile_name_back_as_it_is(tmp_path):
+def test_forms_round_trip_a_hostile_name(tmp_path):
     name = 'esc\x1b[31m\r"<'
     with app_in(tmp_path) as app, pages_of(app) as base:
         put(app, [column(1, table_name=name)])
@@ -222,9 +222,9 @@ def full_name(name: str) -> str:
         ("/?page=-1&sort=%00", 200), ("/table?name=lake.s.t%00", 404), ("/column?table=lake.s.t&name=c1&then=x", 200),
     ],
 )  # fmt: skip
-def test_a_wrong_address_is_told(browser, url, status):
-    answer = browser.get(url)
-    assert answer.status == status and "Traceback" not in answer.text and "<script>" not in answer.text
+def test_wrong_urls_have_their_status_and_no_traceback(browser, url, status):
+    response = browser.get(url)
+    assert response.status == status and "Traceback" not in response.text and "<script>" not in response.text
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
@@ -232,7 +232,7 @@ def test_pages_are_read_only(browser, method):
     assert browser.get("/", {"x": "1"}, method).status == 405
 
 
-def test_metrics_and_health_are_there(browser):
+def test_metrics_and_health_are_served(browser):
     assert "# TYPE statflight_tables gauge" in browser.get("/metrics").text
     assert json.loads(browser.get("/health").text) == {"status": "ok"}
 
@@ -240,13 +240,13 @@ def test_metrics_and_health_are_there(browser):
 @pytest.mark.parametrize(("host", "status"), [
     ("evil.example", 400), ("evil.example:8816", 400), ("localhost:8816", 200), ("127.0.0.1", 200), ("[::1]:80", 200),
 ])  # fmt: skip
-def test_an_open_server_answers_to_its_own_names_only(browser, host, status):
-    answer = browser.get("/", Host=host)
-    assert answer.status == status and ("lake.s.t" in answer.text) == (status == 200)
-    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+def test_open_server_accepts_only_loopback_host_headers(browser, host, status):
+    response = browser.get("/", Host=host)
+    assert response.status == status and ("lake.s.t" in response.text) == (status == 200)
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
 
 
-# Callers.
+# Authentication.
 
 
 @pytest.fixture(scope="module")
@@ -265,12 +265,12 @@ def guarded(app, tmp_path_factory):
         yield base
 
 
-def log_in(base: str, token: str, onward: str = "/"):
+def log_in(base: str, token: str, next_url: str = "/"):
     browser = Browser(base)
-    return browser, browser.get("/login", {"token": token, "next": onward})
+    return browser, browser.get("/login", {"token": token, "next": next_url})
 
 
-def test_without_a_token_there_is_a_form_and_nothing_else(guarded):
+def test_pages_without_a_token_show_only_the_login_form(guarded):
     for url in ("/", "/table?name=lake.s.t", "/column?table=lake.s.t&name=c1"):
         page = Browser(guarded).get(url)
         assert page.status == 401 and 'type="password"' in page.text and "c2" not in page.text
@@ -279,21 +279,21 @@ def test_without_a_token_there_is_a_form_and_nothing_else(guarded):
     assert Browser(guarded).get("/health").status == 200 and Browser(guarded).get("/metrics").status == 401
 
 
-def test_a_login_shows_what_its_token_sees(guarded):
-    whole, page = log_in(guarded, "all", "/table?name=lake.hr.salaries")
+def test_login_shows_the_tables_of_its_token(guarded):
+    full, page = log_in(guarded, "all", "/table?name=lake.hr.salaries")
     assert page.status == 200 and "wage" in page.text and page.url.endswith("name=lake.hr.salaries")
     some, _ = log_in(guarded, "some")
     assert "lake.s.t" in some.get().text and "salaries" not in some.get().text
     assert some.get("/table?name=lake.hr.salaries").status == 404
-    assert some.get("/metrics").status == 401  # a scrape has no cookie
+    assert some.get("/metrics").status == 401  # metrics accept no cookie
     assert json.loads(some.get("/index.json?q=wage").text)["columns"] == []
-    (cookie,) = whole.cookies
+    (cookie,) = full.cookies
     assert cookie.has_nonstandard_attr("HttpOnly") and cookie.get_nonstandard_attr("SameSite") == "lax"
     assert "all" not in cookie.value
-    assert whole.get("/logout", {}).status == 200 and whole.get().status == 401
+    assert full.get("/logout", {}).status == 200 and full.get().status == 401
 
 
-def test_a_bearer_token_needs_no_cookie(guarded):
+def test_bearer_token_needs_no_cookie(guarded):
     assert Browser(guarded).get(Authorization="Bearer all", Host="stats.example").status == 200
     assert Browser(guarded).get("/table.json?name=lake.s.t", Authorization="Bearer all").status == 200
     assert Browser(guarded).get(Authorization="Bearer wrong").status == 401
@@ -301,65 +301,65 @@ def test_a_bearer_token_needs_no_cookie(guarded):
 
 
 @pytest.mark.parametrize("cookie", ["", "x", "a.b.c", "\xff"])
-def test_a_made_up_cookie_opens_nothing(guarded, cookie):
+def test_forged_cookie_is_unauthorized(guarded, cookie):
     assert Browser(guarded).get(Cookie=f"statflight_session={cookie}").status == 401
 
 
-def test_a_wrong_token_is_told(guarded):
+def test_login_with_a_wrong_token_is_unauthorized(guarded):
     _, page = log_in(guarded, "wrong")
     assert page.status == 401 and "not known here" in page.text
 
 
 @pytest.mark.parametrize(
-    "onward", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"]
+    "next_url", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"]
 )
-def test_a_login_leads_nowhere_else(guarded, onward):
-    _, page = log_in(guarded, "all", onward)
+def test_login_never_redirects_to_another_site(guarded, next_url):
+    _, page = log_in(guarded, "all", next_url)
     assert page.status == 200 and page.url.rstrip("/") == guarded.rstrip("/")
 
 
-def test_a_huge_login_is_refused(guarded):
+def test_oversized_login_is_rejected(guarded):
     assert Browser(guarded).get("/login", {"token": "x" * 100_000}).status == 413
 
 
 # Size and load.
 
 
-def test_connections_that_ask_nothing_leave_the_pages_there(browser):
+def test_idle_connections_do_not_block_the_pages(browser):
     address = (re.search(r"//([^:/]+)", browser.base)[1], int(re.search(r":(\d+)/", browser.base)[1]))
-    held = []
+    idle = []
     try:
         for _ in range(400):
-            held.append(socket.create_connection(address, timeout=5))
+            idle.append(socket.create_connection(address, timeout=5))
         assert browser.get().status == 200
     finally:
-        for connection in held:
+        for connection in idle:
             connection.close()
 
 
-def test_pages_beyond_the_limit_are_refused_and_health_is_not(app, monkeypatch):
+def test_pages_beyond_the_limit_are_unavailable_and_health_is_served(app, monkeypatch):
     monkeypatch.setattr(site, "PAGES_WAITING", 2)
-    begun, go_on = Semaphore(0), Event()
+    started, finish = Semaphore(0), Event()
 
     def slow(*_):
-        begun.release()
-        assert go_on.wait(30)
+        started.release()
+        assert finish.wait(30)
         return {"catalogs": [], "tables": [], "matching": 0, "total": 0, "page": 1, "pages": 1, "columns": []}
 
     monkeypatch.setattr(site.data, "catalog", slow)
     with pages_of(app) as base, ThreadPoolExecutor(2) as pool:
         try:
             waiting = [pool.submit(Browser(base).get) for _ in range(2)]
-            assert all(begun.acquire(timeout=30) for _ in waiting)
-            refused = [Browser(base).get(url) for url in ("/", "/table.json?name=lake.s.t")]
+            assert all(started.acquire(timeout=30) for _ in waiting)
+            rejected = [Browser(base).get(url) for url in ("/", "/table.json?name=lake.s.t")]
             assert Browser(base).get("/health").status == 200
         finally:
-            go_on.set()
-        assert [answer.result(30).status for answer in waiting] == [200, 200]
-        assert Browser(base).get("/table?name=lake.s.t").status == 200  # their places are free again
-    assert [(answer.status, answer.headers["Retry-After"]) for answer in refused] == [(503, "5")] * 2
-    assert "2 pages are under way" in refused[0].text
-    assert json.loads(refused[1].text)["error"] == "UNAVAILABLE"
+            finish.set()
+        assert [response.result(30).status for response in waiting] == [200, 200]
+        assert Browser(base).get("/table?name=lake.s.t").status == 200  # the places are free again
+    assert [(response.status, response.headers["Retry-After"]) for response in rejected] == [(503, "5")] * 2
+    assert "2 pages are under way" in rejected[0].text
+    assert json.loads(rejected[1].text)["error"] == "UNAVAILABLE"
 
 
 TABLES = 1000
