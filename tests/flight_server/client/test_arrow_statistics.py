@@ -1,17 +1,17 @@
-"""Arrow's statistics schema: keys, kinds and places."""
+"""The Arrow statistics schema: keys, value types and column positions."""
 
 from flight_server.client.arrow_statistics import COLUMNS, TYPE, build
 
-SURE = {"freshness": "EXACT", "completeness": "COMPLETE"}
+EXACT_COMPLETE = {"freshness": "EXACT", "completeness": "COMPLETE"}
 
 
 def column(number, **values):
     return dict.fromkeys(COLUMNS) | {"column_id": number, "column_name": f"c{number}"} | values
 
 
-def test_keys_say_what_is_exact():
+def test_statistic_keys_state_their_exactness():
     found = build(
-        {"row_count": 7} | SURE,
+        {"row_count": 7} | EXACT_COMPLETE,
         [
             column(
                 3,
@@ -22,7 +22,7 @@ def test_keys_say_what_is_exact():
                 max="9",
                 min_is_exact=True,
                 logical_type="INT",
-                **SURE,
+                **EXACT_COMPLETE,
             ),
             column(1, ndv=2.5, min="a", logical_type="STRING", avg_width_bytes=2, max_width_bytes=3),
             column(2),
@@ -42,8 +42,8 @@ def test_keys_say_what_is_exact():
     assert len(build(None, [], {})) == 0
 
 
-def test_nothing_is_exact_of_an_earlier_snapshot():
-    told = {"ndv": 2.0, "ndv_exact": True, "min": "1", "min_is_exact": True, "logical_type": "INT"}
-    (row,) = build(None, [column(1, **told, **SURE | {"freshness": "INHERITED"})], {1: 0})
+def test_inherited_statistics_are_approximate():
+    values = {"ndv": 2.0, "ndv_exact": True, "min": "1", "min_is_exact": True, "logical_type": "INT"}
+    (row,) = build(None, [column(1, **values, **EXACT_COMPLETE | {"freshness": "INHERITED"})], {1: 0})
     assert [key for key, _ in row["statistics"].as_py()] == [
         "ARROW:distinct_count:approximate", "ARROW:min_value:approximate"]  # fmt: skip

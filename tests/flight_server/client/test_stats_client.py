@@ -1,4 +1,4 @@
-"""The Python client: what it puts on the wire, what it makes of the answers, how it words a refusal."""
+"""The Python client: requests, results, and error messages."""
 
 from __future__ import annotations
 
@@ -45,31 +45,31 @@ def client(server):
         ("lake.s.größe ☃", ("lake", "s", "größe ☃")),
     ],
 )
-def test_a_name_has_three_parts(name, parts):
+def test_full_name_has_three_parts(name, parts):
     assert split_name(name) == parts
     assert split_name(join_name(*parts)) == parts
 
 
 @given(st.lists(st.text('ab."é ', min_size=1, max_size=5), min_size=3, max_size=3), st.text('ab."é ', max_size=12))
-def test_names_mean_the_same_as_in_the_store(parts, text):
+def test_client_names_are_parsed_like_store_names(parts, text):
     assert join_name(*parts) == names.join_name(*parts)
     results = []
     for split in (split_name, names.split_name):
         try:
             results.append(split(text))
-        except ValueError as refusal:
-            results.append(str(refusal))
+        except ValueError as error:
+            results.append(str(error))
     assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("name", ["", "t", "a.b", "a..b.c", ".a.b", "a.b.", 'a."b.c', 'a.b"c.d', '"".b.c'])
-def test_what_is_no_full_name_is_refused(name):
+def test_incomplete_name_is_rejected(name):
     with pytest.raises(ValueError, match=r"catalog\.schema\.table"):
         split_name(name)
 
 
 @pytest.mark.parametrize("schema", ["s", "a.b", 'we"ird', "a..b", "ünder.ß"])
-def test_a_joined_name_splits_again(schema):
+def test_joined_name_splits_into_its_parts(schema):
     assert split_name(join_name("c.d", schema, 't"t.')) == ("c.d", schema, 't"t.')
 
 
@@ -85,17 +85,17 @@ def test_read_sends_the_command_as_a_ticket(server, client):
     ]  # fmt: skip
 
 
-def test_read_leaves_out_what_was_not_asked(server, client):
+def test_read_leaves_out_unset_arguments(server, client):
     client.read("sys.flights")
     assert server.commands == [{"table": "sys.flights", "strict": True}]
 
 
-def test_an_empty_list_of_columns_and_a_limit_of_0_are_sent(server, client):
+def test_empty_columns_and_limit_0_are_sent(server, client):
     client.read("sys.flights", columns=[], limit=0)
     assert server.commands == [{"table": "sys.flights", "strict": True, "columns": [], "limit": 0}]
 
 
-def test_a_list_of_leaves_is_predicates_and_a_list_of_trees_a_filter(server, client):
+def test_list_of_leaves_is_sent_as_predicates_and_of_trees_as_filter(server, client):
     leaf = {"column": "ndv", "op": "GT", "values": [10]}
     client.read("stats.columns", where=[leaf, leaf])
     client.read("stats.columns", where=[leaf, {"not": leaf}])
@@ -103,7 +103,7 @@ def test_a_list_of_leaves_is_predicates_and_a_list_of_trees_a_filter(server, cli
     assert server.commands[1]["filter"] == {"and": [leaf, {"not": leaf}]}
 
 
-def test_columns_of_a_table(server, client):
+def test_columns_reads_the_rows_of_a_table(server, client):
     server.rows("stats.columns", TABLE | {"snapshot_id": 3, "column_id": 1, "column_name": "id", "ndv": 7.0})
     answer = client.columns("lake.sales.orders", snapshot=3)
     assert isinstance(answer, pa.Table)
@@ -113,14 +113,14 @@ def test_columns_of_a_table(server, client):
     ]
 
 
-def test_a_condition_joins_the_table(server, client):
+def test_condition_is_combined_with_the_table_predicates(server, client):
     tree = {"not": {"column": "file_format", "op": "EQ", "values": ["PARQUET"]}}
     server.rows("information_schema.tables", TABLE)
     client.files("lake.sales.orders", where=tree)
     assert server.commands[0]["filter"] == {"and": [*of_table("lake.sales.orders"), tree]}
 
 
-def test_a_table_without_rows_is_told_from_one_that_is_not_there(server, client):
+def test_empty_table_is_distinguished_from_an_unknown_table(server, client):
     server.rows("information_schema.tables", TABLE)
     assert client.columns("lake.sales.orders").num_rows == 0
     server.tables.clear()
@@ -128,20 +128,20 @@ def test_a_table_without_rows_is_told_from_one_that_is_not_there(server, client)
         client.columns("lake.sales.ordrs")
 
 
-def test_a_stream_is_a_reader(server, client):
+def test_stream_returns_a_record_batch_reader(server, client):
     server.rows("stats.columns", *[TABLE | {"snapshot_id": 1, "column_id": i} for i in range(1, 4)])
     reader = client.read("stats.columns", stream=True)
     assert isinstance(reader, pa.RecordBatchReader)
     assert reader.read_all().num_rows == 3
 
 
-def test_the_token_goes_with_every_call(server):
+def test_token_is_sent_as_bearer_header(server):
     with StatsClient(server.uri, token="s3cret") as client:
         client.tables()
     assert server.headers["authorization"] == ["Bearer s3cret"]
 
 
-def test_history_is_in_the_order_of_commits(server, client):
+def test_history_is_in_commit_order(server, client):
     ids = (7, 3, 5)
     times = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
     column = TABLE | {"column_id": 1, "column_name": "id"}
@@ -149,11 +149,11 @@ def test_history_is_in_the_order_of_commits(server, client):
     server.rows("sys.snapshots", *[TABLE | {"snapshot_id": i, "committed_at": at}
                                    for i, at in zip(ids, times, strict=True)])  # fmt: skip
     found = client.history("lake.sales.orders", "id")
-    assert found["snapshot_id"].to_pylist() == [9, 7, 3, 5]  # one that is not listed was there before
+    assert found["snapshot_id"].to_pylist() == [9, 7, 3, 5]  # unlisted snapshots come first
     assert found["committed_at"].to_pylist() == [None, *times]
 
 
-def test_history_mixes_no_columns_of_one_name(server, client):
+def test_history_of_an_ambiguous_column_name_is_an_error(server, client):
     rows = [{"snapshot_id": s, "column_id": i, "column_name": "st.x"} for s in (3, 4) for i in (4, 5)]
     server.rows("stats.columns", *[TABLE | row for row in rows])
     with pytest.raises(pa.ArrowInvalid, match=r"\[AMBIGUOUS_COLUMN\] .*\"st.x\"; name one by its id: #4 or #5"):
@@ -169,7 +169,7 @@ def test_history_of_an_unknown_column(server, client):
 
 
 @pytest.mark.parametrize("call", ["read", "stream", "act", "put"])
-def test_a_server_that_is_unavailable_is_asked_again(server, call):
+def test_unavailable_server_is_retried(server, call):
     failures = [flight.FlightUnavailableError("[SHUTTING_DOWN] bye")] * 2
 
     def answer(_):
@@ -203,7 +203,7 @@ def test_threads_share_a_client(server, client):
 
 
 @pytest.mark.parametrize("form", [lambda t: t, lambda t: t.to_reader(), lambda t: t.to_batches()[0]])
-def test_put_answers_the_counts(server, client, form):
+def test_put_returns_the_counts(server, client, form):
     table = pa.table({"table_name": ["a", "b"]})
     counts = client.put("stats.tables", form(table), mode="upsert", idempotency_key="k")
     assert counts == {"received": 2, "created": 2, "unchanged": 0, "replaced": 0}
@@ -212,7 +212,7 @@ def test_put_answers_the_counts(server, client, form):
     assert received.equals(table)
 
 
-def test_a_put_that_the_server_ends_tells_the_servers_reason(server, client):
+def test_rejected_put_raises_the_reason_of_the_server(server, client):
     server.refusal = pa.ArrowInvalid("[CONFLICT] it is there already")
     many = pa.table({"table_name": pa.array(range(1_000_000))})
     with pytest.raises(pa.ArrowInvalid) as failure:
@@ -242,7 +242,7 @@ def _targets(server):
     return [request["target"] for request in body["requests"]]
 
 
-def test_capture_asks_for_the_table_and_each_column_but_no_container(server, client, orders):
+def test_capture_requests_the_table_and_each_scalar_column(server, client, orders):
     outcomes = client.capture("lake.sales.orders")
     assert _targets(server) == [
         {"kind": "TABLE"}, {"kind": "COLUMN", "column_id": 1}, {"kind": "COLUMN", "column_id": 3},
@@ -251,7 +251,7 @@ def test_capture_asks_for_the_table_and_each_column_but_no_container(server, cli
     assert all(outcome["table"] == "lake.sales.orders" for outcome in outcomes)
 
 
-def test_kinds_go_to_columns_only(server, client, orders):
+def test_kinds_are_split_between_table_and_columns(server, client, orders):
     client.capture("lake.sales.orders", columns=["id"], kinds=["MIN_MAX", "ROW_COUNT"], snapshot=4, mode="ASYNC")
     ((_, body),) = server.actions
     common = {"table": "lake.sales.orders", "snapshot": 4, "mode": "ASYNC"}
@@ -261,24 +261,24 @@ def test_kinds_go_to_columns_only(server, client, orders):
     ]
 
 
-def test_kinds_of_a_table_alone_ask_for_no_column(server, client, orders):
+def test_table_kinds_request_no_column(server, client, orders):
     client.capture("lake.sales.orders", kinds=["ROW_COUNT"])
     assert _targets(server) == [{"kind": "TABLE"}]
 
 
-def test_requests_pass_as_they_are(server, client, orders):
+def test_explicit_capture_requests_are_sent_unchanged(server, client, orders):
     client.capture([{"table": "lake.sales.orders", "target": {"kind": "COLUMN", "column_id": 9}}])
     assert _targets(server) == [{"kind": "COLUMN", "column_id": 9}]
 
 
-def test_an_unknown_table_or_column_is_a_key_error(server, client, orders):
+def test_capture_of_an_unknown_table_is_a_key_error(server, client, orders):
     server.tables["information_schema.columns"] = server.tables["information_schema.columns"].slice(0, 0)
     server.rows("information_schema.tables")
     with pytest.raises(pa.ArrowKeyError, match="no table"):
         client.capture("lake.sales.order")
 
 
-def test_an_unknown_column_is_named(client, orders):
+def test_capture_of_an_unknown_column_names_it(client, orders):
     with pytest.raises(pa.ArrowKeyError, match='no column "nosuch"'):
         client.capture("lake.sales.orders", columns=["nosuch"])
 
@@ -286,7 +286,7 @@ def test_an_unknown_column_is_named(client, orders):
 # Actions.
 
 
-def test_an_action_of_one_result_answers_it(server, client):
+def test_action_with_one_result_returns_it(server, client):
     server.answers["health"] = lambda body: [{"status": "ok"}]
     server.answers["discover"] = lambda body: [{"table": "a"}, {"table": "b"}]
     assert client.actions.health() == {"status": "ok"}
@@ -295,9 +295,9 @@ def test_an_action_of_one_result_answers_it(server, client):
     assert server.actions[-1] == ("discover", {"catalog": "lake"})
 
 
-# Refusals.
+# Errors.
 
-REFUSALS = [
+SERVER_ERRORS = [
     pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, flight.FlightUnavailableError,
     flight.FlightInternalError, flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError,
     flight.FlightTimedOutError, flight.FlightCancelledError,
@@ -305,9 +305,9 @@ REFUSALS = [
 MESSAGE = '[UNKNOWN_TABLE] no table "lake.sales.evnts"; did you mean "lake. Detail"?'
 
 
-@pytest.mark.parametrize("kind", REFUSALS)
+@pytest.mark.parametrize("kind", SERVER_ERRORS)
 @pytest.mark.parametrize("call", ["read", "act"])
-def test_a_refusal_keeps_its_class_and_loses_its_noise(server, client, kind, call):
+def test_server_error_keeps_its_class_and_plain_message(server, client, kind, call):
     def refuse(_):
         raise kind(MESSAGE)
 
@@ -320,7 +320,7 @@ def test_a_refusal_keeps_its_class_and_loses_its_noise(server, client, kind, cal
     assert reason(failure.value) == MESSAGE
 
 
-def test_extra_info_stays(server, client):
+def test_server_error_keeps_its_extra_info(server, client):
     server.tables["sys.flights"] = flight.FlightUnavailableError("[SHUTTING_DOWN] bye", b'{"retryable": true}')
     with pytest.raises(flight.FlightUnavailableError) as failure:
         client.tables()
@@ -328,7 +328,7 @@ def test_extra_info_stays(server, client):
     assert failure.value.extra_info == b'{"retryable": true}'
 
 
-def test_a_reason_always_has_a_code():
+def test_reason_always_has_a_code():
     assert reason(flight.FlightUnavailableError("nobody there")) == "[UNAVAILABLE] nobody there"
     assert reason(pa.ArrowKeyError("what?")) == "[NOT_FOUND] what?"
     assert reason(RuntimeError()) == "[INTERNAL] RuntimeError"
@@ -336,7 +336,7 @@ def test_a_reason_always_has_a_code():
     assert reason(flight.FlightUnavailableError(wrapped)) == "[X] y"
 
 
-def test_columns_that_are_written_alike_are_asked_for_by_id(server, client):
+def test_columns_with_the_same_name_are_captured_by_id(server, client):
     server.rows("information_schema.tables", TABLE | {"table_type": "BASE TABLE"})
     server.rows(
         "information_schema.columns",

@@ -1,4 +1,4 @@
-"""pyarrow expressions as filter trees: the same rows are kept."""
+"""pyarrow expressions as filter trees that select the same rows."""
 
 import math
 from datetime import UTC, datetime, timedelta, timezone
@@ -60,12 +60,12 @@ TREES = [
 
 
 @pytest.mark.parametrize(("expression", "tree"), TREES, ids=lambda part: str(part)[:60])
-def test_an_expression_becomes_a_tree(expression, tree):
+def test_expression_becomes_a_filter_tree(expression, tree):
     assert from_expression(expression) == tree
     parse(tree)
 
 
-REFUSED = [
+REJECTED = [
     (f("a"), "alone"),
     (~f("a"), "alone"),
     (pc.scalar(True), "alone"),
@@ -88,8 +88,8 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("expression", "mention"), REFUSED, ids=lambda part: str(part)[:60])
-def test_what_a_tree_cannot_say_is_refused(expression, mention):
+@pytest.mark.parametrize(("expression", "mention"), REJECTED, ids=lambda part: str(part)[:60])
+def test_unsupported_expression_is_rejected(expression, mention):
     with pytest.raises(ValueError, match=mention):
         from_expression(expression)
 
@@ -120,7 +120,7 @@ EXPRESSIONS = st.recursive(
 
 
 @given(EXPRESSIONS)
-def test_the_tree_keeps_the_rows_that_the_expression_keeps(expression):
+def test_tree_selects_the_same_rows_as_the_expression(expression):
     tree = from_expression(expression)
     assert TABLE.take(to_arrow(parse(tree), TABLE.schema)(TABLE)).equals(TABLE.filter(expression))
 
@@ -139,13 +139,13 @@ WEAKENED = [
 
 
 @pytest.mark.parametrize(("expression", "tree"), WEAKENED)
-def test_what_can_be_said_of_a_conjunction(expression, tree):
+def test_weakened_keeps_the_supported_parts_of_a_conjunction(expression, tree):
     assert weakened(expression) == tree
 
 
-def test_if_else_as_duckdb_writes_in():
+def test_if_else_of_duckdb_becomes_in():
     null = pa.scalar(None, pa.bool_())
     assert from_expression(pc.if_else(f("a").is_valid(), f("a").isin([1, 2]), null)) == leaf("a", "IN", 1, 2)
-    for refused in (pc.if_else(f("a").is_valid(), f("a") > 1, False), pc.if_else(f("a") > 1, f("a") > 1, null)):
+    for unsupported in (pc.if_else(f("a").is_valid(), f("a") > 1, False), pc.if_else(f("a") > 1, f("a") > 1, null)):
         with pytest.raises(ValueError, match="if_else"):
-            from_expression(refused)
+            from_expression(unsupported)

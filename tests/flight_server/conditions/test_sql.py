@@ -1,4 +1,4 @@
-"""SQL conditions: what the language holds, and that nothing else gets through."""
+"""SQL conditions: the supported language, and rejection of everything else."""
 
 import pyarrow as pa
 import pytest
@@ -11,7 +11,7 @@ def leaf(column, op, *values):
     return {"column": column, "op": op} | ({"values": list(values)} if values else {})
 
 
-READ = {
+ACCEPTED = {
     "a = 1": leaf("a", "EQ", 1),
     "a == 1": leaf("a", "EQ", 1),
     "a <> 'x'": leaf("a", "NEQ", "x"),
@@ -42,7 +42,7 @@ READ = {
     "a = '-- no; comment /* here */ f(x)'": leaf("a", "EQ", "-- no; comment /* here */ f(x)"),
     "a = '\\n\"'": leaf("a", "EQ", '\\n"'),
     "a =\n1": leaf("a", "EQ", 1),
-    # columns of the flights that are words of SQL
+    # columns of the flights that are SQL keywords
     "min = '1' AND max = '2' AND rank = 1 AND count > 2 AND value = 'x'": {
         "and": [leaf("min", "EQ", "1"), leaf("max", "EQ", "2"), leaf("rank", "EQ", 1), leaf("count", "GT", 2),
                 leaf("value", "EQ", "x")]
@@ -54,13 +54,13 @@ READ = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("sql", "tree"), READ.items(), ids=READ)
-def test_a_condition_becomes_a_tree(sql, tree):
+@pytest.mark.parametrize(("sql", "tree"), ACCEPTED.items(), ids=ACCEPTED)
+def test_condition_becomes_a_filter_tree(sql, tree):
     assert parse_where(sql) == tree
     parse(tree)
 
 
-REFUSED = {
+REJECTED = {
     "": "read",
     "   ": "read",
     "ndv >": ">",
@@ -131,15 +131,15 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("sql", "mention"), REFUSED.items(), ids=lambda part: part[:40])
-def test_anything_else_is_refused(sql, mention):
-    with pytest.raises(pa.ArrowInvalid, match=r"^\[INVALID_ARGUMENT\] condition: ") as refusal:
+@pytest.mark.parametrize(("sql", "mention"), REJECTED.items(), ids=lambda part: part[:40])
+def test_unsupported_condition_is_rejected_with_a_short_reason(sql, mention):
+    with pytest.raises(pa.ArrowInvalid, match=r"^\[INVALID_ARGUMENT\] condition: ") as raised:
         parse_where(sql)
-    assert mention in str(refusal.value), str(refusal.value)
-    assert len(str(refusal.value)) < 500 and "\x1b" not in str(refusal.value)
+    assert mention in str(raised.value), str(raised.value)
+    assert len(str(raised.value)) < 500 and "\x1b" not in str(raised.value)
 
 
-def test_a_long_condition_is_one_flat_array():
+def test_long_condition_becomes_one_flat_array():
     tree = parse_where(" OR ".join(f"a = {i}" for i in range(2000)))
     assert len(tree["or"]) == 2000 and tree["or"][-1] == leaf("a", "EQ", 1999)
     parse(tree)

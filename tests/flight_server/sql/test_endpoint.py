@@ -1,4 +1,4 @@
-"""Reads of flights by a statement: each one once, and together no more than the limit."""
+"""Reads of flights by a statement: shared, cached, and limited in total."""
 
 # ruff: noqa: E501  statements are read more easily on one line
 
@@ -22,31 +22,31 @@ def app(tmp_path):
 
 @pytest.fixture
 def sql(app):
-    made = SqlEndpoint(app, "1")
+    sql_endpoint = SqlEndpoint(app, "1")
 
     def run(text, caller=ANONYMOUS):
-        return made.get(write_any("CommandStatementQuery", (1, text.encode())), caller, lambda: False)[1]
+        return sql_endpoint.get(write_any("CommandStatementQuery", (1, text.encode())), caller, lambda: False)[1]
 
-    run.endpoint = made
+    run.endpoint = sql_endpoint
     yield run
-    made.close()
+    sql_endpoint.close()
 
 
 DASHBOARD = "SELECT table_name, count(*) AS n, max(ndv) AS m FROM stats.columns WHERE row_count > {} GROUP BY table_name ORDER BY 1"
 
 
-def test_kept_columns_answer_as_the_flight_does(app, sql, monkeypatch):
+def test_cached_columns_give_the_same_result_and_follow_puts(app, sql, monkeypatch):
     reads, read = [], app.scanner.read
     monkeypatch.setattr(app.scanner, "read", lambda request, *more: (reads.append(request), read(request, *more))[1])
-    answers = [sql(DASHBOARD.format(number)) for number in range(4)]
-    assert answers[0].to_pylist() == [{"table_name": "t", "n": 200, "m": 88.5}]
-    assert all(answer.equals(answers[0]) for answer in answers)
+    results = [sql(DASHBOARD.format(number)) for number in range(4)]
+    assert results[0].to_pylist() == [{"table_name": "t", "n": 200, "m": 88.5}]
+    assert all(result.equals(results[0]) for result in results)
     assert len(reads) == 2
     put(app, rows("u", 1, range(1, 3)))
     assert [row["table_name"] for row in sql(DASHBOARD.format(0)).to_pylist()] == ["t", "u"]
 
 
-def test_kept_columns_are_for_callers_who_see_all_tables(app, sql):
+def test_cached_columns_are_used_only_for_callers_of_all_tables(app, sql):
     put(app, rows("u", 1, range(1, 3)))
     some = Principal("some", ALL_SCOPES, ("lake.s.u",))
     assert [sql(DASHBOARD.format(0)).num_rows for _ in range(3)] == [2, 2, 2]
@@ -57,18 +57,18 @@ def test_kept_columns_are_for_callers_who_see_all_tables(app, sql):
         assert sql("SELECT table_name FROM stats.columns WHERE row_count > 0").num_rows == 202
 
 
-def test_kept_columns_end_with_their_duckdb(sql):
+def test_cached_column_queries_recover_from_a_fatal_duckdb_error(sql):
     assert [sql(DASHBOARD.format(0)).num_rows for _ in range(3)] == [1, 1, 1]
     sql.endpoint._sandbox.error_for(duckdb.FatalException("FATAL"), ())
     assert [sql(DASHBOARD.format(0)).num_rows for _ in range(3)] == [1, 1, 1]
 
 
-def test_equal_readings_of_a_flight_are_one(app, sql, monkeypatch):
+def test_equal_reads_of_a_flight_are_executed_once(app, sql, monkeypatch):
     reads, read = [], app.scanner.read
     monkeypatch.setattr(app.scanner, "read", lambda request, *more: (reads.append(request), read(request, *more))[1])
     text = "SELECT count(*) AS n FROM sys.flights a JOIN sys.flights b USING (name) WHERE a.name > 't'"
     assert sql(text).to_pylist() == [{"n": 0}]
-    assert len(reads) == 2  # of one of them a condition is known
+    assert len(reads) == 2  # only one of them has a condition
     reads.clear()
     some = "FROM stats_all.columns WHERE ndv > 1"
     text = f"SELECT max(ndv) AS n {some} UNION SELECT min(ndv) {some}"
@@ -76,7 +76,7 @@ def test_equal_readings_of_a_flight_are_one(app, sql, monkeypatch):
     assert len(reads) == 1
 
 
-def test_all_readings_together_are_limited(sql, monkeypatch):
+def test_sum_of_all_source_reads_is_limited(sql, monkeypatch):
     one = "SELECT count(*) FROM stats_all.columns WHERE column_name LIKE 'c1%'"
     two = f"{one} UNION ALL SELECT count(*) FROM stats_all.columns WHERE column_name LIKE 'c%' AND ndv > 0"
     monkeypatch.setattr(endpoint, "MAX_SOURCE_BYTES", 3000)

@@ -1,4 +1,4 @@
-"""Columns that are grouped as ENUMs: which ones are, and that no answer tells."""
+"""Columns grouped as ENUMs: their choice, and equal results with and without them."""
 
 # ruff: noqa: E501  statements are read more easily on one line
 
@@ -43,7 +43,7 @@ NO_KEYS = [
 ]  # fmt: skip
 
 
-def test_keys():
+def test_group_keys_are_found_where_they_are_safe():
     for sql, keys in KEYS.items():
         assert frozenset().union(*(source.keys for source in plan.make(sql).sources)) == keys, sql
     for sql in NO_KEYS:
@@ -103,7 +103,7 @@ any_select = st.builds(
 
 @st.composite
 def grouping(draw: st.DrawFn) -> str:
-    """A SELECT that most often has keys, in an order that leaves nothing open."""
+    """A SELECT that usually has group keys, in a fully determined order."""
     keys = draw(st.lists(st.sampled_from(["table_name", "column_name"]), min_size=1, max_size=2, unique=True))
 
     def named(name: str) -> str:
@@ -133,7 +133,7 @@ statement = st.one_of(
 )  # fmt: skip
 
 
-def answer(sandbox: Sandbox, made: plan.Plan, rows: dict[str, pa.Table | View]) -> pa.Table:
+def run(sandbox: Sandbox, made: plan.Plan, rows: dict[str, pa.Table | View]) -> pa.Table:
     fields = {s.label: naive(pa.schema([s.table.flight.schema.field(n) for n in s.columns])) for s in made.sources}
     schema = naive(sandbox.schema(made.typed_sql, fields, []))
     cursor = sandbox.cursor()
@@ -147,7 +147,7 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-def test_no_answer_tells(sandbox):
+def test_enum_group_keys_never_change_a_result(sandbox):
     grouped = []
 
     @given(statement)
@@ -159,17 +159,17 @@ def test_no_answer_tells(sandbox):
             plain = plan.make(sql)
         in_order = sql.startswith("SELECT") and " ORDER BY table_name" in sql and sql.count("SELECT") == 1
         try:
-            expected = answer(sandbox, plain, {source.label: ROWS.select(source.columns) for source in plain.sources})
+            expected = run(sandbox, plain, {source.label: ROWS.select(source.columns) for source in plain.sources})
         except StatflightError:
             with pytest.raises(StatflightError):
-                answer(sandbox, made, {source.label: ROWS.select(source.columns) for source in made.sources})
+                run(sandbox, made, {source.label: ROWS.select(source.columns) for source in made.sources})
             return
-        for kept in (False, True):
+        for cached in (False, True):
             rows = {source.label: ROWS.select(source.columns) for source in made.sources}
-            if kept:
+            if cached:
                 tables = {source.columns: sandbox.keep(ROWS.select(source.columns)) for source in made.sources}
                 rows = {source.label: View(tables[source.columns], source.keys) for source in made.sources}
-            found = answer(sandbox, made, rows)
+            found = run(sandbox, made, rows)
             assert found.schema.equals(expected.schema), sql
             assert sorted(map(repr, rows_of(found))) == sorted(map(repr, rows_of(expected))), sql
             if in_order:

@@ -1,4 +1,4 @@
-"""Kept tables: their rows are as they were given, and they go with their last reference."""
+"""Kept tables: equal rows, and dropped with their last reference."""
 
 import pyarrow as pa
 import pytest
@@ -22,7 +22,7 @@ def cursor():
     sandbox.close()
 
 
-def test_rows_and_types(cursor):
+def test_kept_table_has_equal_rows_and_enum_types(cursor):
     cursor, sandbox = cursor
     kept = sandbox.keep(ROWS)
     assert cursor.sql(kept.query(())).to_arrow_table().equals(ROWS)
@@ -34,13 +34,13 @@ def test_rows_and_types(cursor):
     assert kept.nbytes > 32 * 40
 
 
-def test_no_rows(cursor):
+def test_empty_table_can_be_kept(cursor):
     cursor, sandbox = cursor
     kept = sandbox.keep(ROWS.schema.empty_table())
     assert cursor.sql(kept.query(["few"])).to_arrow_table().equals(ROWS.schema.empty_table())
 
 
-def test_dropped_with_the_last_reference(cursor):
+def test_kept_table_is_dropped_with_its_last_reference(cursor):
     cursor, sandbox = cursor
     kept, other = sandbox.keep(ROWS), sandbox.keep(ROWS)
     cursor.execute(f"CREATE TEMP VIEW v AS {kept.query(())}")
@@ -54,7 +54,7 @@ def test_dropped_with_the_last_reference(cursor):
     assert cursor.sql(other.query(())).to_arrow_table().equals(ROWS)
 
 
-def test_without_memory(monkeypatch):
+def test_table_beyond_the_memory_limit_is_not_kept(monkeypatch):
     monkeypatch.setitem(sandboxes._SETTINGS, "memory_limit", "3MiB")
     sandbox = Sandbox()
     assert sandbox.keep(pa.table({"id": pa.array(range(2_000_000), pa.int64())})) is None

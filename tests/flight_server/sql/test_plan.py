@@ -1,4 +1,4 @@
-"""Statements: what is taken, what is refused and by which word, and what of a condition goes to the flights."""
+"""Statements: accepted and rejected SQL, error messages, and pushdown of conditions to the flights."""
 
 # ruff: noqa: E501  statements are read more easily on one line
 
@@ -20,7 +20,7 @@ from store.predicates.arrow import to_arrow
 from store.predicates.tree import And, Leaf, Op
 from store.schemas import FLIGHTS
 
-TAKEN = [
+ACCEPTED = [
     "SELECT 1", "SELECT 1;", "select * from STATS.columns", 'SELECT "NDV" FROM "statflight"."stats"."columns"',
     "SELECT c.* FROM stats.columns AS c WHERE c.ndv > 1 -- a comment", "SELECT count(*) FILTER (WHERE ndv > 1) FROM stats.columns",
     "SELECT DISTINCT table_name FROM stats_all.tables ORDER BY 1 DESC NULLS LAST LIMIT 3 OFFSET 1",
@@ -61,12 +61,12 @@ def schema_of(sandbox, made):
     sandbox.schema(made.typed_sql, fields, [name for schema in fields.values() for name in schema.names])
 
 
-@pytest.mark.parametrize("sql", TAKEN)
-def test_taken(sandbox, sql):
+@pytest.mark.parametrize("sql", ACCEPTED)
+def test_statement_is_accepted(sandbox, sql):
     schema_of(sandbox, plan.make(sql))
 
 
-REFUSED = {
+REJECTED = {
     "": "empty", " ; ": "empty", "SELECT lenght(table_name) FROM stats.columns": 'did you mean "length"?',
     "SELECT x.ndv FROM stats.columns c": 'no table "x" in the FROM clause',
  "SELECT 1; SELECT 2": "2 statements", "SELEC 1": "cannot be read", "SELECT 'x": "quote",
@@ -99,7 +99,7 @@ HUGE = {
     "a long union": "SELECT 1" + " UNION SELECT 1" * 200, "windows": "SELECT " + "sum(" * 3000 + "1" + ") OVER ()" * 3000,
     "ten megabytes": "SELECT '" + "x" * 10_000_000 + "'", "parameters": "SELECT " + "?, " * 5000 + "1",
     "words": "SELECT " + "1, " * 20_000 + "1", "or of and": "SELECT " + "(1 = 1 AND (1 = 1 OR " * 2000 + "TRUE" + "))" * 2000,
-    # what the parser tries in two ways, and what is written several times, doubles the time with each level
+    # parsed in two ways or expanded repeatedly: the time doubles with each level
     "joins without conditions": "SELECT 1 FROM sys.flights" + " LEFT JOIN sys.flights" * 40,
     "joins with half of their conditions": "SELECT 1 FROM sys.flights" + " JOIN sys.flights JOIN sys.flights ON TRUE" * 30,
     "calls of types": "SELECT " + "int(" * 40 + "1" + ")" * 40, "rounded up": "SELECT " + "ceil(1, " * 25 + "1" + ")" * 25,
@@ -108,22 +108,22 @@ HUGE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("sql", "mention"), REFUSED.items(), ids=lambda part: part[:40])
-def test_refused(sandbox, sql, mention):
-    with pytest.raises(StatflightError) as refusal:
+@pytest.mark.parametrize(("sql", "mention"), REJECTED.items(), ids=lambda part: part[:40])
+def test_statement_is_rejected_with_a_short_reason(sandbox, sql, mention):
+    with pytest.raises(StatflightError) as raised:
         schema_of(sandbox, plan.make(sql))
-    assert mention.lower() in str(refusal.value).lower(), str(refusal.value)
-    assert len(str(refusal.value)) < 500 and "\n" not in str(refusal.value) and "\x1b" not in str(refusal.value)
+    assert mention.lower() in str(raised.value).lower(), str(raised.value)
+    assert len(str(raised.value)) < 500 and "\n" not in str(raised.value) and "\x1b" not in str(raised.value)
 
 
 @pytest.mark.parametrize("sql", HUGE.values(), ids=HUGE)
-def test_what_is_huge_is_refused_soon(sandbox, sql):
-    with pytest.raises(StatflightError) as refusal:
+def test_oversized_statement_is_rejected_quickly(sandbox, sql):
+    with pytest.raises(StatflightError) as raised:
         schema_of(sandbox, plan.make(sql))
-    assert len(str(refusal.value)) < 500
+    assert len(str(raised.value)) < 500
 
 
-def test_calls_within_calls_are_taken(sandbox):
+def test_nested_calls_are_accepted(sandbox):
     nested = "replace(" * 12 + "table_name" + ", 'a', 'b')" * 12
     schema_of(
         sandbox,
@@ -133,7 +133,7 @@ def test_calls_within_calls_are_taken(sandbox):
     )
 
 
-def test_a_long_chain_of_conditions_is_taken(sandbox):
+def test_long_chain_of_conditions_is_accepted(sandbox):
     made = plan.make("SELECT ndv FROM stats.columns WHERE " + " OR ".join(f"column_id = {i}" for i in range(2000)))
     assert made.direct and len(made.sources[0].node.children) == 2000
 
@@ -154,7 +154,7 @@ NOT_DIRECT = [
 ]  # fmt: skip
 
 
-def test_what_needs_no_duckdb():
+def test_simple_statements_are_read_directly_without_duckdb():
     assert all(plan.make(sql).direct for sql in DIRECT)
     assert not any(plan.make(sql).direct for sql in NOT_DIRECT)
 
@@ -163,7 +163,7 @@ def pushed(sql):
     return [source.node for source in plan.make(sql).sources]
 
 
-def test_conditions_of_one_flight_go_to_it():
+def test_conditions_on_a_flight_are_pushed_down():
     one = Leaf("ndv", Op.GT, ("1",))
     assert pushed("SELECT 1 FROM stats.columns WHERE ndv > 1 AND column_name LIKE 'a%' ORDER BY ndv") == [one]
     assert pushed("SELECT 1 FROM stats.columns c, stats.tables t WHERE c.ndv > 1 AND data_file_count = 2") == [
@@ -182,8 +182,8 @@ def test_conditions_of_one_flight_go_to_it():
     assert pushed("SELECT 1 FROM stats.columns WHERE ndv > 1 UNION SELECT ndv FROM stats.columns") == [one, None]
 
 
-def test_conditions_around_a_flight_go_to_it():
-    """Through SELECTs that hand its columns on as they are, under other names perhaps."""
+def test_conditions_on_a_subquery_are_pushed_down_to_its_flight():
+    """Subqueries that pass the columns on unchanged, perhaps under other names."""
     one, two = Leaf("ndv", Op.GT, ("1",)), Leaf("column_id", Op.EQ, ("2",))
     for sql, nodes in (
         ("SELECT * FROM (SELECT * FROM stats.columns) t WHERE ndv > 1 LIMIT 3", [one]),
@@ -192,13 +192,13 @@ def test_conditions_around_a_flight_go_to_it():
         ("SELECT * FROM (SELECT * FROM (SELECT * FROM stats.columns) a WHERE ndv > 1) b WHERE column_id = 2", [And((one, two))]),
         ("WITH x AS (SELECT * FROM stats.columns WHERE ndv > 1) SELECT * FROM x WHERE column_id = 2", [And((one, two))]),
         ("SELECT * FROM (SELECT * FROM stats.columns) c JOIN sys.flights f ON f.name = c.table_name AND c.ndv > 1", [one, None]),
-        ("SELECT * FROM (SELECT * FROM stats.columns) c, (SELECT * FROM sys.flights) f WHERE ndv > 1", [None, None]),  # of which?
+        ("SELECT * FROM (SELECT * FROM stats.columns) c, (SELECT * FROM sys.flights) f WHERE ndv > 1", [None, None]),  # ambiguous
     ):  # fmt: skip
         assert pushed(sql) == nodes, sql
         assert not plan.make(sql).direct
 
 
-def test_columns_with_new_names_are_those_at_their_places(sandbox):
+def test_column_aliases_are_positional_and_prevent_pushdown(sandbox):
     for sql in (
         "SELECT row_count FROM stats.tables AS t(row_count) WHERE row_count > 5",
         "SELECT x FROM stats.tables AS t(x, y) WHERE y = 'a' GROUP BY x",
@@ -218,7 +218,7 @@ def test_columns_with_new_names_are_those_at_their_places(sandbox):
     assert sandbox.schema('SELECT y FROM "t" AS t(x, y)', {"t": fields}, []) == pa.schema({"y": pa.string()})
 
 
-def test_escapes_of_times_are_times():
+def test_time_escapes_become_timestamps():
     day = Leaf("captured_at", Op.GTE, ("2026-01-01T00:00Z",))
     at = Leaf("captured_at", Op.LT, ("2026-05-01T12:30:00Z",))
     sql = "SELECT ndv FROM stats.columns WHERE captured_at >= {d '2026-01-01'} AND captured_at < {ts '2026-05-01 12:30:00'} AND ndv = ?"
@@ -227,7 +227,7 @@ def test_escapes_of_times_are_times():
     assert made.parameters == (pa.float64(),)
 
 
-def test_conditions_that_must_not():
+def test_unsafe_conditions_are_not_pushed_down():
     for sql in (
         "SELECT * FROM (SELECT * FROM stats.columns LIMIT 3) t WHERE ndv > 1",
         "SELECT * FROM (SELECT DISTINCT ndv FROM stats.columns) t WHERE ndv > 1",
@@ -246,7 +246,7 @@ def test_conditions_that_must_not():
         "SELECT 1 FROM stats.columns c LEFT JOIN stats.tables t ON t.data_file_count = 2",
         "SELECT 1 FROM stats.tables t RIGHT JOIN stats.columns c USING (table_name) WHERE t.data_file_count IS NULL",
         "SELECT 1 FROM stats.columns c FULL JOIN stats.tables t USING (table_name) WHERE c.ndv > 1",
-        "SELECT 1 FROM stats.columns c JOIN stats.tables t USING (table_name) WHERE row_count > 1",  # of which?
+        "SELECT 1 FROM stats.columns c JOIN stats.tables t USING (table_name) WHERE row_count > 1",  # ambiguous
         "SELECT 1 FROM stats.columns WHERE ndv > 1 OR length(column_name) = 1",
         "SELECT ndv FROM stats.columns GROUP BY ndv HAVING ndv > 1",
         "SELECT count(*) FILTER (WHERE ndv > 1) FROM stats.columns",
@@ -254,7 +254,7 @@ def test_conditions_that_must_not():
         assert not any(pushed(sql)), sql
 
 
-def test_only_needed_columns_are_read():
+def test_only_referenced_columns_are_read():
     made = plan.make(
         "SELECT count(*), upper(min) FROM stats.columns c JOIN stats.tables t USING (table_name) WHERE t.row_count > 1 GROUP BY 2"
     )
@@ -265,7 +265,7 @@ def test_only_needed_columns_are_read():
     assert plan.make("SELECT count(*) FROM stats.columns").sources[0].columns == ("snapshot_id",)
 
 
-def test_types_of_parameters():
+def test_parameter_types_follow_their_context():
     sql = ("SELECT CAST(? AS DOUBLE) FROM stats.columns WHERE column_name LIKE ? AND ? < column_id AND ndv BETWEEN ? AND ? AND"
            " captured_at IN (?) AND ndv_exact = (?) LIMIT ? OFFSET ?")  # fmt: skip
     assert [str(type_) for type_ in plan.make(sql).parameters] == [
@@ -276,7 +276,7 @@ def test_types_of_parameters():
     assert numbers == (pa.int64(), pa.float64(), pa.float64(), pa.int64())
 
 
-# What a condition keeps is what DuckDB keeps.
+# Conditions compared with DuckDB.
 
 ROWS = pa.table({
     "column_id": pa.array([1, 2, 3, None, 2**53 + 1, 7]), "ndv": pa.array([1.5, None, 3.0, 4.0, 0.0, -1.0]),
@@ -309,7 +309,7 @@ CONDITIONS = st.recursive(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(CONDITIONS)
-def test_a_tree_keeps_what_duckdb_keeps(duck, condition):
+def test_pushed_down_filter_selects_the_rows_of_duckdb(duck, condition):
     made = plan.make(f"SELECT column_id FROM stats.columns WHERE {condition}")
     assert made.direct
     wrapped = plan.make(f"SELECT column_id FROM (SELECT * FROM stats.columns) t WHERE {condition}")
@@ -335,7 +335,7 @@ ITEMS = st.recursive(
 )  # fmt: skip
 
 
-def of(alias, condition):
+def qualified(alias, condition):
     return re.sub(r"\b(column_id|ndv|column_name|ndv_exact)\b", rf"{alias}.\1", condition)
 
 
@@ -345,20 +345,20 @@ STATEMENTS = st.one_of(
     st.builds(
         lambda kind, left, right, on, where: (
             f"SELECT a.column_id, a.ndv, b.column_id, b.ndv FROM {left} a {kind} JOIN {right} b"
-            f" ON a.column_id = b.column_id AND {of('a', on[0])} AND {of('b', on[1])} WHERE {of('a', where[0])} AND {of('b', where[1])}"
+            f" ON a.column_id = b.column_id AND {qualified('a', on[0])} AND {qualified('b', on[1])} WHERE {qualified('a', where[0])} AND {qualified('b', where[1])}"
         ),
         st.sampled_from(["", "LEFT", "RIGHT", "FULL"]), ITEMS, ITEMS, st.tuples(CONDITIONS, CONDITIONS),
         st.tuples(st.one_of(st.just("TRUE"), CONDITIONS), st.one_of(st.just("TRUE"), CONDITIONS)),
     ),
     st.builds(
         lambda item, inner, where: f"SELECT ndv FROM {item} a WHERE EXISTS (SELECT 1 FROM {inner} b WHERE b.column_id = a.column_id AND {where})",
-        ITEMS, ITEMS, CONDITIONS.map(lambda condition: of("b", condition)),
+        ITEMS, ITEMS, CONDITIONS.map(lambda condition: qualified("b", condition)),
     ),
 )  # fmt: skip
 
 
 def rows_of(sandbox, made, filtered):
-    """The rows of a plan over ROWS, with its conditions applied to the flights first, or not."""
+    """Rows of a plan over ROWS, with or without its pushed-down conditions."""
 
     def table(source):
         given = {name: ROWS[name] if name in ROWS.column_names else pa.nulls(len(ROWS), source.table.flight.schema.field(name).type)
@@ -377,13 +377,13 @@ def rows_of(sandbox, made, filtered):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(STATEMENTS)
-def test_no_condition_of_a_flight_changes_an_answer(sandbox, statement):
+def test_pushdown_never_changes_a_result(sandbox, statement):
     made = plan.make(statement)
     if not made.direct:
         assert rows_of(sandbox, made, True) == rows_of(sandbox, made, False)
 
 
-# The DuckDB that statements run in.
+# The sandbox that runs statements.
 
 
 @pytest.mark.parametrize("sql", [
@@ -391,12 +391,12 @@ def test_no_condition_of_a_flight_changes_an_answer(sandbox, statement):
     "ATTACH '/tmp/statflight_x.db'", "SET memory_limit = '1TB'", "SET enable_external_access = true", "SELECT * FROM ROWS",
     "SELECT * FROM '/etc/passwd'",
 ])  # fmt: skip
-def test_the_sandbox_holds_by_itself(sandbox, sql):
+def test_sandbox_blocks_files_extensions_and_settings(sandbox, sql):
     with pytest.raises(duckdb.Error):
         sandbox.cursor().sql(sql).fetchall()
 
 
-def test_memory_is_limited(sandbox):
+def test_statement_memory_is_limited(sandbox):
     sql = "SELECT list(repeat('x', 10_000 + a.i::INT % 9)) FROM t a, t b"
     cursor, table = sandbox.cursor(), {"t": pa.table({"i": range(12_000)})}
     with pytest.raises(StatflightError, match="MiB of memory for statements"):

@@ -1,4 +1,4 @@
-"""Statements that share a plan: which ones do, and that they are answered as if each had its own."""
+"""Statements that share a plan: their choice, and equal results with and without sharing."""
 
 # ruff: noqa: E501  statements are read more easily on one line
 
@@ -42,7 +42,7 @@ def values_of(sql: str):
     return None if found is None else (found[0], shapes.values_for(plan.make(found[0]), found[1]))
 
 
-def test_shared():
+def test_statements_that_differ_in_literals_share_a_plan():
     for sql, (part, values) in SHARED.items():
         shape, found = values_of(sql)
         assert found == values and part in shape, sql
@@ -56,20 +56,20 @@ def sql(tmp_path_factory):
     with app_in(tmp_path_factory.mktemp("app")) as app:
         for name in ("t", "it's", "5"):
             put(app, rows(name, 1, range(1, 80)))
-        made = SqlEndpoint(app, "1")
+        endpoint = SqlEndpoint(app, "1")
 
         def run(text):
             command = write_any("CommandStatementQuery", (1, text.encode()))
             try:
-                schema, answer = made.get(command, ANONYMOUS, lambda: False)
-                found = answer if isinstance(answer, pa.Table) else pa.Table.from_batches(answer, schema)
-            except StatflightError as refused:
-                return str(refused)
-            return made.schema(command, ANONYMOUS), sorted(map(repr, found.to_pylist()))
+                schema, reply = endpoint.get(command, ANONYMOUS, lambda: False)
+                found = reply if isinstance(reply, pa.Table) else pa.Table.from_batches(reply, schema)
+            except StatflightError as error:
+                return str(error)
+            return endpoint.schema(command, ANONYMOUS), sorted(map(repr, found.to_pylist()))
 
-        run.endpoint = made
+        run.endpoint = endpoint
         yield run
-        made.close()
+        endpoint.close()
 
 
 column = st.sampled_from(
@@ -95,7 +95,7 @@ statement = st.builds(str.format, st.sampled_from([
 ]), where)  # fmt: skip
 
 
-def test_answers_are_the_same(sql):
+def test_shared_plans_never_change_a_result(sql):
     shared = []
 
     @given(statement)
@@ -106,8 +106,8 @@ def test_answers_are_the_same(sql):
             expected = sql(text)
         sql.endpoint._plans.drop(text)
         found = sql(text)
-        # a value that cannot be cast is met or not, as DuckDB orders the conditions
-        if not any(isinstance(each, str) and re.search("(?i)convert|cast", each) for each in (expected, found)):
+        # a failing cast depends on the order in which DuckDB evaluates the conditions
+        if not any(isinstance(result, str) and re.search("(?i)convert|cast", result) for result in (expected, found)):
             assert found == expected, text
         shared.append(sql.endpoint._shared.get(text) is not None)
 

@@ -9,7 +9,7 @@ from flight_server.wire.action_bodies import parse_items
 from store.errors import InvalidArgument
 
 
-def ask(sampling):
+def parse_sampling(sampling):
     (found,) = parse_items(
         json.dumps({"requests": [{"table": "a.b.c", "sampling": sampling}]}).encode(), allow_all=True
     )
@@ -17,7 +17,7 @@ def ask(sampling):
 
 
 @pytest.mark.parametrize(
-    ("told", "method", "budget"),
+    ("sampling", "method", "budget"),
     [
         (None, "NONE", None),
         ("METADATA_GUIDED", "METADATA_GUIDED", None),
@@ -28,14 +28,14 @@ def ask(sampling):
          Budget(None, 2**40, 0.5)),
     ],
 )  # fmt: skip
-def test_methods_and_budgets(told, method, budget):
-    found = ask(told)
+def test_sampling_is_a_method_with_an_optional_budget(sampling, method, budget):
+    found = parse_sampling(sampling)
     assert (found.spec.sampling, found.spec.budget) == (Sampling(method), budget)
     assert CaptureSpec.from_json(found.spec.json) == found.spec
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("sampling", "reason"),
     [
         ("SOME", "requests[0].sampling"), (5, "requests[0].sampling"), ([1], "requests[0].sampling"),
         ({}, "requests[0].sampling.method"),
@@ -49,7 +49,7 @@ def test_methods_and_budgets(told, method, budget):
         ({"method": "NONE", "max_rows": 5}, "it reads everything"),
     ],
 )  # fmt: skip
-def test_what_is_no_sampling_is_refused(told, reason):
-    with pytest.raises(InvalidArgument) as refused:
-        ask(told)
-    assert reason in str(refused.value)
+def test_invalid_sampling_is_rejected_with_its_field(sampling, reason):
+    with pytest.raises(InvalidArgument) as raised:
+        parse_sampling(sampling)
+    assert reason in str(raised.value)

@@ -1,4 +1,4 @@
-"""Flight SQL's messages: what is written reads back, and damaged bytes are refused in one line."""
+"""Flight SQL messages: round trips, and rejection of damaged bytes."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ VALUES = st.one_of(st.integers(0, 2**64 - 1), st.binary(max_size=300))
 
 
 @given(st.lists(st.tuples(st.integers(1, 1000), VALUES), max_size=20))
-def test_what_is_written_reads_back(fields):
+def test_written_message_reads_back(fields):
     found = read_message("M", write_message(*fields)).fields
     expected: dict[int, list] = {}
     for number, value in fields:
@@ -20,7 +20,7 @@ def test_what_is_written_reads_back(fields):
     assert found == expected
 
 
-def test_an_any_of_flight_sql():
+def test_any_message_reads_its_fields():
     data = write_any("CommandGetTables", (2, b"st%"), (4, b"BASE TABLE"), (4, b"VIEW"), (5, 1))
     assert flight_sql.is_command(data)
     message = read_any(data)
@@ -28,11 +28,11 @@ def test_an_any_of_flight_sql():
     assert message.texts(4) == ["BASE TABLE", "VIEW"] and message.flag(5) and not message.flag(6)
 
 
-def test_integers_come_packed_and_one_by_one():
+def test_repeated_integers_are_read_packed_and_unpacked():
     assert read_message("M", write_message((1, b"\x08\xac\x02"), (1, 7))).integers(1) == [8, 300, 7]
 
 
-def test_what_is_not_flight_sql():
+def test_other_messages_are_not_flight_sql_commands():
     assert not flight_sql.is_command(b'{"table": "stats.columns"}')
     assert not flight_sql.is_command(b"\x0a\x10\x0a\x0e\x12\x03sys\x1a\x07flights")  # Floecat's
     assert not flight_sql.is_command(b"")
@@ -41,15 +41,15 @@ def test_what_is_not_flight_sql():
 
 
 @given(st.binary(max_size=60))
-def test_damaged_bytes_are_refused(data):
+def test_damaged_bytes_are_rejected_with_a_short_reason(data):
     for read in (lambda: read_message("M", data), lambda: read_any(write_any("X")[:-1] + data)):
         try:
             message = read()
             message.integers(1), message.flag(2), message.texts(3)
-        except InvalidArgument as refusal:
-            assert len(str(refusal)) < 300
+        except InvalidArgument as error:
+            assert len(str(error)) < 300
 
 
-def test_a_message_of_many_fields_is_refused():
+def test_message_with_too_many_fields_is_rejected():
     with pytest.raises(InvalidArgument, match="10000 fields"):
         read_message("M", write_message(*[(1, 1)] * 10_001))

@@ -1,4 +1,4 @@
-"""Floecat's protobuf command: what it says, and that nothing it is made of ever does more than be refused."""
+"""The protobuf command of Floecat: its meaning, and rejection of malformed bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from store.predicates.tree import MAX_NODES
 
 
 def message(table="stats.columns", columns=(), predicates=(), query_id="q", **name):
-    """A command by the runtime's own encoder."""
+    """A command built by the protobuf runtime."""
     built = SystemTableFlightCommand()
     *path, last = table.split(".")
     built.target.name.path.extend(path)
@@ -31,7 +31,7 @@ def command(*arguments, **options) -> bytes:
     return message(*arguments, **options).SerializeToString()
 
 
-# The same bytes written by hand: field numbers and wire types are Floecat's, whatever this project's code says.
+# The same bytes written by hand, with the field numbers and wire types of Floecat.
 
 
 def field(number: int, data: bytes | str) -> bytes:
@@ -46,7 +46,7 @@ def varint(value: int) -> bytes:
     return out + bytes([value])
 
 
-def test_the_bytes_are_floecats():
+def test_encoding_matches_the_field_numbers_of_floecat():
     name_ref = field(2, "stats") + field(3, "columns")
     leaf = field(1, "ndv") + b"\x10\x06" + field(3, "1") + field(3, "9")
     data = field(1, field(1, name_ref)) + field(2, "ndv") + field(2, "min") + field(3, leaf) + field(4, "q-7")
@@ -59,10 +59,10 @@ def test_the_bytes_are_floecats():
     }
 
 
-def test_operators_by_number():
+def test_operators_are_mapped_by_number():
     names = ["EQ", "NEQ", "LT", "LTE", "GT", "GTE", "BETWEEN", "IN", "IS_NULL", "IS_NOT_NULL"]
-    told = to_command(command(predicates=tuple(("c", number) for number in range(10))), None)
-    assert [leaf["op"] for leaf in told["predicates"]] == names
+    parsed = to_command(command(predicates=tuple(("c", number) for number in range(10))), None)
+    assert [leaf["op"] for leaf in parsed["predicates"]] == names
     # zero is not written at all, and is EQ
     (leaf,) = to_command(field(1, field(1, field(3, "a.b"))) + field(3, field(1, "c")) + field(4, "q"), None)[
         "predicates"
@@ -71,7 +71,7 @@ def test_operators_by_number():
 
 
 @pytest.mark.parametrize("number", [10, 99, 2**31 - 1, -1])
-def test_an_unknown_operator_is_refused(number):
+def test_unknown_operator_is_rejected(number):
     data = message(predicates=(("c", 9),))
     data.predicates[0].op = number
     with pytest.raises(InvalidArgument, match=r"predicates\[0\].op: is unknown"):
@@ -83,7 +83,7 @@ def test_an_unknown_operator_is_refused(number):
     [{"table": "stats.columns"}, {"table": "columns", "name": " Stats.Columns "}, {"table": "STATS.Columns"},
      {"table": "stats.columns", "catalog": "anything"}],
 )  # fmt: skip
-def test_names_as_floecat_writes_them(name):
+def test_table_names_are_normalized(name):
     assert to_command(command(**name), None)["table"] == "stats.columns"
 
 
@@ -91,30 +91,30 @@ def test_names_as_floecat_writes_them(name):
                                   field(1, field(1, field(2, "stats"))) + field(4, "q"),
                                   field(1, field(1, field(3, "  "))) + field(4, "q"),
                                   field(1, field(2, field(2, "some-id"))) + field(4, "q"), b""])  # fmt: skip
-def test_no_name_is_refused(data):
+def test_missing_name_is_rejected(data):
     with pytest.raises(InvalidArgument, match="target"):
         to_command(data, None)
 
 
-def test_the_last_of_name_and_id_counts():
+def test_last_of_name_and_id_wins():
     name, id = field(1, field(3, "sys.flights")), field(2, field(2, "x"))
     assert to_command(field(1, id + name) + field(4, "q"), None)["table"] == "sys.flights"
     with pytest.raises(InvalidArgument, match="target"):
         to_command(field(1, name + id) + field(4, "q"), None)
 
 
-@pytest.mark.parametrize(("own", "header"), [("", None), ("", ""), ("  ", None), ("", " ")])
-def test_a_query_id_is_required(own, header):
+@pytest.mark.parametrize(("in_command", "header"), [("", None), ("", ""), ("  ", None), ("", " ")])
+def test_query_id_is_required(in_command, header):
     with pytest.raises(InvalidArgument, match="query_id: is missing"):
-        to_command(command(query_id=own), header)
+        to_command(command(query_id=in_command), header)
 
 
-@pytest.mark.parametrize(("own", "header"), [("q", None), ("", "q"), ("q", "q"), ("q", " "), (" ", "q")])
-def test_the_query_id_of_command_or_header(own, header):
-    assert to_command(command(query_id=own), header)["query_id"] == "q"
+@pytest.mark.parametrize(("in_command", "header"), [("q", None), ("", "q"), ("q", "q"), ("q", " "), (" ", "q")])
+def test_query_id_comes_from_the_command_or_the_header(in_command, header):
+    assert to_command(command(query_id=in_command), header)["query_id"] == "q"
 
 
-def test_query_ids_that_differ_are_refused():
+def test_different_query_ids_are_rejected():
     with pytest.raises(InvalidArgument, match="differs from the header x-query-id"):
         to_command(command(query_id="q"), "p")
 
@@ -129,13 +129,13 @@ def test_unknown_fields_are_accepted_anywhere():
     assert of_command(data).flight.name == "stats.columns"
 
 
-def test_too_many_predicates_are_refused_before_they_are_read():
+def test_too_many_predicates_are_rejected():
     with pytest.raises(InvalidArgument, match="more than"):
         to_command(command() + field(3, b"") * (MAX_NODES + 1), None)
 
 
-def test_every_length_is_told_from_json():
-    # the bytes of lengths look like any text: line feeds, quotes, braces, digits, letters
+def test_commands_of_any_length_are_distinguished_from_json():
+    # the length bytes look like text: line feeds, quotes, braces, digits, letters
     for length in range(1, 140):
         data = command("sys.flights", catalog="c" * length)
         assert of_command(data).flight.name == "sys.flights"
@@ -143,7 +143,7 @@ def test_every_length_is_told_from_json():
         assert of_command(data).query_id == "q" * length
 
 
-def test_as_a_scan_request():
+def test_command_becomes_a_scan_request():
     request = of_command(command("stats.columns", (" NDV", "none", "ndv"), (("table_name", 0, "t"),)), "q")
     assert request.names == ["ndv"]
     assert request.query_id == "q"
@@ -155,7 +155,7 @@ def test_as_a_scan_request():
 
 @pytest.mark.parametrize("data", [bytes(range(256)), b"\x00", b"\x0a", b"\x0a\xff", b"\xff" * 64, b"\x0b" * 500,
                                   field(1, b"\xff\xfe"), field(4, b"\xff\xfe")])  # fmt: skip
-def test_noise_is_refused(data):
+def test_random_bytes_are_rejected(data):
     with pytest.raises(InvalidArgument):
         of_command(data)
 
@@ -178,19 +178,19 @@ def mutate(data: bytes, chance: random.Random) -> bytes:
     return bytes(mutant)
 
 
-def test_5000_mutants_are_read_or_refused():
+def test_mutated_commands_are_read_or_rejected():
     chance = random.Random(20261)
     seeds = [
         command(), command("sys.flights", ("name", "writable"), (("name", 7, "a", "b", "ü"), ("name", 9)), "query-1"),
         command("information_schema.columns", predicates=tuple(("c", op % 10, "1") for op in range(20))),
     ]  # fmt: skip
-    refused = 0
+    rejected = 0
     for _ in range(5000):
         mutant = mutate(chance.choice(seeds), chance)
         try:
             of_command(mutant, chance.choice([None, "q", ""]))
-        except StatflightError as refusal:
-            assert refusal.status in ("INVALID_ARGUMENT", "NOT_FOUND")
-            str(refusal).encode()
-            refused += 1
-    assert 0 < refused < 5000
+        except StatflightError as error:
+            assert error.status in ("INVALID_ARGUMENT", "NOT_FOUND")
+            str(error).encode()
+            rejected += 1
+    assert 0 < rejected < 5000

@@ -1,4 +1,4 @@
-"""Commands, paths and tickets: what is understood, what is refused, what is remembered."""
+"""Commands, paths and tickets: parsing, rejection, and caching."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def data(**changes) -> bytes:
 
 
 def sealed(command: object) -> bytes:
-    """A ticket with a good checksum, whatever it says."""
+    """A ticket with a valid checksum for any command."""
     body = zlib.compress(command if isinstance(command, bytes) else json.dumps(command).encode())
     return b"\x01" + struct.pack("<I", zlib.crc32(body)) + body
 
 
-def test_a_ticket_says_what_the_command_said():
+def test_ticket_round_trips_the_request():
     request = replace(of_command(data()), pins={3: 2**63 - 1, 1: 0}, part=Part(1, 4))
     ticket = to_ticket(request).ticket
     found = of_ticket(ticket)
     assert (found.names, found.limit, found.pins, found.part) == (["ndv", "min"], 5, request.pins, request.part)
     assert found.node == request.node
     assert found.schema == request.schema
-    assert of_ticket(ticket) is found  # understood once
+    assert of_ticket(ticket) is found  # parsed once
 
 
 def test_partitions_are_not_in_a_ticket():
@@ -48,7 +48,7 @@ def test_partitions_are_not_in_a_ticket():
     assert of_ticket(to_ticket(request).ticket).partitions == 1
 
 
-def test_a_path_in_one_part_or_two():
+def test_path_may_have_one_part_or_two():
     for path in (["stats", "columns"], ["stats.columns"]):
         assert of_descriptor(flight.FlightDescriptor.for_path(*path)).flight.name == "stats.columns"
 
@@ -62,12 +62,12 @@ def test_a_path_in_one_part_or_two():
     sealed(COMMAND | {"part": [0, 1, 0, 1.5]}), sealed(COMMAND | {"partitions": 2}), data(partitions=2), data(pins=[]),
     b"", b"{", data(part=[0, 1, 0, 1]),
 ])  # fmt: skip
-def test_a_damaged_or_foreign_ticket_is_refused(ticket):
+def test_damaged_or_foreign_ticket_is_rejected(ticket):
     with pytest.raises(InvalidArgument):
         of_ticket(ticket)
 
 
-def test_every_bit_of_a_ticket_counts():
+def test_any_flipped_bit_of_a_ticket_is_detected():
     ticket = to_ticket(of_command(data())).ticket
     for place in range(len(ticket)):
         mutant = bytearray(ticket)
@@ -76,14 +76,14 @@ def test_every_bit_of_a_ticket_counts():
             of_ticket(bytes(mutant))
 
 
-def test_a_ticket_that_grows_without_end_is_refused():
+def test_oversized_ticket_is_rejected():
     with pytest.raises(InvalidArgument):
         of_ticket(sealed(b'{"table": "' + b" " * (scan_request.MAX_COMMAND_BYTES + 10) + b'"}'))
     with pytest.raises(InvalidArgument, match="at most"):
         of_ticket(b"{" * (scan_request.MAX_COMMAND_BYTES + 1))
 
 
-def test_mutants_are_refused_or_understood():
+def test_mutated_commands_are_rejected_or_parsed():
     chance = random.Random(7)
     for _ in range(3000):
         mutant = bytearray(data(columns=["ndv"]))
@@ -97,12 +97,12 @@ def test_mutants_are_refused_or_understood():
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 1.5, True, "4", None, scan_request.MAX_PARTITIONS + 1])
-def test_partitions_is_a_count(partitions):
+def test_partitions_must_be_a_count(partitions):
     with pytest.raises(InvalidArgument, match="partitions"):
         of_command(data(partitions=partitions))
 
 
-def test_the_query_id_is_checked_whether_remembered_or_not():
+def test_query_id_is_checked_for_cached_and_new_commands():
     command = data(query_id="q-1", limit=77)
     for _ in range(2):
         assert of_ticket(command, "q-1").query_id == "q-1"
@@ -113,6 +113,6 @@ def test_the_query_id_is_checked_whether_remembered_or_not():
     assert [of_ticket(plain, given).query_id for given in (None, "a", "b", None)] == [None, "a", "b", None]
 
 
-def test_an_unknown_flight_is_not_found_and_a_nearer_one_named():
+def test_unknown_flight_is_not_found_and_the_nearest_named():
     with pytest.raises(NotFound, match=r"stats\.columns"):
         of_command(data(table="stats.colums"))
