@@ -39,15 +39,15 @@ class FakeServer(flight.FlightServerBase):
         self.commands.append(command)
         if self.failures:
             raise self.failures.pop()
-        answer = self.tables.get(command["table"], FLIGHTS[command["table"]].schema.empty_table())
-        if isinstance(answer, Exception):
-            raise answer
+        rows = self.tables.get(command["table"], FLIGHTS[command["table"]].schema.empty_table())
+        if isinstance(rows, Exception):
+            raise rows
         for leaf in command.get("predicates", []):
             if leaf["op"] == "EQ":
-                answer = answer.filter(pc.equal(answer[leaf["column"]], leaf["values"][0]))
+                rows = rows.filter(pc.equal(rows[leaf["column"]], leaf["values"][0]))
         if columns := command.get("columns"):
-            answer = answer.select(columns)
-        return flight.RecordBatchStream(answer)
+            rows = rows.select(columns)
+        return flight.RecordBatchStream(rows)
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         if self.failures:

@@ -134,5 +134,5 @@ class Client:
         with writer:
             writer.write_table(rows)
             writer.done_writing()
-            answer = reader.read()
-            return {} if answer is None else dict(json.loads(answer.to_pybytes()))
+            counts = reader.read()
+            return {} if counts is None else dict(json.loads(counts.to_pybytes()))

@@ -285,9 +285,9 @@ def test_capture_continues_after_an_unknown_table(server, run, monkeypatch):
 
     def empty_for_unknown(context, ticket):
         is_unknown = "nosuch" in ticket.ticket.decode()
-        answer = do_get(context, ticket)
+        reply = do_get(context, ticket)
         if not is_unknown:
-            return answer
+            return reply
         return pa.flight.RecordBatchStream(server.tables[json.loads(ticket.ticket)["table"]].slice(0, 0))
 
     monkeypatch.setattr(server, "do_get", empty_for_unknown)
@@ -360,11 +360,11 @@ def serve_tables(server, *names):
 
     def filtered_by_table(context, ticket):
         command = json.loads(ticket.ticket)
-        answer = do_get(context, ticket)
+        reply = do_get(context, ticket)
         requested = [leaf["values"][0] for leaf in command.get("predicates", ()) if leaf["column"] == "table_name"]
         table = server.tables.get(command["table"])
         if not requested or "table_name" not in FLIGHTS[command["table"]].schema.names or table is None:
-            return answer
+            return reply
         matching = table.filter(pc.equal(table["table_name"], requested[0]))
         return pa.flight.RecordBatchStream(matching.select(command["columns"]) if "columns" in command else matching)
 

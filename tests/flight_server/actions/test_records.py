@@ -1,4 +1,4 @@
-"""Actions on stored records: `expire`, dry first, `delete_stats`, and `merge_sketches`."""
+"""Actions on stored records: `expire`, `delete_stats`, and `merge_sketches`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapsho
 
 @pytest.fixture
 def app(tmp_path):
-    with app_in(tmp_path) as made:
-        put(made, [KEY | {"column_id": 1, "column_name": "c1", "logical_type": "INT", "row_count": 2000}])
-        yield made
+    with app_in(tmp_path) as app:
+        put(app, [KEY | {"column_id": 1, "column_name": "c1", "logical_type": "INT", "row_count": 2000}])
+        yield app
 
 
 def sketch(target: Target, values: range, **params: Any) -> dict[str, Any]:
@@ -40,37 +40,37 @@ def merge(app, **more: Any) -> list[dict[str, Any]]:
     return list(ACTIONS["merge_sketches"].run(call, json.dumps(body).encode()))
 
 
-def test_the_sketch_of_a_sample_is_not_merged_unless_asked_for(app):
+def test_sketch_of_a_sample_is_merged_only_with_allow_partial(app):
     put(app, [sketch(Target.column(1), range(200), completeness="PARTIAL", rows=2000, rows_seen=200)],
         "stats.sketches")  # fmt: skip
-    with pytest.raises(InvalidArgument, match="is of a sample") as refused:
+    with pytest.raises(InvalidArgument, match="is of a sample") as raised:
         merge(app)
-    assert refused.value.code == "PARTIAL_SKETCH"
-    (answer,) = merge(app, allow_partial=True)
-    assert answer["ndv"] == 200
+    assert raised.value.code == "PARTIAL_SKETCH"
+    (result,) = merge(app, allow_partial=True)
+    assert result["ndv"] == 200
 
 
-def test_sketches_of_files_go_before_the_sketch_of_a_sample(app):
+def test_file_sketches_are_preferred_to_the_sketch_of_a_sample(app):
     put(app, [sketch(Target.column(1), range(200), completeness="PARTIAL")], "stats.sketches")
     put(app, [sketch(Target.file(f"f{n}"), range(n * 500, n * 500 + 500)) for n in range(2)], "stats.sketches")
     assert merge(app)[0]["ndv"] == 1000
 
 
-def test_sketches_of_some_files_do_not_pass_for_the_table(app):
+def test_sketches_of_some_files_are_merged_only_with_allow_partial(app):
     files = [KEY | {"file_path": f"f{n}", "file_content": "DATA", "row_count": 500 * (n < 3)} for n in range(4)]
     put(app, files, "stats.files")
     put(app, [sketch(Target.file(f"f{n}"), range(n * 500, n * 500 + 500)) for n in range(2)], "stats.sketches")
-    with pytest.raises(InvalidArgument, match="1 of 3 files have no theta sketch") as refused:
+    with pytest.raises(InvalidArgument, match="1 of 3 files have no theta sketch") as raised:
         merge(app)
-    assert refused.value.code == "PARTIAL_SKETCH"
-    (answer,) = merge(app, allow_partial=True)
-    assert (answer["ndv"], answer["exact"]) == (1000, False)
+    assert raised.value.code == "PARTIAL_SKETCH"
+    (result,) = merge(app, allow_partial=True)
+    assert (result["ndv"], result["exact"]) == (1000, False)
     put(app, [sketch(Target.file("f2"), range(1000, 1500))], "stats.sketches")
-    (answer,) = merge(app)
-    assert (answer["ndv"], answer["exact"], answer["freshness"]) == (1500, True, "EXACT")
+    (result,) = merge(app)
+    assert (result["ndv"], result["exact"], result["freshness"]) == (1500, True, "EXACT")
 
 
-def test_the_sketch_of_an_earlier_snapshot_says_so(app):
+def test_sketch_of_an_earlier_snapshot_is_inherited_and_not_exact(app):
     put(app, [sketch(Target.column(1), range(200))], "stats.sketches")
     own = merge(app)[0]
     assert (own["exact"], own["snapshot_id"], own["freshness"]) == (True, 1, "EXACT")
@@ -91,8 +91,8 @@ NAME = "lake.s.t"
 
 @pytest.fixture
 def lake(tmp_path):
-    """An Iceberg table that once had the snapshots 1 to 4 and still has 3 and 4; columns of each, files of 1 and 3."""
-    with app_in(tmp_path) as made:
+    """An Iceberg table with live snapshots 3 and 4 and expired 1 and 2; columns of all, files of 1 and 3."""
+    with app_in(tmp_path) as app:
         found = {
             "schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
             "schemas": {"h": [["c1", "INT", True, 1], ["c2", "INT", True, 2]]}, "current_snapshot_id": 4,
@@ -100,16 +100,18 @@ def lake(tmp_path):
                            "committed_at": None, "operation": None, "schema_hash": "h"} for s in (1, 2, 3, 4)],
         }  # fmt: skip
         for live in ([1, 2, 3, 4], [3, 4]):
-            told = found | {"live_snapshot_ids": live}
-            made.database.write(
-                lambda connection, told=told: Discovery(made.catalog).store(connection, "lake", "iceberg", told, ())
+            discovered = found | {"live_snapshot_ids": live}
+            app.database.write(
+                lambda connection, discovered=discovered: Discovery(app.catalog).store(
+                    connection, "lake", "iceberg", discovered, ()
+                )
             )
         for snapshot in (1, 2, 3, 4):
-            put(made, rows("t", snapshot, [1, 2]))
+            put(app, rows("t", snapshot, [1, 2]))
         key = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
         for snapshot, paths in ((1, "ab"), (3, "bc")):
-            put(made, [key | {"snapshot_id": snapshot, "file_path": path} for path in paths], "stats.files")
-        yield made
+            put(app, [key | {"snapshot_id": snapshot, "file_path": path} for path in paths], "stats.files")
+        yield app
 
 
 def act(app, name: str, **body: Any) -> list[Any]:
@@ -117,24 +119,24 @@ def act(app, name: str, **body: Any) -> list[Any]:
     return list(ACTIONS[name].run(call, json.dumps(body).encode()))
 
 
-def left(app, flight: str = "stats.columns", target: str = "column_id") -> set[tuple[int, Any]]:
-    # answers are remembered by command, and this process has an app for each test
+def stored(app, flight: str = "stats.columns", target: str = "column_id") -> set[tuple[int, Any]]:
+    # results are cached by command, and this process has one app per test
     found = read(app, command("t", flight, query_id=str(app.settings.db.parent))).to_pylist()
     return {(row["snapshot_id"], row[target]) for row in found}
 
 
-def test_expire_tells_first_and_deletes_when_told_to(lake):
-    before = left(lake)
+def test_expire_is_a_dry_run_unless_disabled(lake):
+    before = stored(lake)
     for body in ({}, {"table": NAME}, {"table": NAME, "dry_run": True}):
         assert act(lake, "expire", **body) == [{"table": NAME, "snapshots": [1, 2], "dry_run": True}]
-    assert left(lake) == before and len(before) == 8
+    assert stored(lake) == before and len(before) == 8
     assert act(lake, "expire", dry_run=False) == [{"table": NAME, "snapshots": [1, 2], "dry_run": False}]
-    assert left(lake) == {(s, c) for s in (3, 4) for c in (1, 2)}
-    assert left(lake, "stats.files", "file_path") == {(3, "b"), (3, "c")}
+    assert stored(lake) == {(s, c) for s in (3, 4) for c in (1, 2)}
+    assert stored(lake, "stats.files", "file_path") == {(3, "b"), (3, "c")}
     assert act(lake, "expire", dry_run=False) == [{"table": NAME, "snapshots": [], "dry_run": False}]
 
 
-def test_expire_leaves_tables_of_puts_alone(lake):
+def test_expire_ignores_tables_without_a_connector(lake):
     put(lake, rows("external", 1, [1]))
     put(lake, rows("external", 2, [1]))
     assert act(lake, "expire", table="lake.s.external") == [
@@ -142,22 +144,22 @@ def test_expire_leaves_tables_of_puts_alone(lake):
     ]
 
 
-def test_delete_stats_of_a_target_of_a_snapshot_and_of_all(lake):
+def test_delete_stats_of_a_target_a_snapshot_and_a_table(lake):
     column = {"kind": "COLUMN", "column_id": 1}
     assert act(lake, "delete_stats", table=NAME, snapshot=2, target=column) == [{"deleted": 1}]
-    assert (2, 1) not in left(lake) and len(left(lake)) == 7
+    assert (2, 1) not in stored(lake) and len(stored(lake)) == 7
     assert act(lake, "delete_stats", table=NAME, target=column) == [{"deleted": 3}]
-    assert {c for _, c in left(lake)} == {2}
+    assert {c for _, c in stored(lake)} == {2}
     assert act(lake, "delete_stats", table=NAME, snapshot="current") == [{"deleted": 1}]
     file = {"kind": "FILE", "file_path": "b"}
     assert act(lake, "delete_stats", table=NAME, snapshot=3, target=file) == [{"deleted": 1}]
-    assert left(lake, "stats.files", "file_path") == {(1, "a"), (1, "b"), (3, "c")}
+    assert stored(lake, "stats.files", "file_path") == {(1, "a"), (1, "b"), (3, "c")}
     assert act(lake, "delete_stats", table=NAME) == [{"deleted": 6}]
-    assert left(lake) == set() == left(lake, "stats.files", "file_path")
+    assert stored(lake) == set() == stored(lake, "stats.files", "file_path")
     assert act(lake, "delete_stats", table=NAME) == [{"deleted": 0}]
 
 
-def test_delete_stats_of_what_is_not_there(lake):
+def test_delete_stats_of_an_unknown_snapshot_or_table_is_not_found(lake):
     with pytest.raises(NotFound, match="no snapshot 77"):
         act(lake, "delete_stats", table=NAME, snapshot=77)
     with pytest.raises(NotFound, match="no table"):

@@ -1,4 +1,4 @@
-"""Rules against stored statistics, read as the server reads them."""
+"""Rules evaluated against stored statistics."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ PASSED, FAILED = State.PASSED, State.FAILED
         ("size_bytes < 5000", FAILED, 5000), ("age_seconds < 3600", PASSED, None), ("age_seconds < 0", FAILED, None),
     ],
 )  # fmt: skip
-def test_measures_of_the_table(reader, text, state, value):
+def test_table_measures_are_evaluated(reader, text, state, value):
     (result,) = results(reader, text)
     assert (result.state, result.column) == (state, None)
     assert value is None or result.value == value
 
 
-def test_a_rule_without_a_column_is_about_each(reader):
+def test_rule_without_a_column_applies_to_each_column(reader):
     found = states(reader, "null_fraction <= 0.005")
-    assert found == {"id": (PASSED, 0), "name": (FAILED, 0.01), "blank": (FAILED, None)}  # unknown does not pass
+    assert found == {"id": (PASSED, 0), "name": (FAILED, 0.01), "blank": (FAILED, None)}  # unknown fails
 
 
-def test_measures_of_numbers_leave_texts_out_unless_they_are_named(reader):
+def test_numeric_measures_skip_text_columns_unless_named(reader):
     assert set(states(reader, "mean < 50")) == {"id", "blank"}
     assert states(reader, "id: mean < 50")["id"] == (PASSED, 49.5)
     (result,) = results(reader, "name: mean < 50")
@@ -94,16 +94,16 @@ def test_bounds_are_compared_exactly(reader):
     assert states(reader, "id: min >= 0")["id"][0] is PASSED
 
 
-def test_a_column_that_does_not_exist_misses_its_rule(reader):
+def test_rule_for_an_unknown_column_fails(reader):
     (result,) = results(reader, "nosuch: ndv > 1")
     assert result.state is FAILED and "no such column" in result.detail
 
 
-def test_a_warning_is_no_failure(reader):
+def test_failed_rule_of_level_warn_is_warned(reader):
     assert results(reader, "row_count > 1000", level=rules.Level.WARN)[0].state is State.WARNED
 
 
-def test_drift_is_against_a_snapshot(reader):
+def test_drift_is_measured_against_a_snapshot(reader):
     (first, blank) = results(reader, "drift <= 0.4", against="previous")
     assert (first.column, first.state, first.value) == ("id", FAILED, 0.5) and "against 1" in first.detail
     assert blank.state is FAILED and "no quantile sketch" in blank.detail
@@ -115,7 +115,7 @@ def test_drift_is_against_a_snapshot(reader):
 
 @pytest.fixture(scope="module")
 def partial_reader(tmp_path_factory):
-    """Both columns have partial sketches at snapshot 2: one of 90 of 100 rows, one of an unknown share."""
+    """Columns with partial sketches at snapshot 2: c1 of 90 of 100 rows, c2 of an unknown share."""
     parts = {1: {"rows": 100, "rows_seen": 90}, 2: {}}
     with app_in(tmp_path_factory.mktemp("parts")) as app:
         for snapshot in (1, 2):
@@ -135,14 +135,14 @@ def partial_reader(tmp_path_factory):
     [("c1: drift <= 0.15", FAILED, False), ("c1: drift <= 0.2", PASSED, True), ("c1: drift >= 0.5", FAILED, True),
      ("c2: drift <= 0.99", FAILED, False)],
 )  # fmt: skip
-def test_drift_of_a_part_passes_only_if_no_other_rows_can_matter(partial_reader, text, state, is_known):
+def test_drift_of_a_partial_sketch_passes_only_if_unseen_rows_cannot_matter(partial_reader, text, state, is_known):
     (result,) = results(partial_reader, text, against=1)
     assert (result.state, result.value) == (state, pytest.approx(0.1) if is_known else None)
     assert "the sketch of the current snapshot is of a part of the rows" in result.detail
     assert ("without sampling" in result.detail) is not is_known
 
 
-def test_drift_says_that_a_sketch_is_inherited(tmp_path):
+def test_drift_detail_names_an_inherited_sketch(tmp_path):
     with app_in(tmp_path) as app:
         found = {"schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
                  "schemas": {"h": [["id", "INT", True, None]]}, "current_snapshot_id": 3,
@@ -162,7 +162,7 @@ def test_drift_says_that_a_sketch_is_inherited(tmp_path):
     assert result.detail == "against 2; the sketch of snapshot 2 is inherited from 1"
 
 
-def test_each_rule_may_name_its_snapshot(reader, tmp_path):
+def test_each_rule_may_set_its_own_snapshot(reader, tmp_path):
     (tmp_path / "rules.toml").write_text(
         '[[rule]]\nexpect = "id: drift <= 0.4"\nagainst = 2\n'
         '[[rule]]\nexpect = "id: drift <= 0.4"\nagainst = "1"\n'
@@ -177,12 +177,12 @@ def test_each_rule_may_name_its_snapshot(reader, tmp_path):
     assert found[3].detail == "snapshot 99 does not exist"
 
 
-def test_a_text_does_not_drift_and_the_detail_says_what_to_use(reader):
+def test_drift_of_a_text_column_fails_and_suggests_ndv(reader):
     (result,) = results(reader, "name: drift <= 0.4", against="previous")
     assert result.state is FAILED and "STRING has none; use ndv, " in result.detail
 
 
-def test_a_first_snapshot_is_compared_with_none(tmp_path):
+def test_comparing_rules_are_skipped_at_the_first_snapshot(tmp_path):
     with app_in(tmp_path) as app:
         put(app, [KEY | {"snapshot_id": 1, "row_count": 100}], "stats.tables")
         put(app, [KEY | {"snapshot_id": 1, "row_count": 100} | COLUMNS[0]])
@@ -191,22 +191,22 @@ def test_a_first_snapshot_is_compared_with_none(tmp_path):
     assert [(result.rule, result.state) for result in found] == [("row_count = 100", PASSED)]
 
 
-def test_a_schema_that_stays_has_no_changes(reader):
+def test_unchanged_schema_has_no_schema_changes(reader):
     assert results(reader, "schema_changes = 0", against="previous")[0].state is PASSED
 
 
-def test_an_unknown_table_is_told(reader):
+def test_unknown_table_is_an_error(reader):
     with pytest.raises(pa.ArrowKeyError, match="UNKNOWN_TABLE"):
         check(reader, "lake.s.nosuch", [rules.parse("row_count > 0")])
 
 
-def test_age_counts_from_the_capture_where_no_commit_is_known(reader):
+def test_age_is_measured_from_the_capture_without_a_commit_time(reader):
     later = datetime.now(UTC) + timedelta(hours=2)
     (result,) = check(reader, NAME, [rules.parse("age_seconds < 3600")], now=later)
     assert result.state is FAILED and 7100 < result.value < 7400 and "capture" in result.detail
 
 
-def test_what_is_suggested_holds(reader, tmp_path):
+def test_suggested_rules_pass(reader, tmp_path):
     text = suggest.to_toml(reader, NAME)
     assert len(tomllib.loads(text)["rule"]) >= 3
     (tmp_path / "rules.toml").write_text(text)
@@ -214,19 +214,19 @@ def test_what_is_suggested_holds(reader, tmp_path):
     assert found and all(result.state is PASSED for result in found)
 
 
-# Forms.
+# Reports.
 
 
-def test_json_and_junit_count_alike(reader):
+def test_json_and_junit_reports_have_equal_counts(reader):
     found = results(reader, "null_fraction <= 0.005", "row_count > 0")
-    told = json.loads(check_results.to_json(found, {"lake.s.bad\x00": "gone"}))
+    report = json.loads(check_results.to_json(found, {"lake.s.bad\x00": "gone"}))
     root = ElementTree.fromstring(check_results.to_junit(found, {"lake.s.bad\x00": "gone"}))
-    assert not told["passed"] and sum(result["state"] == "FAILED" for result in told["results"]) == 2
+    assert not report["passed"] and sum(result["state"] == "FAILED" for result in report["results"]) == 2
     assert sum(int(suite.get("failures")) for suite in root) == len(list(root.iter("failure"))) == 2
     assert len(list(root.iter("testcase"))) == len(found) + 1 and len(list(root.iter("error"))) == 1
 
 
-def test_hostile_names_are_texts_in_junit(reader):
+def test_hostile_names_are_escaped_in_junit(reader):
     found = [
         result.__class__(**(result.to_json() | {"table": '"><x/>\x1b', "column": "</testcase>&\ud800"}))
         for result in results(reader, "null_fraction <= 0.005")

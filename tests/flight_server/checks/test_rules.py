@@ -1,4 +1,4 @@
-"""The grammar of rules: what is a rule, what is not, and how a mistake is worded."""
+"""The grammar of rules: valid and invalid rules, and error messages."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from store.errors import InvalidArgument
         ("row_count != 0", (), "row_count", 0),
     ],
 )
-def test_rules(text, columns, measure, number):
+def test_rule_is_parsed(text, columns, measure, number):
     rule = rules.parse(text)
     assert (rule.columns, rule.measure, rule.number) == (columns, measure, number)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("null_fraction <=", "cannot be read"),
         ("null_fraction <= 0.01; DROP TABLE x", "cannot be read"),
@@ -42,10 +42,10 @@ def test_rules(text, columns, measure, number):
         ("ndv < 1e999999", "cannot be read"),
     ],
 )
-def test_a_mistake_says_what_is_right(text, told):
-    with pytest.raises(InvalidArgument) as wrong:
+def test_invalid_rule_is_rejected_with_a_hint(text, message):
+    with pytest.raises(InvalidArgument) as raised:
         rules.parse(text)
-    assert told in str(wrong.value)
+    assert message in str(raised.value)
 
 
 @given(st.integers(-(10**30), 10**30))
@@ -54,12 +54,12 @@ def test_integers_are_compared_exactly(number):
     assert not rules.parse(f"max < {number}").holds(Fraction(number))
 
 
-def test_a_hundredth_is_a_hundredth():
+def test_decimal_limits_are_exact():
     rule = rules.parse("null_fraction <= 0.01")
     assert rule.holds(Fraction(1, 100)) and rule.holds(0.01) and not rule.holds(Fraction(2, 100))
 
 
-def test_a_file_of_rules(tmp_path):
+def test_rules_file_is_loaded(tmp_path):
     file = tmp_path / "rules.toml"
     file.write_text(
         '[[rule]]\ntable = "lake.sales.*"\ncolumns = ["*_id", "key"]\nexpect = "null_fraction <= 0"\n'
@@ -72,7 +72,7 @@ def test_a_file_of_rules(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("", "has no [[rule]]"),
         ("[[rule]]\n", '"expect" must be a rule'),
@@ -86,15 +86,15 @@ def test_a_file_of_rules(tmp_path):
         ("not toml", "TOML"),
     ],
 )
-def test_a_bad_file_is_refused(tmp_path, content, told):
+def test_invalid_rules_file_is_rejected(tmp_path, content, message):
     file = tmp_path / "rules.toml"
     file.write_text(content)
-    with pytest.raises(InvalidArgument) as wrong:
+    with pytest.raises(InvalidArgument) as raised:
         rules.load(file)
-    assert told in str(wrong.value) and "rules.toml" in str(wrong.value)
+    assert message in str(raised.value) and "rules.toml" in str(raised.value)
 
 
-def test_a_file_that_is_missing_is_named(tmp_path):
-    with pytest.raises(InvalidArgument) as wrong:
+def test_missing_rules_file_is_named(tmp_path):
+    with pytest.raises(InvalidArgument) as raised:
         rules.load(tmp_path / "none.toml")
-    assert "none.toml" in str(wrong.value)
+    assert "none.toml" in str(raised.value)

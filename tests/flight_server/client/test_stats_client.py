@@ -105,9 +105,9 @@ def test_list_of_leaves_is_sent_as_predicates_and_of_trees_as_filter(server, cli
 
 def test_columns_reads_the_rows_of_a_table(server, client):
     server.rows("stats.columns", TABLE | {"snapshot_id": 3, "column_id": 1, "column_name": "id", "ndv": 7.0})
-    answer = client.columns("lake.sales.orders", snapshot=3)
-    assert isinstance(answer, pa.Table)
-    assert answer["ndv"].to_pylist() == [7.0]
+    table = client.columns("lake.sales.orders", snapshot=3)
+    assert isinstance(table, pa.Table)
+    assert table["ndv"].to_pylist() == [7.0]
     assert server.commands == [
         {"table": "stats.columns", "strict": True, "predicates": of_table("lake.sales.orders"), "snapshot": 3},
     ]
@@ -172,13 +172,13 @@ def test_history_of_an_unknown_column(server, client):
 def test_unavailable_server_is_retried(server, call):
     failures = [flight.FlightUnavailableError("[SHUTTING_DOWN] bye")] * 2
 
-    def answer(_):
+    def respond(_):
         if failures:
             raise failures.pop()
         return [{"status": "ok"}]
 
     server.rows("sys.flights", {"name": "stats.columns"})
-    server.answers["health"] = answer
+    server.answers["health"] = respond
     server.failures = failures
     calls = {
         "read": lambda client: client.read("sys.flights").num_rows,
@@ -308,11 +308,11 @@ MESSAGE = '[UNKNOWN_TABLE] no table "lake.sales.evnts"; did you mean "lake. Deta
 @pytest.mark.parametrize("kind", SERVER_ERRORS)
 @pytest.mark.parametrize("call", ["read", "act"])
 def test_server_error_keeps_its_class_and_plain_message(server, client, kind, call):
-    def refuse(_):
+    def fail(_):
         raise kind(MESSAGE)
 
     server.tables["sys.flights"] = kind(MESSAGE)
-    server.answers["health"] = refuse
+    server.answers["health"] = fail
     with pytest.raises(kind) as failure:
         client.read("sys.flights") if call == "read" else client.actions.health()
     assert type(failure.value) is kind

@@ -1,4 +1,4 @@
-"""Differences in words."""
+"""Formatting of changes between snapshots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flight_server.present.comparison import Change
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "formatted"),
     [
         (
             Change("t", "row_count", 9999, 1_010_000, 1_000_001, 10_001.0),
@@ -22,5 +22,5 @@ from flight_server.present.comparison import Change
         (Change("c", "stddev", 1.0, math.nan), ("1", "NaN", "", "")),
     ],
 )
-def test_a_change_in_words(change, words):
-    assert _worded(change) == words
+def test_change_is_formatted_for_people(change, formatted):
+    assert _worded(change) == formatted

@@ -32,12 +32,12 @@ COMMON = [KEY | {"column_name": "name", "rank": 1, "value": "secret", "count": 5
 
 
 def profile(**changed) -> Profile:
-    told = {"table": TABLE, "record": RECORD, "columns": COLUMNS, "quantiles": {"id": {0.25: "2", 0.5: "4"}},
+    parts = {"table": TABLE, "record": RECORD, "columns": COLUMNS, "quantiles": {"id": {0.25: "2", 0.5: "4"}},
             "histograms": {"id": BUCKETS}}  # fmt: skip
-    return Profile(**(told | changed))
+    return Profile(**(parts | changed))
 
 
-def test_openlineage_has_numbers_only():
+def test_openlineage_document_has_numbers_only():
     event = openlineage(profile(), NOW)
     assert event["eventTime"] == "2026-01-02T03:04:05.678Z"
     dataset = event["dataset"]
@@ -54,7 +54,7 @@ def test_openlineage_has_numbers_only():
     assert (local["namespace"], local["name"]) == ("file", "/lake/t")
 
 
-def test_datahub_takes_everything_and_values_only_when_asked():
+def test_datahub_document_has_all_statistics_and_values_on_request():
     proposal = datahub(profile(), NOW)["proposal"]
     assert proposal["entityUrn"] == "urn:li:dataset:(urn:li:dataPlatform:delta-lake,lake.s.t,PROD)"
     value = json.loads(proposal["aspect"]["value"])
@@ -67,11 +67,11 @@ def test_datahub_takes_everything_and_values_only_when_asked():
         "histogram": {"boundaries": ["0", "4", "9"], "heights": [4.0, 4.0]},
     }  # fmt: skip
     assert second == {"fieldPath": "name", "min": "a", "max": "z"}
-    asked = json.loads(datahub(profile(common={"name": COMMON}), NOW)["proposal"]["aspect"]["value"])
-    assert asked["fieldProfiles"][1]["distinctValueFrequencies"] == [{"value": "secret", "frequency": 5}]
+    with_values = json.loads(datahub(profile(common={"name": COMMON}), NOW)["proposal"]["aspect"]["value"])
+    assert with_values["fieldProfiles"][1]["distinctValueFrequencies"] == [{"value": "secret", "frequency": 5}]
 
 
-def test_openmetadata_has_no_key_that_it_would_refuse():
+def test_openmetadata_document_has_known_keys_only():
     body = openmetadata(profile(), NOW)
     at = int(NOW.timestamp() * 1000)
     assert body["tableProfile"] == {"timestamp": at, "rowCount": 10, "columnCount": 3, "sizeInByte": 99}
@@ -101,25 +101,25 @@ def run(server, monkeypatch, capsys):
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setenv("STATFLIGHT_SERVER", server.uri)
         monkeypatch.setattr(sys, "argv", ["statflight", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exited:
             cli.main()
         out, err = capsys.readouterr()
-        return left.value.code or 0, out, err
+        return exited.value.code or 0, out, err
 
     return run
 
 
 @pytest.fixture
 def catalog():
-    """A data catalog over loopback: what it was sent, and how it answers."""
-    sent, answer = [], {"status": 200}
+    """A data catalog over loopback: its URL, the received requests, and its response."""
+    received, response = [], {"status": 200}
 
     class Handler(BaseHTTPRequestHandler):
         def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            sent.append((self.command, self.path, self.headers.get("Authorization"), json.loads(body or b"null")))
-            content = json.dumps({"id": "4711"} if answer["status"] == 200 else {"error": "no"}).encode()
-            self.send_response(answer["status"])
+            received.append((self.command, self.path, self.headers.get("Authorization"), json.loads(body or b"null")))
+            content = json.dumps({"id": "4711"} if response["status"] == 200 else {"error": "no"}).encode()
+            self.send_response(response["status"])
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
@@ -131,13 +131,13 @@ def catalog():
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", sent, answer
+    yield f"http://127.0.0.1:{server.server_port}", received, response
     server.shutdown()
     thread.join()
     server.server_close()
 
 
-def test_without_a_url_the_document_is_printed(run):
+def test_emit_without_a_url_prints_the_document(run):
     status, out, _ = run("emit", "lake.s.t", "--to", "openlineage")
     assert status == 0 and json.loads(out)["dataset"]["facets"]["dataQualityMetrics"]["rowCount"] == 10
     assert "secret" not in run("emit", "lake.s.t", "--to", "datahub")[1]
@@ -152,32 +152,32 @@ def test_without_a_url_the_document_is_printed(run):
         ("openmetadata", [("GET", "/api/v1/tables/name/lake.s.t"), ("PUT", "/api/v1/tables/4711/tableProfile")]),
     ],
 )
-def test_with_a_url_it_is_sent(run, catalog, monkeypatch, to, calls):
-    url, sent, _ = catalog
+def test_emit_with_a_url_sends_the_document(run, catalog, monkeypatch, to, calls):
+    url, received, _ = catalog
     monkeypatch.setenv("STATFLIGHT_EMIT_TOKEN", "hush")
     status, out, err = run("emit", "lake.s.t", "--to", to, "--url", url)
     assert (status, out) == (0, "") and "lake.s.t: sent" in err
-    assert [call[:2] for call in sent] == calls and all(call[2] == "Bearer hush" for call in sent)
+    assert [call[:2] for call in received] == calls and all(call[2] == "Bearer hush" for call in received)
 
 
-def test_a_catalog_that_refuses(run, catalog):
-    url, _, answer = catalog
-    answer["status"] = 403
+def test_emit_fails_when_the_catalog_rejects_or_is_unreachable(run, catalog):
+    url, _, response = catalog
+    response["status"] = 403
     status, _, err = run("emit", "lake.s.t", "--to", "datahub", "--url", url)
     assert status == 1 and "answered 403" in err and "Traceback" not in err
     assert "cannot be reached" in run("emit", "lake.s.t", "--to", "datahub", "--url", "http://127.0.0.1:1")[2]
 
 
 @pytest.mark.parametrize(
-    "mistake",
+    "flags",
     [["--to", "elsewhere"], ["--to", "datahub", "--url", "ftp://x"], ["--to", "openlineage", "--with-values"], []],
     ids=str,
 )
-def test_misuse(run, mistake):
-    assert run("emit", "lake.s.t", *mistake)[0] == 2
+def test_usage_error_is_status_2(run, flags):
+    assert run("emit", "lake.s.t", *flags)[0] == 2
 
 
-def test_nothing_stored(run, server):
+def test_emit_without_statistics_suggests_capture(run, server):
     server.rows("stats.columns")
     status, _, err = run("emit", "lake.s.t", "--to", "datahub")
     assert status == 1 and "capture it first" in err

@@ -1,4 +1,4 @@
-"""Captures of many tables by one command: few calls, and each table with its own outcome."""
+"""Captures of many tables by one command: few calls, and a separate outcome per table."""
 
 from __future__ import annotations
 
@@ -11,73 +11,73 @@ from flight_server.commands import progress as module
 from flight_server.commands.progress import TOGETHER, Requests, Running, capture_each, described
 
 
-class Lake:
-    """Tables of two requests each; `bad` ones are refused, of `lost` ones not even the columns are known."""
+class FakeLake:
+    """Tables of two requests each; captures of `rejected` ones fail, and `unknown` ones do not exist."""
 
-    def __init__(self, bad: tuple[str, ...] = (), lost: tuple[str, ...] = ()):
-        self.bad, self.lost = bad, lost
+    def __init__(self, rejected: tuple[str, ...] = (), unknown: tuple[str, ...] = ()):
+        self.rejected, self.unknown = rejected, unknown
         self.calls: list[Requests] = []
 
-    def ask(self, name: str) -> Requests:
-        if name in self.lost:
+    def requests_of(self, name: str) -> Requests:
+        if name in self.unknown:
             raise pa.ArrowKeyError(f"no table {name}")
         return [{"table": name, "target": n} for n in range(2)]
 
     def capture(self, requests: Requests) -> Requests:
         self.calls.append(requests)
-        if any(request["table"] in self.bad for request in requests):
+        if any(request["table"] in self.rejected for request in requests):
             raise pa.ArrowInvalid("refused")
         return [request | {"outcome": "CAPTURED"} for request in requests]
 
     def run(self, names: list[str]) -> dict[str, Any]:
-        return dict(capture_each(None, names, self.ask, self.capture))  # type: ignore[arg-type]
+        return dict(capture_each(None, names, self.requests_of, self.capture))  # type: ignore[arg-type]
 
 
 def names(count: int) -> list[str]:
     return [f"t{n}" for n in range(count)]
 
 
-def test_many_tables_are_captured_by_few_calls():
-    lake = Lake()
+def test_many_tables_are_captured_in_few_calls():
+    lake = FakeLake()
     found = lake.run(names(TOGETHER * 2 + 1))
     assert sorted(map(len, lake.calls)) == [2, 2 * TOGETHER, 2 * TOGETHER]
     assert sorted(found) == sorted(names(TOGETHER * 2 + 1))
     assert all({outcome["table"] for outcome in ended} == {name} for name, ended in found.items())
 
 
-def test_few_tables_are_captured_beside_each_other():
-    lake = Lake()
+def test_few_tables_are_captured_in_one_call_each():
+    lake = FakeLake()
     assert len(lake.run(names(3))) == len(lake.calls) == 3
 
 
-def test_a_bad_table_fails_alone():
-    lake = Lake(bad=("t1",), lost=("t2",))
+def test_failed_table_does_not_fail_the_others():
+    lake = FakeLake(rejected=("t1",), unknown=("t2",))
     found = lake.run(names(6))
     assert {name for name, ended in found.items() if isinstance(ended, Exception)} == {"t1", "t2"}
     assert isinstance(found["t1"], pa.ArrowInvalid) and isinstance(found["t2"], pa.ArrowKeyError)
     assert [len(found[name]) for name in ("t0", "t3", "t4", "t5")] == [2] * 4
 
 
-def test_a_server_that_is_away_is_not_asked_for_each_table():
-    lake = Lake()
+def test_unavailable_server_is_called_only_once():
+    lake = FakeLake()
 
-    def away(requests: Requests) -> Requests:
+    def unavailable(requests: Requests) -> Requests:
         lake.calls.append(requests)
         raise flight.FlightUnavailableError("away")
 
-    found = dict(capture_each(None, names(8), lake.ask, away))  # type: ignore[arg-type]
+    found = dict(capture_each(None, names(8), lake.requests_of, unavailable))  # type: ignore[arg-type]
     assert len(lake.calls) == 1
     assert all(isinstance(ended, flight.FlightUnavailableError) for ended in found.values())
 
 
-def test_a_call_holds_a_limit_of_requests(monkeypatch):
+def test_call_has_at_most_max_requests(monkeypatch):
     monkeypatch.setattr(module, "MAX_REQUESTS", 5)
-    lake = Lake()
+    lake = FakeLake()
     lake.run(names(5))
     assert [len(call) for call in lake.calls] == [4, 4, 2]
 
 
-def test_the_words_of_the_bar():
+def test_progress_bar_description():
     waiting = Running(0.0, "")
     words = "3 of 12 files, 1.0 GiB of 4.0 GiB, 200.0 MiB/s"
     assert described(["a"], {"a": Running(0.25, words)}, 9.0) == (0.25, "a", words)

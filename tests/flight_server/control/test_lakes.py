@@ -111,13 +111,13 @@ def test_failed_validation_or_discovery_registers_nothing(env):
 
 def test_cancelled_register_leaves_the_catalog_unchanged(env):
     env.register(discover=True)
-    begun, noticed = threading.Event(), threading.Event()
-    env.on_lease = lambda _: (begun.set(), noticed.wait(60))[0]  # the inspection outlasts its caller
+    started, noticed = threading.Event(), threading.Event()
+    env.on_lease = lambda _: (started.set(), noticed.wait(60))[0]  # the inspection outlasts its caller
 
     def is_cancelled() -> bool:
-        if begun.is_set():
+        if started.is_set():
             noticed.set()
-        return begun.is_set()
+        return started.is_set()
 
     with pytest.raises(Cancelled):
         env.lakes.register(
@@ -127,8 +127,8 @@ def test_cancelled_register_leaves_the_catalog_unchanged(env):
 
 
 def test_register_with_discover_submits_one_discover_task(env):
-    answer = env.register(discover=True)
-    assert [found["table"] for found in answer["tables"]] == ["c.s.t"]
+    result = env.register(discover=True)
+    assert [found["table"] for found in result["tables"]] == ["c.s.t"]
     assert [payload["operation"] for payload in env.payloads] == ["discover"]
     assert env.states() == {"t": ("ACTIVE", None)}
 

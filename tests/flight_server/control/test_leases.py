@@ -51,9 +51,9 @@ def test_upserted_rows_win_over_filled_rows_of_the_same_draft(control):
 
 
 def test_draft_rows_with_an_unknown_token_are_lease_lost(control):
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(Conflict) as raised:
         control.leases.add_to_draft("no token", control.rows(7), False)
-    assert refused.value.code == "LEASE_LOST"
+    assert raised.value.code == "LEASE_LOST"
 
 
 def test_failed_job_publishes_nothing(control):
@@ -139,10 +139,10 @@ def test_lease_token_is_valid_for_its_own_job_only(control):
 def test_missing_connector_fails_the_job_at_lease_time(control):
     job_id = control.queue()
 
-    def gone(_: Any) -> Any:
+    def raise_not_found(_: Any) -> Any:
         raise NotFound('no connector "c"')
 
-    control.leases.payload_of_job = gone
+    control.leases.payload_of_job = raise_not_found
     assert control.lease() is None
     assert control.jobs.get(job_id)["state"] == "FAILED"
     assert "connector" in control.jobs.get(job_id)["message"]
@@ -180,8 +180,8 @@ def test_retryable_outcomes_continue_as_a_follow_up_job(control):
     job_id = control.queue(0, 1, 2)
     lease = control.lease()
     control.leases.add_to_draft(lease["lease_token"], control.rows(7), False)
-    gone = outcome("DEGRADED", "no such column", retryable=False)
-    assert control.finish(lease, outcome(), outcome("DEGRADED", "a slow lake"), gone) == "SUCCEEDED"
+    permanent = outcome("DEGRADED", "no such column", retryable=False)
+    assert control.finish(lease, outcome(), outcome("DEGRADED", "a slow lake"), permanent) == "SUCCEEDED"
     assert control.row_count() == 7
     job = control.jobs.get(job_id)
     assert job["degraded"] and "a slow lake; no such column; 1 of 3 go on as job " in job["message"]

@@ -17,7 +17,7 @@ from tests.store.empty_store import empty_store
 
 
 class PublishingEnv:
-    """Publishing with a worker that answers at once and a clock set by hand."""
+    """Publishing with an immediate worker and a clock set by hand."""
 
     def __init__(self, directory: Path, homes: str = "trino"):
         self.database = Database(empty_store(directory / "stats.duckdb"))

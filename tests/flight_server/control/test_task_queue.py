@@ -92,9 +92,9 @@ def test_submit_wakes_a_waiting_lease(control):
 def test_task_without_a_worker_fails_after_the_grace_period(control):
     task = control.tasks.submit(Task("control", {}))
     control.seconds += GRACE_SECONDS + 1
-    with pytest.raises(UpstreamError) as refused:
+    with pytest.raises(UpstreamError) as raised:
         control.tasks.wait(task, 5.0)
-    assert refused.value.code == "NO_WORKER"
+    assert raised.value.code == "NO_WORKER"
     assert control.lease("control") is None
 
 

@@ -142,10 +142,10 @@ def test_lake_without_an_interval_is_never_inspected(env):
 
 
 def test_failed_submit_does_not_stop_the_schedule(env, monkeypatch):
-    def refuse(catalog: str) -> Any:
+    def fail(catalog: str) -> Any:
         raise UpstreamError("no")
 
-    monkeypatch.setattr(env.lakes, "watch_task", refuse)
+    monkeypatch.setattr(env.lakes, "watch_task", fail)
     env.step_at(0.0)
     env.step_at(START_SECONDS)
     monkeypatch.undo()

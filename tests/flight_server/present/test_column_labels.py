@@ -1,4 +1,4 @@
-"""Columns that are written alike, a nameless one, and one of a name of its own."""
+"""Labels of columns with the same name, with no name, and with a unique name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from flight_server.present.column_labels import labels, references
 ROWS = [{"column_id": i, "column_name": name} for i, name in ((1, "st.x"), (2, "k"), (3, "st.x"), (4, None))]
 
 
-def test_what_is_ambiguous_is_referred_to_by_its_id():
+def test_ambiguous_names_are_labelled_and_referenced_by_id():
     assert references(ROWS) == {1: "#1", 2: "k", 3: "#3", 4: "#4"}
     assert labels(ROWS) == {1: "st.x #1", 2: "k", 3: "st.x #3", 4: "#4"}

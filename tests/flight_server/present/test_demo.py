@@ -1,4 +1,4 @@
-"""The demo's effect on a user's directory, and its findings about Java. `make demo` runs all of it."""
+"""Directories of the demo, and Java checks of the doctor. `make demo` runs the whole demo."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 from flight_server.present import demo, doctor
 
 
-def test_a_directory_that_is_not_the_demos_is_left_alone(tmp_path):
-    mine = tmp_path / "thesis.txt"
-    mine.write_text("years of work")
-    said = []
-    assert demo.run(tmp_path, keep=False, say=said.append) == 1
-    assert mine.read_text() == "years of work"
-    assert str(tmp_path) in said[0]
+def test_demo_leaves_a_foreign_directory_unchanged(tmp_path):
+    foreign_file = tmp_path / "thesis.txt"
+    foreign_file.write_text("years of work")
+    messages = []
+    assert demo.run(tmp_path, keep=False, say=messages.append) == 1
+    assert foreign_file.read_text() == "years of work"
+    assert str(tmp_path) in messages[0]
 
 
-def test_a_failure_leaves_nothing_behind_unless_asked(tmp_path, monkeypatch):
+def test_failed_demo_removes_its_directory_unless_kept(tmp_path, monkeypatch):
     def fails(directory, say):
         (directory / "lake").mkdir()
         raise OSError("no server")
@@ -30,14 +30,14 @@ def test_a_failure_leaves_nothing_behind_unless_asked(tmp_path, monkeypatch):
         assert (tmp_path / "d").exists() == keep
 
 
-def test_the_demos_lake_has_versions_and_partitions(tmp_path):
+def test_demo_lake_has_several_versions(tmp_path):
     deltalake = pytest.importorskip("deltalake")
     name, format, place = demo.make_delta(tmp_path)
     assert (name, format) == ("delta", "delta")
     assert deltalake.DeltaTable(f"{place}/events").version() == 3
 
 
-def program(path, output):
+def write_script(path, output):
     path.write_text(f"#!/bin/sh\necho '{output}' >&2\n")
     path.chmod(0o755)
 
@@ -53,16 +53,16 @@ def program(path, output):
         ("what?", False),
     ],
 )
-def test_java_has_a_least_version(tmp_path, monkeypatch, output, good):
+def test_doctor_requires_java_17(tmp_path, monkeypatch, output, good):
     (tmp_path / "bin").mkdir()
-    program(tmp_path / "bin" / "java", output)
+    write_script(tmp_path / "bin" / "java", output)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     found = doctor.java()
     assert found.good is good
     assert good or "17" in found.remedy
 
 
-def test_no_java_is_told_kindly(tmp_path, monkeypatch):
+def test_doctor_names_what_works_without_java(tmp_path, monkeypatch):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""Rows as text, JSON, CSV and Arrow; shapes and words for numbers."""
+"""Rows as text, JSON, CSV and Arrow; numbers as text."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def test_json_of_no_rows_is_an_empty_array():
     assert json.loads(written(ROWS.slice(0, 0), Format.JSON)) == []
 
 
-def test_csv_reads_back_and_tells_null_from_empty():
+def test_csv_reads_back_and_distinguishes_null_from_empty():
     text = written(ROWS.select(["text", "number"]), Format.CSV).decode()
     assert text == 'text,number\n"a,""b""\n☃ é",9007199254740993\n"",\n,-1\n'
     assert [row["text"] for row in csv.DictReader(io.StringIO(text))] == ['a,"b"\n☃ é', "", ""]
 
 
-def test_arrow_is_the_table_itself():
+def test_arrow_output_equals_the_table():
     with pa.ipc.open_stream(written(ROWS, Format.ARROW)) as stream:
         assert stream.read_all().drop("ratio").equals(ROWS.drop("ratio"))
 
 
 @pytest.mark.parametrize("format", Format)
-def test_a_stream_that_fails_at_once_leaves_nothing(format):
+def test_stream_that_fails_at_once_writes_nothing(format):
     def fails():
         raise pa.ArrowInvalid("[X] no")
         yield
@@ -72,7 +72,7 @@ def test_a_stream_that_fails_at_once_leaves_nothing(format):
     assert not out.getvalue()
 
 
-def test_text_is_aligned_and_never_cut():
+def test_text_is_aligned_and_never_truncated():
     long = "x" * 300
     table = pa.table({"name": ["é☃", long, "日本"], "n": [1, 22, 333]})
     lines = written(table, Format.TABLE).decode().splitlines()
@@ -96,7 +96,7 @@ def test_text_of_a_value(value, text):
 
 
 @given(st.lists(st.tuples(st.text(), st.none() | st.text()), max_size=5))
-def test_csv_survives_any_text(rows):
+def test_csv_round_trips_any_text(rows):
     table = pa.table({"a": [a for a, _ in rows], "b": pa.array([b for _, b in rows], pa.string())})
     text = written(table, Format.CSV).decode()
     back = list(csv.reader(io.StringIO(text, newline="")))[1:]
@@ -129,16 +129,16 @@ def test_no_csv_field_is_a_formula(text):
         "1-2",
     ],
 )
-def test_numbers_and_dates_stay_as_they_are(text):
+def test_numbers_and_dates_are_unchanged_in_csv(text):
     out = written(pa.table({"a": [text]}), Format.CSV).decode()
     assert out.splitlines()[1] == text
 
 
-# Words.
+# Numbers as text.
 
 
 @pytest.mark.parametrize(
-    ("nulls", "rows", "words"),
+    ("nulls", "rows", "text"),
     [
         (0, 10, "0"),
         (10, 10, "100"),
@@ -149,12 +149,12 @@ def test_numbers_and_dates_stay_as_they_are(text):
         (0, 0, "0"),
     ],
 )
-def test_percent_null(nulls, rows, words):
-    assert table_summary.percent_null({"null_count": nulls, "row_count": rows}) == words
+def test_percent_null_text(nulls, rows, text):
+    assert table_summary.percent_null({"null_count": nulls, "row_count": rows}) == text
 
 
 @pytest.mark.parametrize(
-    ("ndv", "exact", "lower", "upper", "words"),
+    ("ndv", "exact", "lower", "upper", "text"),
     [
         (3.0, True, 3.0, 3.0, "3"),
         (50_000.0, False, 49_000.0, 51_500.0, "50,000 ±3.0%"),
@@ -163,11 +163,11 @@ def test_percent_null(nulls, rows, words):
         (None, None, None, None, ""),
     ],
 )
-def test_distinct(ndv, exact, lower, upper, words):
-    assert table_summary.distinct({"ndv": ndv, "ndv_exact": exact, "ndv_lower": lower, "ndv_upper": upper}) == words
+def test_distinct_count_text(ndv, exact, lower, upper, text):
+    assert table_summary.distinct({"ndv": ndv, "ndv_exact": exact, "ndv_lower": lower, "ndv_upper": upper}) == text
 
 
-def test_a_bound_tells_when_it_is_not_exact():
+def test_inexact_bound_has_its_sign():
     assert table_summary.bound("5", True, "≥") == table_summary.bound("5", None, "≥") == "5"
     assert table_summary.bound("5", False, "≥") == "≥ 5"
     assert table_summary.bound("", True, "≥") == '""'
@@ -175,7 +175,7 @@ def test_a_bound_tells_when_it_is_not_exact():
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**50, "1.0 PiB"), (None, "")]
+    ("number", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**50, "1.0 PiB"), (None, "")]
 )
-def test_size(number, words):
-    assert table_summary.size(number) == words
+def test_size_text(number, text):
+    assert table_summary.size(number) == text

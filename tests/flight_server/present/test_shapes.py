@@ -1,4 +1,4 @@
-"""Charts draw what the data holds: by data, through the sketches that the histograms are made of."""
+"""Charts against the data they are drawn from, through the sketches of the histograms."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def bucket(low, high, rows):
 
 
 def bars_of(values, kind, bins, ndv=None, common=()):
-    """Bars of a column that holds these numbers (days, microseconds), by way of its sketch."""
+    """Bars of a column with these numbers (days, microseconds), from its sketch."""
     ordered = np.sort(np.asarray(values, np.float64))
     about = {"logical_type": kind, "row_count": len(ordered), "null_count": 0, "nan_count": None}
     rows = _buckets({"data": kll(ordered), **about})
     return shapes.bars(rows, kind, bins, ndv, common)
 
 
-def test_the_depth_of_a_bucket_is_that_of_the_flight():
+def test_sketched_buckets_match_the_histogram_flight():
     assert shapes.SKETCHED_BUCKETS == BUCKETS
 
 
@@ -48,7 +48,7 @@ def test_days_without_rows_are_gaps():
     assert shapes.sparkline([round(bar.rows, -2) for bar in found]) == "▄▄    █"
 
 
-def test_a_thousand_rows_at_one_instant_are_a_spike_and_no_plateau():
+def test_rows_at_one_instant_are_a_spike_not_a_plateau():
     instant = datetime(2026, 3, 31) - datetime(1970, 1, 1)
     last = instant // timedelta(microseconds=1)
     values = [last - 30 * 86_400_000_000, *[last] * 1000]
@@ -56,21 +56,21 @@ def test_a_thousand_rows_at_one_instant_are_a_spike_and_no_plateau():
         found = bars_of(values, "TIMESTAMP", 10, ndv, common)
         assert found[-1].rows == pytest.approx(1000, abs=2)
         assert sum(bar.rows for bar in found[:-1]) == pytest.approx(1, abs=2)
-    unaided = bars_of(values, "TIMESTAMP", 10)  # at most a bucket's depth may lie before it
-    assert unaided[-1].rows >= 1001 * (1 - 1 / BUCKETS) - 1
+    without_hints = bars_of(values, "TIMESTAMP", 10)  # at most one bucket of rows lies before it
+    assert without_hints[-1].rows >= 1001 * (1 - 1 / BUCKETS) - 1
 
 
-def test_a_frequent_value_among_many_stands_out():
+def test_frequent_value_among_many_stands_out():
     random = np.random.default_rng(3)
     values = np.concatenate([random.uniform(0, 100, 50_000), np.full(50_000, 42.0)])
     found = bars_of(values, "DOUBLE", 20)
-    tall = max(found, key=lambda bar: bar.rows)
-    assert tall.low <= 42 <= tall.high and tall.rows == pytest.approx(52_500, rel=0.05)
-    others = [bar.rows for bar in found if bar is not tall]
+    tallest = max(found, key=lambda bar: bar.rows)
+    assert tallest.low <= 42 <= tallest.high and tallest.rows == pytest.approx(52_500, rel=0.05)
+    others = [bar.rows for bar in found if bar is not tallest]
     assert max(others) < 6_000
 
 
-def test_an_instant_of_few_has_a_bar_each():
+def test_few_distinct_instants_have_a_bar_each():
     day = 86_400_000_000
     found = bars_of(np.repeat(np.array([0, 1, 5]) * day, 100), "TIMESTAMP", 10, 3.0)
     assert [(shapes.text_at(bar.low, "TIMESTAMP"), bar.is_value) for bar in found] == [
@@ -79,14 +79,14 @@ def test_an_instant_of_few_has_a_bar_each():
 
 
 @pytest.mark.parametrize(("low", "high", "bins"), [(1, 265, 10), (0, 12, 10), (-5, 4, 10), (0, 999, 40)])
-def test_bars_of_integers_hold_whole_units_each(low, high, bins):
+def test_integer_bars_cover_whole_units(low, high, bins):
     values = np.repeat(np.arange(low, high + 1), 50)
     found = bars_of(values, "INT", bins)
     widths = [bar.high - bar.low + 1 for bar in found]
-    few = high - low < 8 * bins
-    assert len(found) <= bins and max(widths[:-1]) - min(widths[:-1]) <= (0 if few else 1)
-    assert few or widths[-1] >= min(widths) - 1  # no bar at the end that is lower because it holds less
-    for bar, width in zip(found, widths, strict=True):  # uniform data: no bin looks fuller than it is
+    is_narrow = high - low < 8 * bins
+    assert len(found) <= bins and max(widths[:-1]) - min(widths[:-1]) <= (0 if is_narrow else 1)
+    assert is_narrow or widths[-1] >= min(widths) - 1  # the last bar is not cut short
+    for bar, width in zip(found, widths, strict=True):  # uniform data: equal density in every bin
         assert bar.rows == pytest.approx(50 * width, rel=0.35)
 
 
@@ -95,14 +95,14 @@ def test_booleans_have_two_bars():
     assert [(shapes.text_at(bar.low, "BOOLEAN"), round(bar.rows, -1)) for bar in found] == [("false", 30), ("true", 70)]
 
 
-def test_a_shape_is_density_not_depth():
+def test_shape_shows_density_not_depth():
     edges = [*range(17), *range(26, 170, 9)]  # half of the rows below 16, half above
     found = shapes.bars([bucket(str(a), str(b), 10.0) for a, b in itertools.pairwise(edges)], "DOUBLE", 10)
     assert found[0].rows > 5 * found[5].rows
     assert sum(bar.rows for bar in found) == pytest.approx(320)
 
 
-def test_a_shape_of_one_value_is_one_bar():
+def test_shape_of_one_value_is_one_bar():
     assert [bar.rows for bar in shapes.bars([bucket("7", "7", 9.0)], "INT", 4)] == [9.0]
     assert [bar.rows for bar in shapes.bars([bucket("0.5", "0.5", 9.0)], "DOUBLE", 4)] == [9.0]
 
@@ -129,7 +129,7 @@ def test_ordered_types_have_a_shape(kind, low, high):
 @pytest.mark.parametrize(
     ("kind", "low", "high"), [("STRING", "a", "b"), ("DOUBLE", "0", "Infinity"), ("INT", "x", "1")]
 )
-def test_what_has_no_number_line_has_no_shape(kind, low, high):
+def test_values_without_a_number_line_have_no_shape(kind, low, high):
     assert shapes.bars([bucket(low, high, 8.0)], kind, 4) == []
 
 
@@ -138,7 +138,7 @@ def test_what_has_no_number_line_has_no_shape(kind, low, high):
     st.sampled_from(["DOUBLE", "INT"]),
     st.one_of(st.none(), st.floats(1, 30)),
 )
-def test_a_shape_keeps_its_rows(points, kind, ndv):
+def test_shape_preserves_the_row_count(points, kind, ndv):
     edges = sorted(round(point) if kind == "INT" else point for point, _ in points)
     buckets = [bucket(repr(a), repr(b), rows) for a, b, (_, rows) in zip(edges, edges[1:], points, strict=False)]
     found = shapes.bars(buckets, kind, 8, ndv)
@@ -146,21 +146,21 @@ def test_a_shape_keeps_its_rows(points, kind, ndv):
     assert all(bar.rows >= 0 for bar in found)
 
 
-def test_a_sparkline_shows_the_least_bar_and_what_is_unknown():
+def test_sparkline_shows_the_smallest_bar_and_unknowns():
     assert shapes.sparkline([0.0, 0.001, 0.5, 1.0]) == " ▁▄█"
     assert shapes.sparkline([1.0, None, 2.0]) == "▄·█"
     assert shapes.sparkline([]) == shapes.sparkline([0.0]) == ""
 
 
-def test_a_chart_escapes_its_words():
+def test_chart_escapes_its_labels():
     drawn = charts.line([("<b>", 1.0), ("\x1b[1m", None), ("c", 3.0)], '"><script>')
     assert "<b>" not in drawn and "<script>" not in drawn and "\x1b" not in drawn
     assert drawn.count("<circle") == 2 and drawn.count("M") >= 2
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
+    ("number", "text"),
     [(0, "0"), (999, "999"), (1234, "1.234k"), (62.2, "62.2"), (65.278, "65.28"), (2.5e6, "2.5M"), (3e13, "30T")],
 )
-def test_short(number, words):
-    assert charts.short(number) == words
+def test_short_number_text(number, text):
+    assert charts.short(number) == text

@@ -1,4 +1,4 @@
-"""Text tables: nothing cut on a pipe; on a terminal no line longer than the window, no word broken."""
+"""Text tables: never truncated on a pipe; within the window, and without broken words, on a terminal."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ def fit(headers, rows, columns, **more):
     return list(text.fit(headers, rows, [False] * len(headers), columns, **more))
 
 
-def test_what_fits_is_aligned():
+def test_fitting_table_is_aligned():
     assert fit(("a", "b"), [("1", "x"), ("22", "y")], 80) == ["a   b", "1   x", "22  y"]
 
 
-def test_what_is_a_little_too_wide_is_elided_at_the_widest():
+def test_slightly_wide_table_has_its_widest_column_elided():
     lines = fit(HEADERS, [ROW], 90)
     assert all(text.width_of(line) <= 90 for line in lines)
     assert "DECIMAL(38,10)" in lines[1] and lines[1].endswith("…")
 
 
-def test_what_must_be_whole_is():
+def test_whole_columns_are_never_elided():
     lines = fit(("job", "message"), [("j" * 36, "words " * 40)], 60, whole=("job",))
     assert "j" * 36 in lines[1] and lines[1].endswith("…")
 
 
-def test_what_is_much_too_wide_is_a_block_for_each_row():
+def test_much_too_wide_table_is_a_block_per_row():
     headers, row = [f"column_{number}" for number in range(35)], ["value of some length"] * 34 + [""]
     lines = fit(headers, [row, row], 80)
-    assert len(lines) == 2 * 35  # a rule and 34 values; what is empty is left out
+    assert len(lines) == 2 * 35  # a rule and 34 values; empty values are left out
     assert all(text.width_of(line) <= 80 for line in lines)
 
 
-def test_a_block_breaks_between_words_only():
-    words = "supercalifragilistic expialidocious antidisestablishmentarianism floccinaucinihilipilification"
-    lines = fit([f"c{n}" for n in range(12)], [[words] * 12], 60)
-    assert set(" ".join(lines).split()) >= set(words.split())
+def test_block_breaks_only_between_words():
+    sentence = "supercalifragilistic expialidocious antidisestablishmentarianism floccinaucinihilipilification"
+    lines = fit([f"c{n}" for n in range(12)], [[sentence] * 12], 60)
+    assert set(" ".join(lines).split()) >= set(sentence.split())
 
 
 @given(
@@ -59,19 +59,19 @@ def test_no_line_is_longer_than_the_window(rows, columns):
         assert text.width_of(line) <= max(columns, longest + 3, 23)
 
 
-def test_on_a_pipe_nothing_is_cut(monkeypatch):
+def test_text_on_a_pipe_is_never_truncated(monkeypatch):
     out = io.BytesIO()
     text.write_text(HEADERS, [tuple("x" * 500 for _ in HEADERS)], out, heading="of\x1b[2J it")
     lines = out.getvalue().decode().splitlines()
     assert lines[0] == "of\\x1b[2J it" and lines[2].count("x") == 2000
 
 
-@pytest.mark.parametrize(("given", "width", "shown"), [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("漢字漢字", 5, "漢字…")])
-def test_elide(given, width, shown):
-    assert text.elide(given, width) == shown
+@pytest.mark.parametrize(("value", "width", "shown"), [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("漢字漢字", 5, "漢字…")])
+def test_elide(value, width, shown):
+    assert text.elide(value, width) == shown
 
 
-def test_a_pager_gets_what_does_not_fit(monkeypatch, tmp_path, capsys):
+def test_pager_receives_output_that_does_not_fit(monkeypatch, tmp_path, capsys):
     paged = tmp_path / "paged"
     monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": staticmethod(lambda: True)}))
     monkeypatch.setenv("TERM", "xterm")
@@ -85,24 +85,24 @@ def test_a_pager_gets_what_does_not_fit(monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().out == "a\nb\nc\n"
 
 
-def test_a_narrow_terminal_does_without_what_is_spare():
+def test_narrow_terminal_drops_optional_columns():
     headers, rows = ("column", "spare", "sparer", "value"), [("x" * 12,) * 4] * 3
     assert text.without(headers, rows, 80, (), ("sparer", "spare")) == [0, 1, 2, 3]
     assert text.without(headers, rows, 45, (), ("sparer", "spare")) == [0, 1, 3]
     assert text.without(headers, rows, 30, (), ("sparer", "spare")) == [0, 3]
-    assert text.without(headers, rows, 20, (), ("sparer", "spare")) == [0, 1, 2, 3]  # a block for each row has all
+    assert text.without(headers, rows, 20, (), ("sparer", "spare")) == [0, 1, 2, 3]  # a block per row has all columns
 
 
 @pytest.mark.parametrize(
     ("width", "shown"), [(11, "lake.orders"), (10, "lake.…ders"), (5, "la…rs"), (2, "l…"), (1, "…")]
 )
-def test_a_middle_is_cut_out(width, shown):
+def test_elide_middle_keeps_both_ends(width, shown):
     assert text.elide_middle("lake.orders", width) == shown
 
 
-def test_names_that_take_up_a_terminal_are_shortened(monkeypatch):
+def test_long_names_are_shortened_on_a_terminal(monkeypatch):
     long = "lake." + "s" * 60 + ".orders"
-    assert text.short_names([long, "a\x1bb"]) == [long, "a\\x1bb"]  # on a pipe they are whole
+    assert text.short_names([long, "a\x1bb"]) == [long, "a\\x1bb"]  # unchanged on a pipe
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setattr("shutil.get_terminal_size", lambda: SimpleNamespace(columns=100, lines=30))
     (short, other) = text.short_names([long, "lake.s.t"])

@@ -1,4 +1,4 @@
-"""Steps of upkeep fail alone, and the log hears of it once."""
+"""Housekeeping steps fail separately, and each failure is logged once."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from flight_server.process.housekeeping import Housekeeping
 class Step:
     def __init__(self) -> None:
         self.calls = 0
-        self.trouble: Exception | None = None
+        self.error: Exception | None = None
 
     def __call__(self) -> None:
         self.calls += 1
-        if self.trouble is not None:
-            raise self.trouble
+        if self.error is not None:
+            raise self.error
 
 
 @pytest.fixture
-def told(caplog):
+def messages(caplog):
     caplog.set_level(logging.INFO, "statflight.server")
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def test_a_step_that_fails_takes_no_other_along(told):
+def test_failed_step_does_not_stop_the_others(messages):
     first, second = Step(), Step()
-    first.trouble = RuntimeError("disk full")
+    first.error = RuntimeError("disk full")
     Housekeeping({"first": first, "second": second}).run()
     assert (first.calls, second.calls) == (1, 1)
 
 
-def test_a_failure_is_told_once_and_its_end(told, caplog):
+def test_failure_and_recovery_are_logged_once_each(messages, caplog):
     step = Step()
-    upkeep = Housekeeping({"sweep": step})
-    upkeep.run()
-    step.trouble = RuntimeError("disk full")
+    housekeeping = Housekeeping({"sweep": step})
+    housekeeping.run()
+    step.error = RuntimeError("disk full")
     for _ in range(3):
-        upkeep.run()
-    step.trouble = None
-    upkeep.run()
-    step.trouble = RuntimeError("disk full")
-    upkeep.run()
+        housekeeping.run()
+    step.error = None
+    housekeeping.run()
+    step.error = RuntimeError("disk full")
+    housekeeping.run()
     failed, works = "upkeep: sweep failed; it is tried again", "upkeep: sweep works again"
-    assert told() == [failed, works, failed]
+    assert messages() == [failed, works, failed]
     assert "disk full" in caplog.text  # the reason, with its traceback
 
 
-def test_another_trouble_is_news(told):
+def test_different_kind_of_error_is_logged_again(messages):
     step = Step()
-    upkeep = Housekeeping({"sweep": step})
-    for trouble in (RuntimeError("a"), OSError("b"), OSError("c")):
-        step.trouble = trouble
-        upkeep.run()
-    assert len(told()) == 2
+    housekeeping = Housekeeping({"sweep": step})
+    for error in (RuntimeError("a"), OSError("b"), OSError("c")):
+        step.error = error
+        housekeeping.run()
+    assert len(messages()) == 2

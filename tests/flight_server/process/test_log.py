@@ -1,4 +1,4 @@
-"""The log: its two forms, its levels, and what workers write."""
+"""The log: its two formats, its levels, and relayed output of workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flight_server.process.log import configure, relay
 
 
 @pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
+def restored_logging() -> Iterator[None]:
     root = logging.getLogger()
     own = logging.getLogger("statflight")
     handlers, level, own_level = root.handlers[:], root.level, own.level
@@ -28,7 +28,7 @@ def logging_as_it_was() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def logged(form: str, level: str = "info") -> io.StringIO:
+def configured_stream(form: str, level: str = "info") -> io.StringIO:
     stream = io.StringIO()
     configure(level, form, stream)
     return stream
@@ -39,7 +39,7 @@ def events(stream: io.StringIO) -> list[dict]:
 
 
 def test_json_lines_have_time_level_logger_and_event_first():
-    stream = logged("json")
+    stream = configured_stream("json")
     logging.getLogger("statflight.server").warning("the lake %s is away", "l")
     audit_log.write("DoPut", "me", "c-1", flight="stats.tables", received=3)
     audit_log.refusal("DoGet", "me", "c-2", "UNKNOWN_TABLE", "no table" * 500, "ipv4:1")
@@ -50,9 +50,9 @@ def test_json_lines_have_time_level_logger_and_event_first():
     assert (refusal["level"], refusal["code"], len(refusal["message"])) == ("warning", "UNKNOWN_TABLE", 500)
 
 
-def test_an_exception_is_one_json_line_and_text_has_its_traceback():
+def test_exception_is_one_line_of_json_or_text_with_its_traceback():
     def fail(form: str) -> str:
-        stream = logged(form)
+        stream = configured_stream(form)
         try:
             raise ValueError("why")
         except ValueError:
@@ -65,8 +65,8 @@ def test_an_exception_is_one_json_line_and_text_has_its_traceback():
     assert "it failed" in text[0] and "error" in text[0] and text[-1] == "ValueError: why"
 
 
-def test_text_is_a_line_an_event():
-    stream = logged("text")
+def test_text_has_one_line_per_event():
+    stream = configured_stream("text")
     audit_log.write("DoPut", "me", "c-1", received=3)
     (line,) = stream.getvalue().splitlines()
     assert all(part in line for part in ("write", "[statflight.audit]", "method=DoPut", "received=3"))
@@ -74,23 +74,23 @@ def test_text_is_a_line_an_event():
 
 
 def test_events_below_the_level_are_left_out():
-    stream = logged("json", "warning")
+    stream = configured_stream("json", "warning")
     audit_log.write("DoPut", "me", "c-1")
     logging.getLogger("statflight.server").info("quiet")
     logging.getLogger("statflight.server").error("loud")
     assert [event["event"] for event in events(stream)] == ["loud"]
 
 
-def test_libraries_are_heard_from_warning_on_and_wholly_at_debug():
-    for level, heard in (("info", ["trouble"]), ("debug", ["detail", "trouble"])):
-        stream = logged("json", level)
+def test_libraries_log_warnings_and_at_debug_everything():
+    for level, expected in (("info", ["trouble"]), ("debug", ["detail", "trouble"])):
+        stream = configured_stream("json", level)
         logging.getLogger("pyiceberg.io").info("detail")
         logging.getLogger("pyiceberg.io").warning("trouble")
-        assert [event["event"] for event in events(stream)] == heard
+        assert [event["event"] for event in events(stream)] == expected
 
 
 def test_warnings_of_libraries_are_events():
-    stream = logged("json")
+    stream = configured_stream("json")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.warn("old", DeprecationWarning, stacklevel=1)
@@ -98,8 +98,8 @@ def test_warnings_of_libraries_are_events():
     assert event["logger"] == "py.warnings" and "DeprecationWarning: old" in event["event"]
 
 
-def relayed(written: bytes) -> list[dict]:
-    stream = logged("json")
+def relayed_events(written: bytes) -> list[dict]:
+    stream = configured_stream("json")
     reading, writing = os.pipe()
     thread = threading.Thread(target=relay, args=(reading,), kwargs={"worker": 7})
     thread.start()
@@ -109,7 +109,7 @@ def relayed(written: bytes) -> list[dict]:
     return events(stream)
 
 
-def test_a_workers_events_keep_their_time_level_and_fields():
+def test_worker_events_keep_their_time_level_and_fields():
     event = {
         "at": "2024-01-01T00:00:00.000+00:00",
         "level": "error",
@@ -117,25 +117,27 @@ def test_a_workers_events_keep_their_time_level_and_fields():
         "event": "x",
         "a": 1,
     }
-    assert relayed(json.dumps(event).encode() + b"\n") == [event | {"worker": 7}]
+    assert relayed_events(json.dumps(event).encode() + b"\n") == [event | {"worker": 7}]
 
 
-def test_other_lines_of_a_worker_are_one_event_and_break_no_line():
+def test_other_lines_of_a_worker_are_grouped_into_output_events():
     ours = json.dumps({"at": "t", "level": "info", "logger": "statflight.worker", "event": "mine"}).encode()
     trace = b"Traceback (most recent call last):\n  File ...\nZeroDivisionError: x\n"
-    found = relayed(trace + ours + b"\n26/11/22 WARN TaskSetManager: Lost task\n\nlast words without an end \xff")
+    found = relayed_events(
+        trace + ours + b"\n26/11/22 WARN TaskSetManager: Lost task\n\nlast words without an end \xff"
+    )
     assert [event["event"] for event in found] == ["output", "mine", "output", "output"]
     assert found[0]["text"] == trace.decode().rstrip() and found[0]["worker"] == 7
     assert found[3]["text"].startswith("last words")
 
 
-def test_a_line_that_looks_like_an_event_and_is_none_is_text():
-    (found,) = relayed(b'{"at": broken\n{"at": 1}\n')
+def test_malformed_event_line_is_relayed_as_output():
+    (found,) = relayed_events(b'{"at": broken\n{"at": 1}\n')
     assert found["event"] == "output" and found["text"] == '{"at": broken\n{"at": 1}'
 
 
-def test_the_end_of_a_look_at_a_lake_is_no_write():
-    stream = logged("json")
+def test_audit_log_omits_inspections_and_reads():
+    stream = configured_stream("json")
     for job_id in ("look-1", "task-2", "3"):
         audit_log.action("finish_job", json.dumps({"job_id": job_id}).encode(), "w", "c")
     audit_log.action("read", b"{}", "w", "c")

@@ -1,4 +1,4 @@
-"""Signals that come while the main thread waits for them."""
+"""Signals received while the main thread waits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def signals():
     signal.signal(signal.SIGUSR1, before)
 
 
-def test_none_comes(signals):
+def test_wait_without_a_signal_times_out(signals):
     assert signals.next(0.01) is None
 
 
-def test_one_that_comes_ends_the_wait(signals):
+def test_signal_ends_the_wait_and_is_returned_once(signals):
     threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
     assert signals.next(30) == signal.SIGUSR1
     assert signals.next(0) is None

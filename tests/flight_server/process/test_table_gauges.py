@@ -1,4 +1,4 @@
-"""Gauges of tables: of the largest, at the current snapshot, and none unless asked for."""
+"""Gauges of the largest tables at their current snapshot."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def database(tmp_path_factory):
         yield app.database
 
 
-def told(database, most):
+def gauge_values(database, most):
     return {
         metric.name: {sample.labels["table"]: sample.value for sample in metric.samples}
         for metric in table_gauges(database, most)
     }
 
 
-def test_the_largest_at_their_current_snapshots(database):
-    assert told(database, 2) == {
+def test_gauges_cover_the_largest_tables_at_their_current_snapshot(database):
+    assert gauge_values(database, 2) == {
         "statflight_table_rows": {"lake.s.large": 400, "lake.s.middle": 50},
         "statflight_table_size_bytes": {"lake.s.middle": 10},
         "statflight_table_null_share": {"lake.s.large": 0.125},
     }
 
 
-def test_none_unless_asked_for(database):
-    assert told(database, 0) == {}
-    assert len(told(database, 9)["statflight_table_rows"]) == 3
+def test_limit_0_gives_no_gauges(database):
+    assert gauge_values(database, 0) == {}
+    assert len(gauge_values(database, 9)["statflight_table_rows"]) == 3

@@ -68,11 +68,11 @@ def test_warmed_tables_are_read_without_duckdb(filled: Path, monkeypatch: pytest
         app.prewarmer.warm()
         assert cached_tables(app) == set(TABLES)
 
-        def refuse(_: Database) -> None:
+        def fail(_: Database) -> None:
             raise AssertionError("DuckDB was queried")
 
         with monkeypatch.context() as patched:
-            patched.setattr(Database, "read", refuse)
+            patched.setattr(Database, "read", fail)
             for name in TABLES:
                 assert read(app, command(name, **CURRENT)).equals(from_duckdb[name])
             with pytest.raises(AssertionError, match="DuckDB was queried"):
@@ -152,12 +152,12 @@ def forbid_row_reads(patched: pytest.MonkeyPatch, app: App, *flights: str) -> No
     """Makes reads of rows fail, of all flights or of these."""
     query = app.scanner.queries._query
 
-    def refuse(cursor: Connection, request: ScanRequest, scope: ReadScope) -> object:
+    def fail(cursor: Connection, request: ScanRequest, scope: ReadScope) -> object:
         if not flights or request.flight.name in flights:
             raise AssertionError("rows were read")
         return query(cursor, request, scope)
 
-    patched.setattr(app.scanner.queries, "_query", refuse)
+    patched.setattr(app.scanner.queries, "_query", fail)
 
 
 def test_materialized_slices_serve_reads_without_cache_and_rows(filled: Path, monkeypatch: pytest.MonkeyPatch):

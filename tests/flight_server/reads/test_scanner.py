@@ -107,8 +107,8 @@ def test_rows_output_format_is_json_text(app):
 def test_batches_stay_within_max_batch_bytes(app):
     long = "x" * 100_000
     put(app, rows("wide", 1, range(1, 200), min=long, max=long + "y", logical_type="STRING"))
-    answer = app.scanner.read(of_ticket(command("wide")), ANONYMOUS)
-    sizes = [batch.nbytes for batch in answer]
+    result = app.scanner.read(of_ticket(command("wide")), ANONYMOUS)
+    sizes = [batch.nbytes for batch in result]
     assert sum(sizes) > 30 << 20
     assert max(sizes) <= MAX_BATCH_BYTES
     assert app.streams.running == 0

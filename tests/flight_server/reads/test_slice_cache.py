@@ -94,8 +94,8 @@ def test_cached_reads_equal_those_of_duckdb(app, uncached, tree, table, columns,
             again = app.scanner.read(_request(data), ALL_TABLES, command=data)
             assert as_json(again if isinstance(again, pa.Table) else pa.Table.from_batches(again)) == as_json(expected)
         for command_ in (None, data, data):  # the last one is found by the bytes of its command
-            answer = app.scanner.message(_request(data), ALL_TABLES, command=command_)
-            message = pa.ipc.open_stream(answer).read_all()
+            response = app.scanner.message(_request(data), ALL_TABLES, command=command_)
+            message = pa.ipc.open_stream(response).read_all()
             assert as_json(message) == as_json(expected)
             assert message.schema == request.schema
 
@@ -164,8 +164,8 @@ def test_cached_results_are_not_served_to_callers_without_access(app):
     assert read(app, data, limited).num_rows == 0
     unlimited = app.scanner.message(_request(data), ALL_TABLES, command=data)
     assert pa.ipc.open_stream(unlimited).read_all().num_rows > 0
-    answer = app.scanner.message(_request(data), limited, command=data)
-    assert pa.ipc.open_stream(answer).read_all().num_rows == 0
+    response = app.scanner.message(_request(data), limited, command=data)
+    assert pa.ipc.open_stream(response).read_all().num_rows == 0
 
 
 def test_slice_cache_stays_within_its_budget():
@@ -243,8 +243,8 @@ def test_repeated_message_is_reused_until_a_commit(app):
     data = command("repeated", columns=["row_count"], snapshot="current")
 
     def read_message():
-        answer = app.scanner.message(_request(data), ALL_TABLES, command=data)
-        return answer, pa.ipc.open_stream(answer).read_all()["row_count"].to_pylist()
+        response = app.scanner.message(_request(data), ALL_TABLES, command=data)
+        return response, pa.ipc.open_stream(response).read_all()["row_count"].to_pylist()
 
     for _ in range(2):  # the slice is loaded on the second read
         read_message()

@@ -20,10 +20,10 @@ SCHEMA = Schema((Column("a", "INT"),))
 
 
 class Panic(BaseException):
-    """As Rust's panics come."""
+    """A BaseException like the panics of Rust extensions."""
 
 
-class Lake:
+class FakeLake:
     format = "made-up"
 
     def __init__(self, **tables: BaseException | None):
@@ -34,71 +34,73 @@ class Lake:
         return list(self.namespaces)
 
     def list_tables(self, namespace: str) -> list[str]:
-        if trouble := self.namespaces[namespace]:
-            raise trouble
+        if error := self.namespaces[namespace]:
+            raise error
         return list(self.tables)
 
     def describe(self, namespace: str, name: str) -> TableDescriptor:
-        if trouble := self.tables[name]:
-            raise trouble
+        if error := self.tables[name]:
+            raise error
         return TableDescriptor(namespace, name, None, f"/{name}", SCHEMA)
 
     def enumerate_snapshots(self, namespace: str, name: str, **_: Any) -> SnapshotListing:
         return SnapshotListing((Snapshot(1, 1, SCHEMA),), frozenset({1}), 1)
 
 
-def look(lake: Any, progress: Callable[[float | None, str], None] = lambda *_: None, **more: Any) -> dict[str, Any]:
+def run_inspection(
+    lake: Any, progress: Callable[[float | None, str], None] = lambda *_: None, **more: Any
+) -> dict[str, Any]:
     return inspect(lake, {"operation": "discover", "only": None, "known": {}, "full_rescan": False} | more, progress)
 
 
-@pytest.mark.parametrize("trouble", [UpstreamError("damaged"), ValueError("damaged"), Panic("damaged")])
-def test_trouble_with_one_table_stops_no_other(trouble):
-    found = look(Lake(a=None, bad=trouble, z=None))
+@pytest.mark.parametrize("error", [UpstreamError("damaged"), ValueError("damaged"), Panic("damaged")])
+def test_failing_table_does_not_stop_the_others(error):
+    found = run_inspection(FakeLake(a=None, bad=error, z=None))
     assert [table["name"] for table in found["tables"]] == ["a", "z"]
     (error,) = found["errors"]
     assert error["name"] == "bad" and "damaged" in error["reason"]
 
 
-def test_a_namespace_that_cannot_be_listed_stops_no_other():
-    lake = Lake(a=None)
+def test_failing_namespace_does_not_stop_the_others():
+    lake = FakeLake(a=None)
     lake.namespaces = {"closed": UpstreamError("denied"), "s": None}
-    found = look(lake)
+    found = run_inspection(lake)
     assert found["errors"] == [{"schema": "closed", "name": None, "reason": "denied"}]
     assert [table["name"] for table in found["tables"]] == ["a"]
 
 
-def test_trouble_with_the_one_table_asked_for_is_the_answer():
+def test_error_of_a_single_requested_table_is_raised():
     with pytest.raises(NotFound):
-        look(Lake(a=NotFound("no table")), only=[["s", "a"]])
+        run_inspection(FakeLake(a=NotFound("no table")), only=[["s", "a"]])
 
 
-def test_trouble_with_one_of_the_tables_asked_for_stops_no_other():
-    found = look(Lake(a=NotFound("no table"), b=None, c=None), only=[["s", "a"], ["s", "b"]])
+def test_failing_requested_table_does_not_stop_the_others():
+    found = run_inspection(FakeLake(a=NotFound("no table"), b=None, c=None), only=[["s", "a"], ["s", "b"]])
     assert [table["name"] for table in found["tables"]] == ["b"]
     assert found["errors"] == [{"schema": "s", "name": "a", "reason": "no table"}]
 
 
-def test_progress_is_told_and_may_stop_the_look():
-    told: list[tuple[float | None, str]] = []
-    look(Lake(a=None, b=None), lambda share, message: told.append((share, message)))
-    assert told == [(0.0, "0 of 2 tables"), (0.5, "1 of 2 tables")]
+def test_progress_is_reported_and_can_cancel_the_inspection():
+    reports: list[tuple[float | None, str]] = []
+    run_inspection(FakeLake(a=None, b=None), lambda share, message: reports.append((share, message)))
+    assert reports == [(0.0, "0 of 2 tables"), (0.5, "1 of 2 tables")]
 
     def stop(share: float | None, message: str) -> None:
         raise Cancelled("not wanted")
 
     with pytest.raises(Cancelled):
-        look(Lake(a=None), stop)
+        run_inspection(FakeLake(a=None), stop)
 
 
-def test_a_walk_of_directories_reports_and_can_be_stopped(tmp_path):
+def test_directory_walk_reports_progress_and_can_be_cancelled(tmp_path):
     for number in range(5):
         (tmp_path / f"d{number}/t").mkdir(parents=True)
         pq.write_table(pa.table({"x": [1]}), tmp_path / f"d{number}/t/0.parquet")
     connector = open_connector(ConnectorConfig("c", "parquet", str(tmp_path)))
-    told: list[str] = []
-    with reporting(told.append):
+    reports: list[str] = []
+    with reporting(reports.append):
         assert len(connector.list_namespaces()) == 5
-    assert "0 directories, 0 tables found" in told and len(told) >= 5
+    assert "0 directories, 0 tables found" in reports and len(reports) >= 5
 
     def stop(message: str) -> None:
         if message.startswith("3 directories"):
@@ -109,7 +111,7 @@ def test_a_walk_of_directories_reports_and_can_be_stopped(tmp_path):
     connector.close()
 
 
-class FarLake(Lake):
+class ConcurrentLake(FakeLake):
     tables_at_once = 4
 
     def __init__(self, **tables: BaseException | None):
@@ -121,8 +123,8 @@ class FarLake(Lake):
         return super().describe(namespace, name)
 
 
-def test_tables_of_a_lake_far_away_are_looked_at_at_once():
-    lake = FarLake(**{f"t{number}": None for number in range(9)}, bad=Panic("damaged"))
-    found = look(lake)
+def test_tables_of_a_remote_lake_are_inspected_concurrently():
+    lake = ConcurrentLake(**{f"t{number}": None for number in range(9)}, bad=Panic("damaged"))
+    found = run_inspection(lake)
     assert [table["name"] for table in found["tables"]] == [f"t{number}" for number in range(9)]
     assert [error["name"] for error in found["errors"]] == ["bad"]

@@ -1,4 +1,4 @@
-"""A worker's threads: they survive what engines, connectors and servers do to them."""
+"""Worker threads: errors and hangs of engines, connectors and servers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from flight_server.worker.loop import Connectors, Worker
 from store.errors import Cancelled, InvalidArgument
 
 
-class Server:
-    """Hands out leases and keeps what is finished."""
+class FakeServer:
+    """Hands out leases and records finished jobs."""
 
     def __init__(self, *leases: Any):
         self.leases: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for each in leases:
             self.leases.put(each)
-        self.told = threading.Event()
+        self.has_finished = threading.Event()
         self.finished: list[dict[str, Any]] = []
         self.calls: list[str] = []
         self.answers: dict[str, Callable[[Any], Any]] = {}
@@ -39,7 +39,7 @@ class Server:
                 return [self.answers[name](body)]
             if name == "finish_job":
                 self.finished.append(body)
-                self.told.set()
+                self.has_finished.set()
         if name != "lease_job":
             return [{"wanted": True}]
         try:
@@ -59,82 +59,82 @@ def lease(operation: str = "validate", **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def opened(monkeypatch) -> list[Any]:
-    made: list[Any] = []
-    monkeypatch.setattr(module, "open_connector", lambda config: made.append(Connector()) or made[-1])
-    return made
+    connectors: list[Any] = []
+    monkeypatch.setattr(module, "open_connector", lambda config: connectors.append(FakeConnector()) or connectors[-1])
+    return connectors
 
 
-class Connector:
-    does: Callable[[], list[str]] = staticmethod(lambda: ["ns"])
+class FakeConnector:
+    behavior: Callable[[], list[str]] = staticmethod(lambda: ["ns"])
 
     def __init__(self) -> None:
         self.closed = False
 
     def list_namespaces(self) -> list[str]:
-        return Connector.does()
+        return FakeConnector.behavior()
 
     def close(self) -> None:
         self.closed = True
 
 
 @pytest.fixture(autouse=True)
-def well_behaved() -> Iterator[None]:
+def reset_connector() -> Iterator[None]:
     yield
-    Connector.does = staticmethod(lambda: ["ns"])
+    FakeConnector.behavior = staticmethod(lambda: ["ns"])
 
 
-def work(server: Server, until: int, within: float = 45.0) -> Worker:
-    made = Worker(server, Registry([]))  # type: ignore[arg-type]
-    made.start([("control",)])
+def run_until(server: FakeServer, until: int, within: float = 45.0) -> Worker:
+    worker = Worker(server, Registry([]))  # type: ignore[arg-type]
+    worker.start([("control",)])
     deadline = time.monotonic() + within
     while len(server.finished) < until and time.monotonic() < deadline:
-        made.look_after()
-        server.told.wait(0.02)
-        server.told.clear()
-    made.stopping.set()
-    return made
+        worker.look_after()
+        server.has_finished.wait(0.02)
+        server.has_finished.clear()
+    worker.stopping.set()
+    return worker
 
 
-def test_work_is_done_and_told(opened):
-    server = Server(lease())
-    work(server, 1)
+def test_leased_work_is_done_and_finished(opened):
+    server = FakeServer(lease())
+    run_until(server, 1)
     assert server.finished[0]["result"] == {"namespaces": ["ns"]}
 
 
 @pytest.mark.parametrize(
-    "trouble", [pa.ArrowInvalid("x"), OSError("gone"), RuntimeError("bug"), KeyboardInterrupt(), pa.ArrowKeyError("k")],
-    ids=lambda trouble: type(trouble).__name__,
+    "error", [pa.ArrowInvalid("x"), OSError("gone"), RuntimeError("bug"), KeyboardInterrupt(), pa.ArrowKeyError("k")],
+    ids=lambda error: type(error).__name__,
 )  # fmt: skip
-def test_a_server_in_trouble_ends_no_thread(opened, trouble, capsys):
-    server = Server(trouble, lease())
-    work(server, 1)
+def test_server_error_does_not_end_the_thread(opened, error, capsys):
+    server = FakeServer(error, lease())
+    run_until(server, 1)
     assert server.finished
 
 
 class Panic(BaseException):
-    """As Rust's panics come."""
+    """A BaseException like the panics of Rust extensions."""
 
 
-@pytest.mark.parametrize("trouble", [ZeroDivisionError("x"), Panic("x"), SystemExit(1), InvalidArgument("x")])
-def test_trouble_in_the_work_is_told_and_ends_no_thread(opened, trouble, capsys):
+@pytest.mark.parametrize("error", [ZeroDivisionError("x"), Panic("x"), SystemExit(1), InvalidArgument("x")])
+def test_error_in_the_work_is_reported_and_does_not_end_the_thread(opened, error, capsys):
     def fail() -> list[str]:
-        Connector.does = staticmethod(lambda: ["ns"])
-        raise trouble
+        FakeConnector.behavior = staticmethod(lambda: ["ns"])
+        raise error
 
-    Connector.does = staticmethod(fail)
-    server = Server(lease(), lease())
-    work(server, 2)
+    FakeConnector.behavior = staticmethod(fail)
+    server = FakeServer(lease(), lease())
+    run_until(server, 2)
     assert "error" in server.finished[0] and server.finished[1]["result"]
-    assert len(opened) == 2 and opened[0].closed  # one that was in trouble is not used again
+    assert len(opened) == 2 and opened[0].closed  # a connector that failed is not reused
 
 
-def test_a_connector_stays_open_between_leases(opened):
-    server = Server(lease(), lease(), lease())
-    work(server, 3)
+def test_connector_stays_open_between_leases(opened):
+    server = FakeServer(lease(), lease(), lease())
+    run_until(server, 3)
     assert len(opened) == 1
 
 
-def test_an_old_connector_is_opened_anew(opened, monkeypatch):
+def test_old_connector_is_reopened(opened, monkeypatch):
     monkeypatch.setattr(module, "CONNECTOR_SECONDS", -1.0)
     connectors, config = Connectors(), lease()["payload"]["connector"]
     for _ in range(2):
@@ -143,7 +143,7 @@ def test_an_old_connector_is_opened_anew(opened, monkeypatch):
     assert [c.closed for c in opened] == [True, False]
 
 
-def test_few_connectors_stay_open(opened):
+def test_at_most_max_connectors_stay_open(opened):
     connectors = Connectors()
     for number in range(module.MAX_CONNECTORS + 2):
         with connectors.opened(lease()["payload"]["connector"] | {"catalog": str(number)}):
@@ -151,17 +151,17 @@ def test_few_connectors_stay_open(opened):
     assert sum(not c.closed for c in opened) == module.MAX_CONNECTORS
 
 
-def test_a_thread_that_hangs_is_left_behind(opened, capsys):
+def test_hanging_thread_is_replaced_and_its_result_dropped(opened, capsys):
     release, hung = threading.Event(), []
 
     def hang() -> list[str]:
-        Connector.does = staticmethod(lambda: ["ns"])
+        FakeConnector.behavior = staticmethod(lambda: ["ns"])
         hung.append(threading.current_thread())
         release.wait(60)
         return ["late"]
 
-    Connector.does = staticmethod(hang)
-    server = Server(lease("validate"), lease())
+    FakeConnector.behavior = staticmethod(hang)
+    server = FakeServer(lease("validate"), lease())
     worker = Worker(server, Registry([]))  # type: ignore[arg-type]
     worker.start([("control",)])
     wait_for(lambda: hung)
@@ -175,26 +175,26 @@ def test_a_thread_that_hangs_is_left_behind(opened, capsys):
     release.set()
     hung[0].join(30)
     assert not hung[0].is_alive()
-    assert len(server.finished) == 2  # what comes late is dropped
+    assert len(server.finished) == 2  # the late result is dropped
 
 
-def test_a_lake_that_hangs_delays_no_look_at_another(opened):
+def test_hanging_lake_does_not_delay_inspections_of_others(opened):
     release = threading.Event()
 
     def hang() -> list[str]:
-        Connector.does = staticmethod(lambda: ["ns"])
+        FakeConnector.behavior = staticmethod(lambda: ["ns"])
         release.wait(60)
         return ["late"]
 
-    Connector.does = staticmethod(hang)
+    FakeConnector.behavior = staticmethod(hang)
     leases = [lease() | {"kind": "watch"} for _ in range(4)]
-    for number, made in enumerate(leases):
-        made["job_id"] = str(number)
-        made["payload"]["connector"] = made["payload"]["connector"] | {"catalog": "bad" if number == 0 else "good"}
-    server = Server(leases[0])
+    for number, leased in enumerate(leases):
+        leased["job_id"] = str(number)
+        leased["payload"]["connector"] = leased["payload"]["connector"] | {"catalog": "bad" if number == 0 else "good"}
+    server = FakeServer(leases[0])
     worker = Worker(server, Registry([]))  # type: ignore[arg-type]
     worker.start([("watch",)])
-    wait_for(lambda: "bad" in worker._watching and Connector.does is not hang)
+    wait_for(lambda: "bad" in worker._watching and FakeConnector.behavior is not hang)
     for number in (1, 2, 3):
         server.leases.put(leases[number])
         wait_for(lambda number=number: len(server.finished) == number)
@@ -202,16 +202,16 @@ def test_a_lake_that_hangs_delays_no_look_at_another(opened):
     wait_for(lambda: len(server.finished) == 4)
     worker.stopping.set()
     assert [done["job_id"] for done in server.finished] == ["1", "2", "3", "0"]
-    assert len(opened) == 2  # the good lake's stays open between its looks
+    assert len(opened) == 2  # the connector of the good lake stays open
 
 
-def test_a_lake_that_is_watched_no_more_is_let_go(opened, monkeypatch):
-    server = Server(lease() | {"kind": "watch"})
+def test_connector_of_an_unwatched_lake_is_closed(opened, monkeypatch):
+    server = FakeServer(lease() | {"kind": "watch"})
     worker = Worker(server, Registry([]))  # type: ignore[arg-type]
     worker.start([("watch",)])
     wait_for(lambda: server.finished and all(slot.keeper is None for slot in worker._watching.values()))
     worker.look_after()
-    assert not opened[0].closed and worker._watching  # it may be looked at again
+    assert not opened[0].closed and worker._watching  # it may be inspected again
     monkeypatch.setattr(module, "CONNECTOR_SECONDS", -1.0)
     worker.look_after()
     worker.stopping.set()
@@ -225,8 +225,8 @@ def wait_for(probe: Callable[[], Any], within: float = 45.0) -> None:
         time.sleep(0.01)
 
 
-def test_a_keeper_hears_of_a_cancellation():
-    server = Server()
+def test_lease_keeper_notices_a_cancellation():
+    server = FakeServer()
     server.answers["renew_lease"] = lambda body: {"wanted": False}
     keeper = LeaseKeeper(server, {**lease(), "lease_seconds": 0.3})  # type: ignore[arg-type]
     keeper.start()
@@ -236,19 +236,19 @@ def test_a_keeper_hears_of_a_cancellation():
     keeper.stop()
 
 
-def test_a_lost_lease_stops_the_work():
+def test_lost_lease_stops_the_work():
     def lost(body: Any) -> Any:
         raise pa.ArrowInvalid("[LEASE_LOST] the lease is lost")
 
-    server = Server()
+    server = FakeServer()
     server.answers["renew_lease"] = lost
     keeper = LeaseKeeper(server, {**lease(), "lease_seconds": 0.3})  # type: ignore[arg-type]
     keeper.start()
     assert keeper.unwanted.wait(30)
 
 
-def test_few_rows_go_with_the_outcome():
-    server = Server()
+def test_few_rows_are_held_for_the_outcome():
+    server = FakeServer()
     sink = DraftSink(server, LeaseKeeper(server, lease()))  # type: ignore[arg-type]
     rows = pa.table({"a": [1, 2]})
     sink.put("stats.columns", rows)
@@ -259,21 +259,21 @@ def test_few_rows_go_with_the_outcome():
     assert not server.calls
 
 
-def test_extra_rows_of_targets_that_were_asked_for_stay_behind():
-    server = Server()
+def test_extra_rows_of_requested_targets_are_dropped():
+    server = FakeServer()
     sink = DraftSink(server, LeaseKeeper(server, lease()))  # type: ignore[arg-type]
     place = {"snapshot_id": [7, 7, 7, 8], "file_path": ["a", "a", "b", "a"]}
     found = pa.table(place | {"column_id": pa.array([1, None, 1, 1], pa.int64()), "null_count": [0, 0, 0, 0]})
     sink.put("stats.file_columns", found, extra=True)
     sink.put("stats.file_columns", found.slice(0, 2).set_column(3, "null_count", [[5, 5]]))
-    extra, asked = sink.held()
-    assert (extra.extra, asked.extra) == (True, False)
+    extra, requested = sink.held()
+    assert (extra.extra, requested.extra) == (True, False)
     assert extra.rows.to_pylist() == found.slice(1).to_pylist()
-    assert asked.rows["null_count"].to_pylist() == [5, 5]
+    assert requested.rows["null_count"].to_pylist() == [5, 5]
 
 
-def test_nothing_extra_is_sent_where_all_of_it_was_asked_for():
-    server = Server()
+def test_no_extra_rows_are_sent_when_all_were_requested():
+    server = FakeServer()
     sink = DraftSink(server, LeaseKeeper(server, lease()))  # type: ignore[arg-type]
     rows = pa.table({"snapshot_id": [7, 7], "column_id": [1, 2]})
     sink.put("stats.columns", rows, extra=True)

@@ -1,4 +1,4 @@
-"""Drafts that one transaction publishes: stored together, refused one by one."""
+"""Drafts published in one transaction: stored together, rejected one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from store.schemas import FLIGHTS
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 
 
-class House:
+class DraftStore:
     def __init__(self) -> None:
         self.database = Database(":memory:")
         self.catalog = Catalog(self.database)
@@ -37,57 +37,57 @@ class House:
         return self.database.write(lambda c: self.catalog.register(c, ("lake", "s", name), None, "parquet"))
 
     def count(self, table: Any) -> int:
-        """Stored records of columns."""
+        """Number of stored column records of the table."""
         physical = BY_SNAPSHOT["stats.columns"]
         return self.database.rows(f"SELECT count(*) FROM {physical} WHERE table_key = ?", table.table_key)[0][0]
 
 
 @pytest.fixture
-def house():
-    made = House()
-    yield made
-    made.database.close()
+def draft_store():
+    created = DraftStore()
+    yield created
+    created.database.close()
 
 
 def draft(name: str, *columns: int, twice: bool = False) -> Draft:
-    made = Draft()
+    created = Draft()
     for number in (1, 2) if twice else (1,):
         rows = pa.Table.from_pylist([
             {"table_catalog": "lake", "table_schema": "s", "table_name": name, "snapshot_id": 1, "column_id": i,
              "row_count": number} for i in columns
         ])  # fmt: skip
-        made.add(Put("stats.columns", records.prepare(FLIGHTS["stats.columns"], rows), PutMode.CAPTURE), False)
-    return made
+        created.add(Put("stats.columns", records.prepare(FLIGHTS["stats.columns"], rows), PutMode.CAPTURE), False)
+    return created
 
 
-def publish(house: House, drafts: list[tuple[Draft, Any]]) -> list[Any]:
-    """Publishes each in a write of its own; the first holds the writer until all are queued, so that they are one
+def publish(draft_store: DraftStore, drafts: list[tuple[Draft, Any]]) -> list[Any]:
+    """Publishes each in its own write; a first write holds the writer until all are queued, so that they form one
     transaction."""
     ready = threading.Event()
-    first = house.database.submit(lambda _: ready.wait(60))
-    futures = [house.database.submit(lambda c, d=d, t=t: house.group.publish(c, d, t)) for d, t in drafts]
+    first = draft_store.database.submit(lambda _: ready.wait(60))
+    futures = [draft_store.database.submit(lambda c, d=d, t=t: draft_store.group.publish(c, d, t)) for d, t in drafts]
     ready.set()
     first.result(10)
     return [future.exception(30) for future in futures]
 
 
-def test_drafts_of_one_transaction_are_one_put(house):
-    tables = [house.table(f"t{n}") for n in range(4)]
-    troubles = publish(house, [(draft(t.table_name, 1, 2), t) for t in tables])
-    assert troubles == [None] * 4
-    assert house.puts == [8]
-    assert [house.count(t) for t in tables] == [2] * 4
+def test_drafts_of_one_transaction_are_stored_by_one_put(draft_store):
+    tables = [draft_store.table(f"t{n}") for n in range(4)]
+    errors = publish(draft_store, [(draft(t.table_name, 1, 2), t) for t in tables])
+    assert errors == [None] * 4
+    assert draft_store.puts == [8]
+    assert [draft_store.count(t) for t in tables] == [2] * 4
 
 
-def test_a_draft_that_is_refused_leaves_the_others(house):
-    tables = [house.table(f"t{n}") for n in range(3)]
+def test_rejected_draft_does_not_affect_the_others(draft_store):
+    tables = [draft_store.table(f"t{n}") for n in range(3)]
     drafts = [draft("t0", 1), draft("t1", 1, twice=True), draft("t2", 1)]  # two different rows for one target
-    troubles = publish(house, list(zip(drafts, tables, strict=True)))
-    assert [type(trouble) for trouble in troubles] == [type(None), InvalidArgument, type(None)]
-    assert [house.count(t) for t in tables] == [1, 0, 1]
+    errors = publish(draft_store, list(zip(drafts, tables, strict=True)))
+    assert [type(error) for error in errors] == [type(None), InvalidArgument, type(None)]
+    assert [draft_store.count(t) for t in tables] == [1, 0, 1]
 
 
-def test_one_draft_is_stored_as_ever(house):
-    table = house.table("t")
-    assert publish(house, [(draft("t", 1, 2, 3), table)]) == [None]
-    assert (house.puts, house.count(table)) == ([3], 3)
+def test_single_draft_is_stored(draft_store):
+    table = draft_store.table("t")
+    assert publish(draft_store, [(draft("t", 1, 2, 3), table)]) == [None]
+    assert (draft_store.puts, draft_store.count(table)) == ([3], 3)

@@ -1,4 +1,4 @@
-"""Put streams: rows in their order, or the first error; large batches are checked in parallel."""
+"""Put streams: rows in order, or the first error; large batches are checked in parallel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = (10_000, 7, 5000, 4096, 1, 20_000, 4095, 6000)
 
 
 class Stream:
-    """Batches as Flight's reader gives them."""
+    """Yields batches like the reader of Flight."""
 
     def __init__(self, batches: list[pa.RecordBatch]):
         self.schema = batches[0].schema
@@ -31,7 +31,7 @@ class Stream:
 
 
 def batches(wrong: dict[int, int] | None = None) -> list[pa.RecordBatch]:
-    """Columns 1, 2, … of one table, the counts of some rows (from 1) replaced."""
+    """Columns 1, 2, … of one table, with the counts of some rows (from 1) replaced."""
     total = sum(SIZES)
     counts = list(range(1, total + 1))
     for row, count in (wrong or {}).items():
@@ -48,25 +48,26 @@ def read(given: list[pa.RecordBatch], is_cancelled=lambda: False) -> pa.Table:
     return read_rows(PutRequest(FLIGHTS["stats.columns"]), Stream(given), ANONYMOUS, REFUSE, is_cancelled)
 
 
-def test_rows_come_in_their_order():
+def test_rows_keep_their_order():
     rows = read(batches())
     assert rows["column_id"].to_pylist() == rows["row_count"].to_pylist() == list(range(1, sum(SIZES) + 1))
 
 
 @pytest.mark.parametrize("rows", [(10_004, 3), (10_003, 14_000), (15_008, 40_000, 49_000), (49_190,)])
-def test_the_first_mistake_is_told(rows):
+def test_error_names_the_first_invalid_row(rows):
     with pytest.raises(InvalidField, match=rf"row {min(rows)}\b.*row_count.*negative|row_count.*row {min(rows)}\b"):
         read(batches(dict.fromkeys(rows, -1)))
 
 
-def test_a_stream_that_was_cancelled_is_no_put():
+def test_cancelled_stream_is_not_stored():
     with pytest.raises(Cancelled):
         read(batches(), lambda: True)
 
 
 GOOD = {THETA: sketches.theta(np.array([1, 2], np.uint64)), KLL: sketches.kll(np.array([1.0, 2.0])),
         FREQUENT_ITEMS: sketches.frequent(["a"], [2], 2, 0)}  # fmt: skip
-UPSIDE_DOWN = sketches.kll(np.array([1.0, 2.0]))[:-32] + struct.pack("<dddd", 9.0, 8.0, 1.0, 2.0)  # its ends first
+# minimum above maximum
+REVERSED_BOUNDS = sketches.kll(np.array([1.0, 2.0]))[:-32] + struct.pack("<dddd", 9.0, 8.0, 1.0, 2.0)
 
 
 def put_sketches(*given: tuple[str, bytes]) -> pa.Table:
@@ -79,13 +80,13 @@ def put_sketches(*given: tuple[str, bytes]) -> pa.Table:
 
 @pytest.mark.parametrize(("type", "data", "reason"), [
     *((type, data, "sketch") for type in GOOD for data in (b"", b"garbage", GOOD[type][:-1])),
-    (KLL, UPSIDE_DOWN, "between its minimum"), (THETA, GOOD[KLL], "theta"),
+    (KLL, REVERSED_BOUNDS, "between its minimum"), (THETA, GOOD[KLL], "theta"),
 ])  # fmt: skip
-def test_a_sketch_that_is_none_is_refused(type, data, reason):
-    with pytest.raises(InvalidField, match=rf"(?s)data.*{reason}.*row 5") as refusal:
+def test_invalid_sketch_is_rejected_with_its_row(type, data, reason):
+    with pytest.raises(InvalidField, match=rf"(?s)data.*{reason}.*row 5") as raised:
         put_sketches(*GOOD.items(), ("of another library", b"garbage"), (type, data))
-    assert type in str(refusal.value)
+    assert type in str(raised.value)
 
 
-def test_sketches_that_can_be_read_are_taken():
+def test_valid_and_unknown_sketches_are_accepted():
     assert put_sketches(*GOOD.items(), ("of another library", b"garbage")).num_rows == 4
