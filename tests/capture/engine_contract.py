@@ -1,7 +1,7 @@
-"""The contract of capture engines. An engine's test subclasses `EngineContract` and says what to ask it.
+"""Contract of capture engines: the tests of an engine subclass `EngineContract`.
 
-The subclass gives fixtures `engine` and `table` (a handle of a real or made-up table), and lists which targets of that
-table the engine captures (`capturable`) and which fit none of its capabilities (`foreign`).
+A subclass provides the fixtures `engine` and `table` (a handle of a real or fake table), and lists the targets of that
+table that the engine captures (`capturable`) and those that fit none of its capabilities (`foreign`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def with_spec(request: CaptureRequest, **changes: Any) -> CaptureRequest:
 
 
 class MemorySink:
-    """Keeps what is put, checked as the server checks it."""
+    """A sink in memory that validates rows as the server does."""
 
     def __init__(self, cancelled: bool = False, broken: bool = False):
         self.puts: list[tuple[str, pa.Table, bool, bool]] = []
@@ -75,38 +75,38 @@ class EngineContract:
 
     # Capabilities.
 
-    def test_capabilities_are_whole(self, engine):
+    def test_capabilities_are_complete(self, engine):
         able = engine.capabilities
         assert engine.id and isinstance(engine.priority, int)
         assert able.target_kinds and able.modes and able.sampling
         assert all(kinds <= set(KINDS) for kinds in able.target_kinds.values())
         assert set(able.target_kinds) <= set(TargetKind)
 
-    def test_it_supports_what_it_captures_and_says_why_not(self, engine, table):
+    def test_supports_accepts_capturable_targets_and_explains_refusals(self, engine, table):
         for request in self.requests(table, *self.capturable(table)):
             assert engine.supports(request) == ""
         for request in self.requests(table, *self.foreign(table)):
             assert "unsupported" in engine.supports(request)
 
-    def test_a_kind_it_does_not_know_is_a_mismatch(self, engine, table):
+    def test_unsupported_kind_is_a_mismatch(self, engine, table):
         target = self.capturable(table)[0]
-        known = engine.capabilities.target_kinds[target.kind] or set(KINDS)
-        for kind in sorted(set(KINDS) - known):
+        supported = engine.capabilities.target_kinds[target.kind] or set(KINDS)
+        for kind in sorted(set(KINDS) - supported):
             (request,) = self.requests(table, target, kinds=frozenset({kind}))
             assert kind in engine.supports(request)
 
     # Batches.
 
-    def test_results_are_as_many_and_in_order(self, engine, table):
+    def test_results_match_the_requests_in_number_and_order(self, engine, table):
         targets = self.capturable(table) * 2
         results = engine.capture_batch(self.requests(table, *targets), MemorySink())
         assert [result.outcome for result in results] == [Outcome.CAPTURED] * len(targets)
         assert all(r.target in (None, t) for r, t in zip(results, targets, strict=True))
 
-    def test_an_empty_batch(self, engine):
+    def test_empty_batch_has_no_results(self, engine):
         assert engine.capture_batch([], MemorySink()) == []
 
-    def test_records_are_of_the_table_and_snapshot_asked_for(self, engine, table):
+    def test_records_are_of_the_requested_table_and_snapshot(self, engine, table):
         sink = MemorySink()
         engine.capture_batch(self.requests(table, *self.capturable(table)), sink)
         assert sink.puts
@@ -114,22 +114,22 @@ class EngineContract:
             for row in rows.to_pylist():
                 assert {name: row[name] for name in table.key if name in row} == table.key, flight
 
-    def test_a_mismatch_does_not_stop_the_others(self, engine, table):
+    def test_mismatch_does_not_affect_the_other_requests(self, engine, table):
         mixed = [*self.foreign(table), *self.capturable(table)]
         results, _ = Registry([engine]).capture_batch(self.requests(table, *mixed), MemorySink())
         outcomes = [result.outcome for result in results]
         foreign = len(self.foreign(table))
         assert outcomes == [Outcome.UNCAPTURABLE] * foreign + [Outcome.CAPTURED] * (len(mixed) - foreign)
 
-    def test_the_mode_is_recorded(self, engine, table):
+    def test_records_have_the_capture_mode(self, engine, table):
         for mode in engine.capabilities.modes:
             sink = MemorySink()
             engine.capture_batch(self.requests(table, *self.capturable(table), mode=mode), sink)
-            told = {row["capture_mode"] for name, rows, *_ in sink.puts if "capture_mode" in rows.column_names
-                    for row in rows.to_pylist()}  # fmt: skip
-            assert told <= {str(mode), None} and str(mode) in told
+            modes = {row["capture_mode"] for name, rows, *_ in sink.puts if "capture_mode" in rows.column_names
+                     for row in rows.to_pylist()}  # fmt: skip
+            assert modes <= {str(mode), None} and str(mode) in modes
 
-    def test_trouble_is_an_outcome_and_never_raised(self, engine, table):
+    def test_connector_error_is_an_outcome_and_not_raised(self, engine, table):
         class Broken:
             format = table.connector.format
 
@@ -142,17 +142,17 @@ class EngineContract:
         assert [result.outcome for result in results] == [Outcome.DEGRADED] * len(requests)
         assert all(result.detail for result in results)
 
-    def test_a_sink_in_trouble_is_an_outcome(self, engine, table):
+    def test_sink_error_is_an_outcome_and_not_raised(self, engine, table):
         requests = self.requests(table, *self.capturable(table))
         results, _ = Registry([engine]).capture_batch(requests, MemorySink(broken=True))
         assert {result.outcome for result in results} == {Outcome.DEGRADED}
 
-    def test_another_sampling_is_a_mismatch(self, engine, table):
+    def test_unsupported_sampling_is_a_mismatch(self, engine, table):
         for sampling in set(Sampling) - engine.capabilities.sampling:
             (request,) = self.requests(table, self.capturable(table)[0], sampling=sampling)
             assert str(sampling) in engine.supports(request)
 
-    def test_another_mode_is_a_mismatch(self, engine, table):
+    def test_unsupported_mode_is_a_mismatch(self, engine, table):
         for mode in set(Mode) - engine.capabilities.modes:
             (request,) = self.requests(table, self.capturable(table)[0], mode=mode)
             assert str(mode) in engine.supports(request)

@@ -1,4 +1,4 @@
-"""The steps of capture/ADDING_A_CONNECTOR.md, followed: its toy is installed and meets the contract."""
+"""The example of capture/ADDING_A_CONNECTOR.md, installed by its steps, passes the connector contract."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEEDED = (ConnectorConfig, ConnectorContract, Truth, pa, pq)  # names the last b
 
 @pytest.fixture(scope="module", autouse=True)
 def installed():
-    """The toy as another distribution would bring it: a module, and an entry point in its metadata."""
+    """The example as a distribution installs it: a module, and an entry point in its metadata."""
     ((format, target),) = SETTINGS["project"]["entry-points"][connectors.GROUP].items()
     module = target.partition(":")[0]
     with TemporaryDirectory() as folder:
@@ -50,11 +50,11 @@ def installed():
 exec(compile(CODE[3], str(GUIDE), "exec"))
 
 
-def test_every_step_has_its_place():
+def test_guide_has_five_numbered_steps():
     assert re.findall(r"(?m)^## (\d) ", GUIDE.read_text(encoding="utf-8")) == ["1", "2", "3", "4", "5"]
 
 
-def test_files_that_the_guide_names_exist():
+def test_files_named_in_the_guide_exist():
     text = GUIDE.read_text(encoding="utf-8")
     root = GUIDE.parents[1]
     homes = [root, root / "capture", root / "capture/connectors", root / "tests/integration", root / "store"]

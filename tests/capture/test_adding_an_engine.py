@@ -1,4 +1,4 @@
-"""The steps of capture/ADDING_AN_ENGINE.md, followed: its toy is installed and meets the contract."""
+"""The example of capture/ADDING_AN_ENGINE.md, installed by its steps, passes the engine contract."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEEDED = (EngineContract, MemorySink, Target, default_engines)  # names the last
 
 @pytest.fixture(scope="module", autouse=True)
 def installed():
-    """The toy as another distribution would bring it: a module, and an entry point in its metadata."""
+    """The example as a distribution installs it: a module, and an entry point in its metadata."""
     ((group, points),) = SETTINGS["project"]["entry-points"].items()
     ((name, target),) = points.items()
     module = target.partition(":")[0]
@@ -65,5 +65,5 @@ def lake(tmp_path):
 exec(compile(CODE[4], str(GUIDE), "exec"))
 
 
-def test_every_step_has_its_place():
+def test_guide_has_five_numbered_steps():
     assert re.findall(r"(?m)^## (\d) ", GUIDE.read_text(encoding="utf-8")) == ["1", "2", "3", "4", "5"]

@@ -15,7 +15,7 @@ from capture.spi import Mode
 from store.errors import NotFound, UpstreamError
 from store.targets import Target
 
-LIGHT = 99  # the column that metadata answers
+LIGHT = 99  # the column whose statistics come from metadata
 
 
 def ask(column: int = 1, table: int = 1, **fields: Any) -> Question:
@@ -42,8 +42,8 @@ class Running:
 
 
 class Plane:
-    """A control plane in memory: a capture takes `seconds` of its own clock, which stands but while somebody waits, and
-    stores its records unless told otherwise."""
+    """A control plane in memory. A capture takes `seconds` of a fake clock, which advances only during waits, and
+    stores its records unless `stores` is false."""
 
     def __init__(self, seconds: float = 0.0, ends: Any = ("CAPTURED", ""), stores: bool = True):
         self.seconds, self.ends, self.stores = seconds, ends, stores
@@ -111,7 +111,7 @@ def test_a_miss_is_captured():
     assert not plane.followed
 
 
-def test_what_no_capture_can_find_is_neither_captured_nor_followed_up():
+def test_permanent_failure_is_neither_captured_nor_followed_up():
     plane = Plane()
     plane.stored[ask().capture_key[:3]] = never = Answer("FAILED", "a STRING has no HISTOGRAM", can_change=False)
     assert resolve(plane, ask(), ask(2)) == [never, Answer("CAPTURED", "", {"column_id": 2})]
@@ -119,46 +119,46 @@ def test_what_no_capture_can_find_is_neither_captured_nor_followed_up():
     assert not plane.followed
 
 
-def test_captured_without_its_record_is_partial():
+def test_capture_that_stores_no_record_is_partial():
     plane = Plane(stores=False)
     (answer,) = resolve(plane, ask())
     assert answer.outcome == "PARTIAL"
     assert [[q.spec.target.column_id for q in members] for members in plane.followed] == [[1]]
 
 
-def test_a_spent_budget_is_a_timeout_and_work_goes_on():
+def test_spent_budget_is_a_timeout_and_the_capture_continues():
     plane = Plane(seconds=0.2)
-    asked = orchestrator(plane)
-    (answer,) = asked.resolve([ask(latency_budget_ms=20)])
+    resolver = orchestrator(plane)
+    (answer,) = resolver.resolve([ask(latency_budget_ms=20)])
     assert answer.outcome == "TIMEOUT" and plane.now == pytest.approx(0.02)
     assert len(plane.followed) == 1
     plane.pass_time(0.3)
-    assert asked.resolve([ask()])[0].outcome == "HIT"
+    assert resolver.resolve([ask()])[0].outcome == "HIT"
     assert len(plane.started) == 1
 
 
-def test_the_budget_is_shared_by_the_batch():
+def test_budget_is_shared_by_the_batch():
     plane = Plane(seconds=0.3)
     answers = resolve(plane, *(ask(i, table=i, latency_budget_ms=50) for i in (1, 2, 3)))
     assert [a.outcome for a in answers] == ["TIMEOUT"] * 3
     assert plane.now == pytest.approx(0.05)
 
 
-def test_an_hour_is_cut_to_the_most_allowed():
+def test_budget_is_capped_at_the_maximum():
     plane = Plane()
     resolve(plane, ask(latency_budget_ms=3_600_000))
     assert max(plane.waited) <= MAX_BUDGET_MS / 1000
 
 
 @pytest.mark.parametrize("ends", [("DEGRADED", "no footer"), ("UNCAPTURABLE", "no footer"), UpstreamError("no footer")])
-def test_a_failed_capture_fails_and_is_followed_up(ends):
+def test_failed_capture_is_answered_failed_and_followed_up(ends):
     plane = Plane(ends=ends)
     (answer,) = resolve(plane, ask())
     assert (answer.outcome, answer.detail) == ("FAILED", "no footer")
     assert len(plane.followed) == 1
 
 
-def test_a_capture_that_cannot_begin_fails():
+def test_capture_that_cannot_start_is_answered_failed_and_followed_up():
     plane = Plane()
     plane.refuses = NotFound('no connector "c"')
     answers = resolve(plane, ask(1), ask(2))
@@ -166,7 +166,7 @@ def test_a_capture_that_cannot_begin_fails():
     assert len(plane.followed) == 1
 
 
-def test_no_connector_fails_and_nothing_follows():
+def test_question_without_a_connector_fails_without_a_follow_up():
     plane = Plane()
     (answer,) = resolve(plane, ask(has_connector=False))
     assert answer.outcome == "FAILED" and "connector" in answer.detail
@@ -181,14 +181,14 @@ def test_no_connector_fails_and_nothing_follows():
         (ask(), {"sync_enabled": False}, "sync_disabled"),
     ],
 )
-def test_skipped_says_why_and_is_followed_up(question, options, detail):
+def test_skipped_question_has_a_reason_and_a_follow_up(question, options, detail):
     plane = Plane()
     (answer,) = resolve(plane, question, **options)
     assert (answer.outcome, answer.detail) == ("SKIPPED", detail)
     assert not plane.started and len(plane.followed) == 1
 
 
-def test_order_is_kept_and_one_follow_up_per_table_without_doubles():
+def test_answers_keep_order_and_each_table_has_one_follow_up():
     plane = Plane()
     plane.stored[ask(5).capture_key[:3]] = {"column_id": 5}
     later = {"mode": Mode.ASYNC}
@@ -204,21 +204,21 @@ def test_a_batch_captures_each_table_once():
     assert [[q.spec.target.column_id for q in members] for members in plane.started] == [[1, 2], [1]]
 
 
-def test_what_metadata_answers_does_not_wait_for_a_scan():
+def test_captures_from_metadata_start_apart_from_scans():
     plane = Plane()
     answers = resolve(plane, ask(1), ask(LIGHT), ask(2))
     assert [a.outcome for a in answers] == ["CAPTURED"] * 3
     assert [[q.spec.target.column_id for q in members] for members in plane.started] == [[1, 2], [LIGHT]]
 
 
-def test_a_hundred_equal_misses_are_one_capture():
+def test_hundred_concurrent_equal_misses_share_one_capture():
     plane = Plane(seconds=0.1)
-    asked = orchestrator(plane)
+    resolver = orchestrator(plane)
     barrier, outcomes = threading.Barrier(100), []
 
     def one() -> None:
         barrier.wait()
-        outcomes.append(asked.resolve([ask(latency_budget_ms=10_000)])[0].outcome)
+        outcomes.append(resolver.resolve([ask(latency_budget_ms=10_000)])[0].outcome)
 
     threads = [threading.Thread(target=one) for _ in range(100)]
     for thread in threads:
@@ -229,7 +229,7 @@ def test_a_hundred_equal_misses_are_one_capture():
     assert set(outcomes) <= {"CAPTURED", "HIT"} and len(outcomes) == 100
 
 
-def test_a_follow_up_that_fails_changes_no_answer():
+def test_failed_follow_up_does_not_change_the_answer():
     class NoQueue(Plane):
         def follow_up(self, questions):
             raise UpstreamError("the queue is full")
@@ -237,7 +237,7 @@ def test_a_follow_up_that_fails_changes_no_answer():
     assert resolve(NoQueue(), ask(mode=Mode.ASYNC))[0].outcome == "SKIPPED"
 
 
-def test_other_kinds_are_another_question():
+def test_questions_about_other_kinds_are_not_merged():
     plane = Plane(seconds=0.05)
     resolve(plane, ask(kinds=("NDV",)), ask(kinds=("MCV",)))
     assert [len(members) for members in plane.started] == [2]

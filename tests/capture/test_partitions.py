@@ -1,4 +1,4 @@
-"""Captures scoped to partitions: how they are told, which files they are, what engines make of them."""
+"""Captures scoped to partitions: parsing, matching files, results of engines."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from store import logical_types
 from store.errors import InvalidArgument, InvalidField, NotFound
 from store.targets import Target
 from tests.capture.engine_contract import MemorySink, with_spec
-from tests.capture.engines_made_up import FakeEngine
+from tests.capture.fake_engine import FakeEngine
 
-# How they are told.
+# Parsing.
 
 
-def test_values_are_texts_and_doubles_go():
-    told = [{"b": 1, "a": "x"}, {"a": "x", "b": 1}, {"a": None}, {"a": True}, {"a": 1.5}]
-    found = parse_partitions(told)
+def test_values_become_texts_and_duplicates_are_dropped():
+    given = [{"b": 1, "a": "x"}, {"a": "x", "b": 1}, {"a": None}, {"a": True}, {"a": 1.5}]
+    found = parse_partitions(given)
     assert found == ((("a", "x"), ("b", "1")), (("a", None),), (("a", "true"),), (("a", "1.5"),))
     assert parse_partitions([dict(each) for each in found]) == found
     assert parse_partitions(None) == ()
@@ -49,12 +49,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: repr(wrong)[:20])
-def test_what_is_no_list_of_partitions_is_refused(wrong):
+def test_invalid_list_of_partitions_is_refused(wrong):
     with pytest.raises(InvalidField, match=r"partitions"):
         parse_partitions(wrong)
 
 
-# Which files they are.
+# Matching files.
 
 TYPES = {
     name: logical_types.parse(text)
@@ -62,19 +62,19 @@ TYPES = {
 } | {"day": logical_types.parse("DATE")}
 
 
-def listing(*told: dict[str, Any] | None, content: str = "DATA") -> pa.Table:
+def listing(*given: dict[str, Any] | None, content: str = "DATA") -> pa.Table:
     rows = [
         {"file_path": f"f{at}", "file_content": content, "partition_data_json": t and json.dumps(t)}
-        for at, t in enumerate(told)
+        for at, t in enumerate(given)
     ]
     return pa.Table.from_pylist(rows, FILE_SCHEMA)
 
 
-def paths(files: pa.Table, *wanted: dict[str, Any]) -> list[str]:
-    return partitions.paths_in(files, parse_partitions(list(wanted)), TYPES, "c.s.t").to_pylist()
+def paths(files: pa.Table, *requested: dict[str, Any]) -> list[str]:
+    return partitions.paths_in(files, parse_partitions(list(requested)), TYPES, "c.s.t").to_pylist()
 
 
-def test_some_fields_or_all_of_them():
+def test_partition_may_have_some_or_all_fields():
     files = listing({"n": 1, "s": "a"}, {"n": 1, "s": "b"}, {"n": 2, "s": "a"}, {"n": None, "s": "a"})
     assert paths(files, {"n": 1}) == ["f0", "f1"]
     assert paths(files, {"n": 1, "s": "a"}) == ["f0"]
@@ -83,7 +83,7 @@ def test_some_fields_or_all_of_them():
 
 
 @pytest.mark.parametrize(
-    ("held", "asked"),
+    ("stored", "requested"),
     [
         ({"n": 7}, {"n": "7"}), ({"n": "7"}, {"n": 7}), ({"x": 1.0}, {"x": 1}), ({"x": "1.0"}, {"x": "1"}),
         ({"t": "2024-05-01T00:00:00"}, {"t": "2024-05-01T00:00:00.000"}), ({"m": "1.50"}, {"m": 1.5}),
@@ -91,37 +91,38 @@ def test_some_fields_or_all_of_them():
         ({"s": ""}, {"s": ""}),
     ],
 )  # fmt: skip
-def test_values_are_compared_as_the_columns_type(held, asked):
-    assert paths(listing(held), asked) == ["f0"]
+def test_values_are_compared_by_the_type_of_the_column(stored, requested):
+    assert paths(listing(stored), requested) == ["f0"]
 
 
 @pytest.mark.parametrize(
-    ("held", "asked"), [({"s": "007"}, {"s": 7}), ({"s": ""}, {"s": None}), ({"day": "2024-05-01"}, {"day": "May"})]
+    ("stored", "requested"),
+    [({"s": "007"}, {"s": 7}), ({"s": ""}, {"s": None}), ({"day": "2024-05-01"}, {"day": "May"})],
 )
-def test_what_only_looks_alike_is_another_partition(held, asked):
+def test_similar_text_of_another_value_matches_no_file(stored, requested):
     with pytest.raises(NotFound, match=r'no file of "c.s.t" is in .* its partitions are'):
-        paths(listing(held), asked)
+        paths(listing(stored), requested)
 
 
-def test_files_of_another_partitioning_or_of_deletes_are_in_none():
+def test_delete_files_and_files_of_other_partition_fields_do_not_match():
     files = pa.concat_tables([listing({"n": 1}, {"s": "a"}, None), listing({"n": 1}, content="POSITION_DELETES")])
     assert paths(files, {"n": 1}) == ["f0"]
 
 
-def test_a_field_it_is_not_partitioned_by():
+def test_unknown_partition_field_is_refused_with_a_suggestion():
     with pytest.raises(InvalidArgument, match=r'not partitioned by "dya"; did you mean "day"') as refused:
         paths(listing({"day": "2024-05-01"}), {"dya": "2024-05-01"})
     assert refused.value.code == "NOT_PARTITIONED"
 
 
-def test_a_table_without_partitions():
+def test_unpartitioned_table_and_table_without_files_are_refused():
     with pytest.raises(InvalidArgument, match=r'"c.s.t" is not partitioned; leave'):
         paths(listing(None, None), {"day": "2024-05-01"})
     with pytest.raises(NotFound, match="has no data file"):
         paths(listing(), {"day": "2024-05-01"})
 
 
-# What engines make of them, on a hive-partitioned table of two files a day.
+# Engines, on a hive-partitioned table of two files a day.
 
 DAYS = ("2024-05-01", "2024-05-02", "2024-05-03")
 FIRST = parse_partitions([{"day": DAYS[0]}])
@@ -143,7 +144,7 @@ def table(tmp_path) -> Iterator[TableHandle]:
     connector.close()
 
 
-def ask(table: TableHandle, target: Target, **more: Any) -> CaptureRequest:
+def request_for(table: TableHandle, target: Target, **more: Any) -> CaptureRequest:
     return CaptureRequest.of(table, target, **{"partitions": FIRST} | more)
 
 
@@ -153,18 +154,18 @@ def captured(engine: CaptureEngine, *requests: CaptureRequest):
     return results, sink
 
 
-def test_metadata_of_a_partition(table):
-    results, sink = captured(NativeEngine(), ask(table, Target.table()), ask(table, Target.column(1)))
+def test_native_capture_of_a_partition_has_file_columns_only(table):
+    results, sink = captured(NativeEngine(), request_for(table, Target.table()), request_for(table, Target.column(1)))
     assert [r.outcome for r in results] == [Outcome.CAPTURED] * 2
     assert results[0].detail.startswith("statistics of 2 of 6 files;")
     assert results[0].attributes == {"files": 2, "files_total": 6}
     assert not sink.rows("stats.tables") and not sink.rows("stats.columns")
-    assert len(sink.rows("stats.files")) == 6  # a listing is whole or none
+    assert len(sink.rows("stats.files")) == 6  # a listing is never partial
     assert {row["file_path"].split("/")[-2] for row in sink.rows("stats.file_columns")} == {f"day={DAYS[0]}"}
 
 
 def test_only_the_files_of_a_partition_are_read(table):
-    results, sink = captured(SparkEngine(), ask(table, Target.column(1)), ask(table, Target.column(2)))
+    results, sink = captured(SparkEngine(), request_for(table, Target.column(1)), request_for(table, Target.column(2)))
     assert [r.outcome for r in results] == [Outcome.CAPTURED] * 2
     assert results[0].attributes["files_read"] == 2 and results[0].attributes["rows_read"] == 21
     assert not sink.rows("stats.columns")
@@ -172,8 +173,8 @@ def test_only_the_files_of_a_partition_are_read(table):
     assert sorted((row["min"], row["max"], row["ndv"]) for row in rows) == [("0", "10", 11.0), ("0", "9", 10.0)]
 
 
-def test_scoped_and_whole_requests_of_one_batch(table):
-    scoped, whole = ask(table, Target.column(1)), ask(table, Target.column(1), partitions=())
+def test_scoped_and_whole_requests_may_share_a_batch(table):
+    scoped, whole = request_for(table, Target.column(1)), request_for(table, Target.column(1), partitions=())
     for engine in (SparkEngine(), NativeEngine()):
         results, sink = captured(engine, scoped, whole)
         assert [r.outcome for r in results] == [Outcome.CAPTURED] * 2
@@ -183,30 +184,30 @@ def test_scoped_and_whole_requests_of_one_batch(table):
 
 @pytest.mark.parametrize("engine", [NativeEngine(), SparkEngine()], ids=lambda engine: engine.id)
 @pytest.mark.parametrize(
-    ("wanted", "detail"),
+    ("requested", "detail"),
     [({"v": 1}, 'not partitioned by "v"'), ({"day": "2024-06-01"}, 'no file of "c.default.t" is in')],
 )
-def test_trouble_is_an_outcome_that_no_retry_helps(table, engine, wanted, detail):
-    ((result,), sink) = captured(engine, ask(table, Target.column(1), partitions=parse_partitions([wanted])))
+def test_invalid_partition_is_degraded_and_not_retryable(table, engine, requested, detail):
+    ((result,), sink) = captured(engine, request_for(table, Target.column(1), partitions=parse_partitions([requested])))
     assert result.outcome is Outcome.DEGRADED and detail in result.detail
     assert result.attributes == {"retryable": False}
     assert not sink.puts
 
 
-def test_containers_and_unknown_columns_as_ever(table):
-    ((result,), _) = captured(NativeEngine(), ask(table, Target.column(9)))
+def test_unknown_column_is_degraded(table):
+    ((result,), _) = captured(NativeEngine(), request_for(table, Target.column(9)))
     assert result.outcome is Outcome.DEGRADED and "no column with id 9" in result.detail
 
 
 @pytest.mark.parametrize("target", [Target.column_group([1, 2]), Target.file("x"), Target.expression("spark", b"v")])
-def test_other_targets_have_no_partitions(table, target):
+def test_partitions_of_other_targets_are_unsupported(table, target):
     for engine in (NativeEngine(), SparkEngine()):
-        assert "unsupported" in engine.supports(ask(table, target))
+        assert "unsupported" in engine.supports(request_for(table, target))
 
 
-def test_an_engine_that_knows_no_partitions_is_not_asked(table):
+def test_partitions_are_a_mismatch_for_an_engine_without_them(table):
     engine = FakeEngine()
-    request = ask(table, Target.column(1))
+    request = request_for(table, Target.column(1))
     assert engine.supports(request) == "partitions unsupported for target COLUMN"
     assert engine.supports(with_spec(request, partitions=())) == ""
     assert "sampling" in SparkEngine().supports(with_spec(request, sampling=Sampling.RANDOM_ROW_GROUP))

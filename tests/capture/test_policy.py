@@ -1,4 +1,4 @@
-"""Auto-analyze: what is captured now, what is not, and why."""
+"""Auto-analyze: parsing of policies, verdicts and their reasons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEVER = replace(
 )
 
 
-# Texts.
+# Parsing.
 
 
 def test_a_policy_is_off_by_default():
@@ -30,18 +30,18 @@ def test_a_policy_is_off_by_default():
     assert Policy().rules("s", "t") is None
 
 
-def test_one_word_turns_it_on():
+def test_on_selects_the_default_rules():
     assert parse("on").rules("any", "table") == RULES
     assert not parse("on").is_off
 
 
-def test_rules_are_read():
+def test_rules_are_parsed():
     found = parse("max_age=2h, changed=25%, min_interval=30s, columns=all, wide=10").rules("s", "t")
     assert found == Rules(timedelta(hours=2), 0.25, timedelta(seconds=30), "all", 10)
     assert parse("changed=0.5").rules("s", "t") == replace(RULES, changed=0.5)
 
 
-def test_the_first_pattern_that_fits_counts():
+def test_first_matching_pattern_applies():
     policy = parse("sales.tmp_*: off; sales.*: changed=0.5; *: off")
     assert policy.rules("sales", "tmp_1") is None
     assert policy.rules("sales", "orders") == replace(RULES, changed=0.5)
@@ -53,7 +53,7 @@ WRONG = ["maybe", "changed=2", "changed=x", "max_age=1", "max_age=1w", "columns=
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_policy_is_refused_by_name(wrong):
+def test_invalid_policy_is_refused(wrong):
     with pytest.raises(InvalidField, match="policy"):
         parse(wrong)
 
@@ -74,7 +74,7 @@ def test_a_wrong_policy_is_refused_by_name(wrong):
         (replace(NEVER, tried_at=NOW - timedelta(seconds=1), tried_snapshot_id=6), True, Because.NEW_SNAPSHOT),
     ],
 )
-def test_a_table(facts, capture, because):
+def test_table_verdict_follows_its_state(facts, capture, because):
     verdict = table_verdict(RULES, facts, NOW)
     assert (verdict.capture, verdict.because, verdict.columns) == (capture, because, None)
 
@@ -100,17 +100,17 @@ def test_a_table(facts, capture, because):
         (replace(FRESH, captured_columns=frozenset({1})), True, Because.ASKED),
     ],
 )
-def test_columns(facts, capture, because):
+def test_columns_verdict_follows_the_state(facts, capture, because):
     verdict = columns_verdict(RULES, facts, NOW)
     assert (verdict.capture, verdict.because) == (capture, because)
     assert bool(verdict.columns) == capture
 
 
-def test_only_what_is_missing_is_captured():
+def test_only_missing_columns_are_captured():
     assert columns_verdict(RULES, replace(FRESH, captured_columns=frozenset({2})), NOW).columns == (1,)
 
 
-def test_a_wide_table_captures_what_readers_ask_for():
+def test_wide_table_captures_only_the_columns_in_use():
     wide = replace(NEVER, columns=tuple(range(1, 201)))
     assert columns_verdict(RULES, wide, NOW).because is Because.UNUSED
     assert columns_verdict(RULES, replace(wide, used={7: 3, 5: 1}), NOW).columns == (5, 7)
@@ -126,6 +126,6 @@ def test_fresh_statistics_are_never_captured_again():
     assert not columns_verdict(RULES, old, NOW).capture and not table_verdict(RULES, old, NOW).capture
 
 
-def test_a_verdict_in_words():
+def test_verdict_text_has_the_reason_and_the_threshold():
     verdict = columns_verdict(RULES, BEHIND, NOW)
     assert verdict.text == "not now, because: little changed (1%, of 10%)"

@@ -1,4 +1,4 @@
-"""The block of capture/README.md does what it says."""
+"""Example and file names of capture/README.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 README = Path(__file__).resolve().parents[2] / "capture/README.md"
 
 
-def test_capture_as_a_library(tmp_path, monkeypatch):
+def test_library_example_captures_a_table(tmp_path, monkeypatch):
     (block,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "lake/events").mkdir(parents=True)
     pq.write_table(pa.table({"id": range(10)}), tmp_path / "lake/events/0.parquet")
@@ -21,6 +21,6 @@ def test_capture_as_a_library(tmp_path, monkeypatch):
     assert names["columns"]["ndv"].to_pylist() == [10.0]
 
 
-def test_files_that_it_names_exist():
+def test_files_named_in_the_readme_exist():
     named = re.findall(r"[`(]([\w/]+\.(?:py|md))[`)]", README.read_text(encoding="utf-8"))
     assert named and [name for name in named if not (README.parent / name).exists()] == []

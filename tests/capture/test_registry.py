@@ -1,4 +1,4 @@
-"""Routing: who is asked, in which order, and what becomes of answers that break the contract."""
+"""Registry: candidates, their order, and results that break the contract."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from capture.registry import Registry
 from capture.spi import CaptureRequest, CaptureResult, Mode, Outcome
 from store.targets import Target, TargetKind
 from tests.capture.engine_contract import EngineContract, MemorySink
-from tests.capture.engines_made_up import FakeEngine, column_row, handle
+from tests.capture.fake_engine import FakeEngine, column_row, handle
 
 TABLE = handle()
 
@@ -32,7 +32,7 @@ class TestFakeEngine(EngineContract):
         return [Target.table(), Target.expression("x", b"k")]
 
 
-def ask(*ids: int, **fields: Any) -> list[CaptureRequest]:
+def requests_for(*ids: int, **fields: Any) -> list[CaptureRequest]:
     return [CaptureRequest.of(TABLE, Target.column(i) if i else Target.table(), **fields) for i in ids]
 
 
@@ -40,28 +40,28 @@ def run(engines: list[Any], requests: list[CaptureRequest], sink: Any = None):
     return Registry(engines).capture_batch(requests, sink or MemorySink())
 
 
-def says(outcome: Outcome, detail: str = "") -> Any:
+def always(outcome: Outcome, detail: str = "") -> Any:
     return lambda request: CaptureResult(outcome, detail=detail)
 
 
 def test_candidates_are_ordered_by_priority_then_id():
     engines = [FakeEngine("b"), FakeEngine("z", 5), FakeEngine("a"), FakeEngine("native", 1000)]
-    assert [engine.id for engine in Registry(engines).candidates(ask(1)[0])] == ["z", "a", "b", "native"]
+    assert [engine.id for engine in Registry(engines).candidates(requests_for(1)[0])] == ["z", "a", "b", "native"]
 
 
 def test_one_call_per_engine_with_its_requests_in_order():
     tables = FakeEngine("tables", target_kinds={TargetKind.TABLE: frozenset()})
     columns = FakeEngine("columns")
-    results, _ = run([tables, columns], ask(2, 0, 1, 0, 2))
+    results, _ = run([tables, columns], requests_for(2, 0, 1, 0, 2))
     assert [[r.target.column_id for r in batch] for batch in columns.batches] == [[2, 1, 2]]
     assert [len(batch) for batch in tables.batches] == [2]
     assert [r.engine_id for r in results] == ["columns", "tables", "columns", "tables", "columns"]
 
 
-def test_what_one_cannot_goes_to_the_next():
-    first = FakeEngine("first", 1, says(Outcome.UNCAPTURABLE, "not me"))
+def test_uncapturable_requests_go_to_the_next_engine():
+    first = FakeEngine("first", 1, always(Outcome.UNCAPTURABLE, "not me"))
     second = FakeEngine("second", 2)
-    results, decisions = run([first, second], ask(1, 2))
+    results, decisions = run([first, second], requests_for(1, 2))
     assert [(r.outcome, r.engine_id) for r in results] == [(Outcome.CAPTURED, "second")] * 2
     assert [(d.outcome, d.engine_id) for d in decisions] == [("UNCAPTURABLE", "first")] * 2 + [
         ("CAPTURED", "second")
@@ -72,32 +72,32 @@ def test_what_one_cannot_goes_to_the_next():
 @pytest.mark.parametrize("final", [Outcome.CAPTURED, Outcome.QUEUED, Outcome.DEGRADED])
 def test_any_other_outcome_is_final(final):
     second = FakeEngine("second", 2)
-    results, _ = run([FakeEngine("first", 1, says(final, "so")), second], ask(1))
+    results, _ = run([FakeEngine("first", 1, always(final, "so")), second], requests_for(1))
     assert (results[0].outcome, results[0].engine_id, results[0].detail) == (final, "first", "so")
     assert not second.batches
 
 
-def test_nobody_for_it_is_target_unsupported():
-    results, decisions = run([FakeEngine()], ask(0))
+def test_request_without_candidates_is_target_unsupported():
+    results, decisions = run([FakeEngine()], requests_for(0))
     assert results[0].outcome is Outcome.UNCAPTURABLE
     assert results[0].detail.startswith("target unsupported: target TABLE unsupported")
     assert [d.outcome for d in decisions] == ["UNCAPTURABLE"]
-    assert run([], ask(1))[0][0].detail == "target unsupported"
+    assert run([], requests_for(1))[0][0].detail == "target unsupported"
 
 
-def test_all_exhausted_is_no_capture_result():
-    results, decisions = run([FakeEngine("a", 1, says(Outcome.UNCAPTURABLE, "a list"))], ask(1))
+def test_request_that_no_engine_captures_has_no_capture_result():
+    results, decisions = run([FakeEngine("a", 1, always(Outcome.UNCAPTURABLE, "a list"))], requests_for(1))
     assert (results[0].outcome, results[0].detail) == (Outcome.UNCAPTURABLE, "no capture result: a list")
     assert len(decisions) == 2
-    assert run([FakeEngine("a", 1, says(Outcome.UNCAPTURABLE))], ask(1))[0][0].detail == "no capture result"
+    assert run([FakeEngine("a", 1, always(Outcome.UNCAPTURABLE))], requests_for(1))[0][0].detail == "no capture result"
 
 
-def test_stages_join_late_comers():
-    """An engine is called once for what comes to it first, and once more for what others pass on."""
+def test_forwarded_requests_reach_the_next_engine_in_one_call():
+    """An engine is called once for its own requests, and once for those that other engines pass on."""
     choosy = FakeEngine("choosy", 1, lambda r: CaptureResult(
         Outcome.UNCAPTURABLE if r.target.column_id == 1 else Outcome.CAPTURED))  # fmt: skip
     rest = FakeEngine("rest", 2)
-    results, _ = run([choosy, rest], ask(1, 2, 1))
+    results, _ = run([choosy, rest], requests_for(1, 2, 1))
     assert [r.engine_id for r in results] == ["rest", "choosy", "rest"]
     assert len(choosy.batches) == len(rest.batches) == 1
 
@@ -130,25 +130,25 @@ BREACHES = {
 
 
 @pytest.mark.parametrize(("breach", "detail"), BREACHES.values(), ids=BREACHES)
-def test_a_breach_degrades_the_group_and_no_other(breach, detail, capsys):
+def test_breach_degrades_the_requests_of_that_engine_only(breach, detail, capsys):
     tables = FakeEngine("tables", 2, target_kinds={TargetKind.TABLE: frozenset()})
-    results, decisions = run([Breach(breach), tables, FakeEngine("never", 3)], ask(1, 0, 2))
+    results, decisions = run([Breach(breach), tables, FakeEngine("never", 3)], requests_for(1, 0, 2))
     assert [r.outcome for r in results] == [Outcome.DEGRADED, Outcome.CAPTURED, Outcome.DEGRADED]
     assert {results[0].detail, results[2].detail} == {detail}
     assert [d.outcome for d in decisions] == ["DEGRADED", "DEGRADED", "CAPTURED"]
     assert "secret" not in "".join(r.detail for r in results)
 
 
-def test_one_result_for_another_target_degrades_that_item():
+def test_result_for_another_target_degrades_that_request_only():
     def swap(requests, results):
         return [results[0], replace(results[1], target=Target.column(7)), results[2]]
 
-    results, _ = run([Breach(swap)], ask(1, 2, 1))
+    results, _ = run([Breach(swap)], requests_for(1, 2, 1))
     assert [r.outcome for r in results] == [Outcome.CAPTURED, Outcome.DEGRADED, Outcome.CAPTURED]
 
 
 @pytest.mark.parametrize(("other", "passes"), [(handle(snapshot_id=2), True), (handle("u"), False)])
-def test_extra_records_may_be_of_other_snapshots_alone(other, passes):
+def test_extra_records_may_be_of_other_snapshots_but_not_tables(other, passes):
     class Finder(FakeEngine):
         def capture_batch(self, requests, sink):
             (request,) = requests
@@ -156,12 +156,12 @@ def test_extra_records_may_be_of_other_snapshots_alone(other, passes):
             return [CaptureResult(Outcome.CAPTURED)]
 
     sink = MemorySink()
-    (result,), _ = run([Finder()], ask(1), sink)
+    (result,), _ = run([Finder()], requests_for(1), sink)
     assert (result.outcome is Outcome.CAPTURED, bool(sink.rows("stats.columns"))) == (passes, passes)
 
 
 @pytest.mark.parametrize("other", [handle(snapshot_id=2), handle("u")], ids=["snapshot", "table"])
-def test_a_record_of_another_snapshot_or_table_goes_nowhere(other):
+def test_record_of_another_snapshot_or_table_is_not_put(other):
     class Astray(FakeEngine):
         def capture_batch(self, requests, sink):
             for request in requests:
@@ -170,29 +170,29 @@ def test_a_record_of_another_snapshot_or_table_goes_nowhere(other):
             return [CaptureResult(Outcome.CAPTURED) for _ in requests]
 
     sink = MemorySink()
-    results, _ = run([Astray()], ask(1, 2), sink)
+    results, _ = run([Astray()], requests_for(1, 2), sink)
     assert [r.outcome for r in results] == [Outcome.CAPTURED, Outcome.DEGRADED]
     assert [row["column_id"] for row in sink.rows("stats.columns")] == [1]
 
 
-def test_an_engine_that_cannot_even_tell_is_no_candidate():
+def test_engine_whose_supports_raises_is_not_a_candidate():
     class Confused(FakeEngine):
         def supports(self, request):
             raise KeyError("what")
 
-    results, _ = run([Confused("confused", 1), FakeEngine("good", 2)], ask(1))
+    results, _ = run([Confused("confused", 1), FakeEngine("good", 2)], requests_for(1))
     assert results[0].engine_id == "good"
-    assert "failed to check the request" in run([Confused("confused")], ask(1))[0][0].detail
+    assert "failed to check the request" in run([Confused("confused")], requests_for(1))[0][0].detail
 
 
-def test_modes_and_kinds_route():
+def test_modes_and_kinds_select_the_candidates():
     now = FakeEngine("now", 1, modes=frozenset({Mode.SYNC}))
     later = FakeEngine("later", 2)
     registry = Registry([now, later])
-    assert [e.id for e in registry.candidates(ask(1, mode=Mode.ASYNC)[0])] == ["later"]
-    assert Registry([now]).candidates(ask(1, mode=Mode.ASYNC)[0]) == []
-    assert registry.candidates(ask(1, kinds=frozenset({"MCV"}))[0]) == []
+    assert [e.id for e in registry.candidates(requests_for(1, mode=Mode.ASYNC)[0])] == ["later"]
+    assert Registry([now]).candidates(requests_for(1, mode=Mode.ASYNC)[0]) == []
+    assert registry.candidates(requests_for(1, kinds=frozenset({"MCV"}))[0]) == []
 
 
-def test_an_empty_batch():
+def test_empty_batch_has_no_results_and_decisions():
     assert run([FakeEngine()], []) == ([], [])

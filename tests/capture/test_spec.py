@@ -1,4 +1,4 @@
-"""`CaptureSpec`: its JSON is read back, and what is wrong is named."""
+"""`CaptureSpec`: JSON round trip, and errors that name the field."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ SPECS = st.one_of(
 
 
 @given(SPECS)
-def test_json_is_read_back(spec):
+def test_spec_round_trips_through_json(spec):
     read = CaptureSpec.from_json(json.loads(json.dumps(spec.json)))
     assert read == spec and read.latency_budget_ms == spec.latency_budget_ms and read.json == spec.json
 
 
 @given(SPECS)
-def test_patience_makes_no_other_capture(spec):
+def test_specs_are_equal_whatever_their_latency_budget(spec):
     assert replace(spec, latency_budget_ms=7) == spec
 
 
@@ -68,6 +68,6 @@ def test_every_field_is_in_the_json():
         ({"partitions": [{"a": 1}], "sampling": "RANDOM_ROW_GROUP"}, "request.sampling: is not for partitions"),
     ],
 )
-def test_what_is_wrong_is_named(body, where):
+def test_error_names_the_invalid_field(body, where):
     with pytest.raises(InvalidArgument, match=where):
         CaptureSpec.from_json(body)

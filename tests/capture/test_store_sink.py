@@ -1,4 +1,4 @@
-"""Captures without a server: what was captured is stored, read, continued, and served."""
+"""Captures without a server: stored, read, and continued incrementally."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lake(root):
     connector.close()
 
 
-def test_a_table_is_captured_and_read(tmp_path, lake):
+def test_captured_table_can_be_read_also_after_reopening(tmp_path, lake):
     with LocalStore(tmp_path / "s.duckdb") as store:
         results = store.capture(lake, "lake", "default", "events")
         assert [result.outcome for result in results] == [Outcome.CAPTURED] * 3
@@ -50,11 +50,11 @@ def test_a_table_is_captured_and_read(tmp_path, lake):
         assert columns["word"]["ndv"] == 7
         assert store.read("stats.file_columns", NAME).num_rows == 2
         assert set(store.read("stats.sketches", NAME)["role"].to_pylist()) == {"NDV", "QUANTILES", "MCV"}
-    with LocalStore(tmp_path / "s.duckdb") as store:  # it is kept
+    with LocalStore(tmp_path / "s.duckdb") as store:  # reopened
         assert store.read("stats.columns", NAME).num_rows == 2
 
 
-def test_a_later_capture_reads_the_new_files_alone(lake, root):
+def test_later_capture_reads_only_the_new_files(lake, root):
     with LocalStore(":memory:") as store:
         store.capture(lake, "lake", "default", "events")
         write(root, 100, 150)
@@ -65,7 +65,7 @@ def test_a_later_capture_reads_the_new_files_alone(lake, root):
         assert len(store.store.captured_snapshots(store.catalog.get(NAME))) == 2
 
 
-def test_a_sample_does_not_replace_the_whole(lake):
+def test_sample_does_not_replace_a_complete_record(lake):
     with LocalStore(":memory:") as store:
         store.capture(lake, "lake", "default", "events")
         how = {"sampling": Sampling.RANDOM_ROW_GROUP, "budget": Budget(max_rows=20)}
@@ -74,7 +74,7 @@ def test_a_sample_does_not_replace_the_whole(lake):
         assert (columns[1]["completeness"], columns[1]["ndv"], columns[1]["max"]) == ("COMPLETE", 100, "99")
 
 
-def test_a_capture_that_is_stopped_stores_nothing(lake):
+def test_cancelled_capture_stores_nothing(lake):
     with LocalStore(":memory:") as store:
         results = store.capture(lake, "lake", "default", "events", progress=lambda share, message: False,
                                 targets=[Target.column(1)])  # fmt: skip
@@ -82,7 +82,7 @@ def test_a_capture_that_is_stopped_stores_nothing(lake):
         assert store.read("stats.columns", NAME).num_rows == 0
 
 
-def test_what_is_not_there_is_named(lake):
+def test_missing_tables_and_snapshots_are_not_found(lake):
     with LocalStore(":memory:") as store:
         with pytest.raises(NotFound, match="evnts"):
             store.capture(lake, "lake", "default", "evnts")

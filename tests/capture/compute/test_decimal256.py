@@ -34,7 +34,7 @@ def hash_of(number: int) -> int:
 
 @settings(deadline=None)
 @given(NUMBERS)
-def test_distinct_values_and_their_hashes(numbers):
+def test_counts_and_hashes_agree_with_python_integers(numbers):
     values, lt = column(numbers)
     found, counts = decimal256.count(decimal256.words(values, lt))
     expected = sorted(Counter(numbers).items())
@@ -46,7 +46,7 @@ def test_distinct_values_and_their_hashes(numbers):
 
 @settings(deadline=None)
 @given(NUMBERS, st.sampled_from([0, 10, 76]))
-def test_statistics(numbers, scale):
+def test_statistics_of_wide_decimals_agree_with_python_integers(numbers, scale):
     values, lt = column(numbers, scale)
     found = kernels.summarise(values, lt)
     assert [Decimal(text) for text in (found.min, found.max)] == [
@@ -61,20 +61,20 @@ def test_statistics(numbers, scale):
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-(10**38) + 1, 10**38 - 1), min_size=1, max_size=20))
-def test_a_value_hashes_alike_in_any_precision(numbers):
+def test_values_hash_alike_in_any_precision(numbers):
     wide, wide_lt = column(numbers)
     narrow = pa.chunked_array([pa.array(list(map(Decimal, numbers)), pa.decimal128(38, 0))])
     hashes = kernels.row_hashes(narrow, logical_types.parse("DECIMAL(38,0)"))[0]
     assert hashes.tolist() == kernels.row_hashes(wide, wide_lt)[0].tolist()
 
 
-def test_a_narrower_file_of_a_widened_column():
+def test_narrow_file_of_a_widened_column_is_summarised():
     narrow = pa.chunked_array([pa.array([Decimal("1.25"), None], pa.decimal128(10, 2))])
     found = kernels.summarise(narrow, logical_types.parse("DECIMAL(50,4)"))
     assert (found.row_count, found.null_count, found.min, found.width_max) == (2, 1, "1.25", 32)
 
 
-def test_quantiles_of_small_and_large_values():
+def test_quantiles_of_small_and_large_decimals_are_ordered():
     numbers = [10**30, -1, -3, -2, 10**20]
     for type in (pa.decimal128(38, 0), pa.decimal256(76, 0)):
         lt = logical_types.from_arrow(type)

@@ -1,4 +1,4 @@
-"""Degrees of functional dependencies: by the definition where sketches are exact, within their limits where not."""
+"""Degrees of functional dependencies: by definition for exact sketches, within limits for estimating ones."""
 
 import numpy as np
 import pyarrow as pa
@@ -23,19 +23,21 @@ def found(path, rows: pa.Table):
     pq.write_table(rows, path)
     answers = scan(0, ScanTask("parquet", "f", str(path), len(rows), 1, COLUMNS, "v"), Work((), (IDS,)))
     thetas = {answer.column_ids: answer.partial.theta for answer in answers}
-    told = degrees(IDS, thetas[IDS], {i: thetas[i,] for i in IDS})
-    assert [d["determinant"] + d["dependent"] for d in told] == ([[3, 5, 8], [5, 3, 8], [8, 3, 5]] if len(rows) else [])
-    return {d["determinant"][0]: d for d in told}
+    result = degrees(IDS, thetas[IDS], {i: thetas[i,] for i in IDS})
+    assert [d["determinant"] + d["dependent"] for d in result] == (
+        [[3, 5, 8], [5, 3, 8], [8, 3, 5]] if len(rows) else []
+    )
+    return {d["determinant"][0]: d for d in result}
 
 
 @given(TUPLES)
-def test_by_the_definition(tmp_path_factory, rows):
+def test_degrees_of_exact_sketches_follow_the_definition(tmp_path_factory, rows):
     path = tmp_path_factory.getbasetemp() / "tuples.parquet"
     table = pa.table({"a": pa.array([row[0] for row in rows], pa.int64()), "b": pa.array([row[1] for row in rows],
                       pa.string()), "c": pa.array([row[2] for row in rows], pa.float64())})  # fmt: skip
-    told = found(path, table)
+    result = found(path, table)
     for place, column_id in enumerate(IDS if rows else ()):
-        one = told[column_id]
+        one = result[column_id]
         images = {}
         for row in rows:
             images.setdefault(row[place], set()).add(row)
@@ -44,13 +46,13 @@ def test_by_the_definition(tmp_path_factory, rows):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_within_limits_where_sketches_estimate(tmp_path, seed):
+def test_degrees_of_estimating_sketches_are_within_their_limits(tmp_path, seed):
     a = np.random.default_rng(seed).integers(0, 60_000, 200_000)
     rows = pa.table({"a": a, "b": [f"b{value // 4}" for value in a.tolist()], "c": (a % 7).astype(np.float64)})
-    told = found(tmp_path / "f.parquet", rows)
+    result = found(tmp_path / "f.parquet", rows)
     truth = {3: 1.0, 5: len(np.unique(a // 4)) / len(np.unique(a)), 8: 7 / len(np.unique(a))}
     for column_id, degree in truth.items():
-        one = told[column_id]
+        one = result[column_id]
         assert one["degree_lower"] <= degree <= one["degree_upper"]
         assert one["degree_lower"] <= one["degree"] <= one["degree_upper"] <= 1
         assert one["degree"] == pytest.approx(degree, rel=0.1)

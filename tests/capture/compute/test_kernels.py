@@ -1,4 +1,4 @@
-"""Kernels: each column's statistics against those that plain Python finds."""
+"""Kernels: statistics of columns against those of plain Python."""
 
 import datetime as dt
 import math
@@ -57,7 +57,7 @@ COLUMNS = {
 
 @pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize("form", ["plain", "sliced", "chunks", "dictionary", "many"])
-def test_a_column_of_each_type(name, form):
+def test_statistics_of_each_type_and_layout(name, form):
     text, (type, values, width) = name.split(" ")[0], COLUMNS[name]
     lt = logical_types.parse(text)
     array = pa.array(values, type)
@@ -68,7 +68,7 @@ def test_a_column_of_each_type(name, form):
             array = pa.chunked_array([array[:1], array[:0], array[1:]])
         case "dictionary":
             array = array.dictionary_encode()
-        case "many":  # enough for the ways of large columns
+        case "many":  # enough rows for the path of large columns
             array, values = pa.concat_arrays([array] * 700), values * 700
     found = summarise(array, text)
     given = [value for value in values if value is not None]
@@ -85,7 +85,7 @@ def test_a_column_of_each_type(name, form):
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_nothing_but_nulls_and_nothing_at_all(name):
+def test_columns_of_nulls_and_empty_columns_have_no_bounds(name):
     for rows in (3, 0):
         found = summarise(pa.nulls(rows, COLUMNS[name][0]), name.split(" ")[0])
         assert (found.row_count, found.null_count, found.min, found.max, found.width_max) == (
@@ -100,7 +100,7 @@ def test_nothing_but_nulls_and_nothing_at_all(name):
 
 
 @pytest.mark.parametrize(("type", "text"), [(pa.float64(), "DOUBLE"), (pa.float32(), "FLOAT"), (pa.float16(), "FLOAT")])
-def test_nans_and_zeros(type, text):
+def test_nans_are_one_value_and_signed_zeros_are_one_value(type, text):
     found = summarise(pa.array([math.nan, -0.0, 0.0, None, 1.5, math.nan], type), text)
     assert (found.nan_count, found.null_count, found.min, found.max) == (2, 1, "0", "1.5")
     assert ndv(found) == 3
@@ -122,7 +122,7 @@ def test_integers_of_all_widths_hash_alike(type):
 
 
 @pytest.mark.parametrize("type", [pa.int8(), pa.int16(), pa.int64(), pa.uint64()])
-def test_counting_at_the_ends_of_a_range(type):
+def test_values_at_the_ends_of_the_integer_range_are_counted(type):
     info = np.iinfo(type.to_pandas_dtype())
     values = [info.min, info.min + 1] * 400 + [info.max] * (100 if type.bit_width == 8 else 0)
     found = summarise(pa.array(values, type), "INT")
@@ -130,56 +130,56 @@ def test_counting_at_the_ends_of_a_range(type):
     assert ndv(found) == len(set(values))
 
 
-def test_units_and_days_of_other_sources():
+def test_unit_of_a_time_does_not_change_its_statistics():
     instants = [dt.datetime(1969, 12, 31, 23, 59, 59, 999_000), dt.datetime(2026, 5, 4, 3, 2, 1)]
-    wanted = summarise(pa.array(instants, pa.timestamp("us")), "TIMESTAMP")
+    expected = summarise(pa.array(instants, pa.timestamp("us")), "TIMESTAMP")
     for unit in ("ms", "ns"):
-        assert summarise(pa.array(instants, pa.timestamp(unit)), "TIMESTAMP") == wanted
+        assert summarise(pa.array(instants, pa.timestamp(unit)), "TIMESTAMP") == expected
     days = [dt.date(1969, 12, 31), dt.date(2026, 1, 1)]
     assert summarise(pa.array(days, pa.date64()), "DATE") == summarise(pa.array(days, pa.date32()), "DATE")
     clock = [dt.time(1, 2, 3)]
     assert summarise(pa.array(clock, pa.time32("s")), "TIME") == summarise(pa.array(clock, pa.time64("us")), "TIME")
 
 
-def test_promoted_values_are_those_of_the_new_type():
+def test_promoted_values_equal_values_of_the_new_type():
     assert summarise(pa.array([1.5], pa.float32()), "DOUBLE") == summarise(pa.array([1.5]), "DOUBLE")
     narrow = pa.array([Decimal("1.5")], pa.decimal128(5, 2))
     assert summarise(narrow, "DECIMAL(20,2)") == summarise(narrow.cast(pa.decimal128(20, 2)), "DECIMAL(20,2)")
 
 
 @pytest.mark.parametrize("type", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())])
-def test_texts_of_other_layouts(type):
+def test_layout_of_texts_does_not_change_their_statistics(type):
     texts = ["b", "", None, "long enough not to be inlined"] * 30
     plain = pa.array(texts)
     other = plain.dictionary_encode().cast(type) if pa.types.is_dictionary(type) else plain.cast(type)
     assert summarise(other, "STRING") == summarise(plain, "STRING")
 
 
-def test_a_uuid_extension():
+def test_uuid_extension_type_has_bounds_in_text_form():
     values = pa.array([uuid.UUID(int=5).bytes, None], pa.uuid())
     assert summarise(values, "UUID").min == "00000000-0000-0000-0000-000000000005"
 
 
-def test_unused_entries_of_a_dictionary_do_not_count():
+def test_unused_entries_of_a_dictionary_are_ignored():
     array = pa.DictionaryArray.from_arrays(pa.array([1, 1, None]), pa.array(["a", "b", "z"]))
     found = summarise(array, "STRING")
     assert (found.min, found.max, ndv(found), items(found)) == ("b", "b", 1, {"b": 2})
 
 
-def test_json_has_no_bounds_and_containers_only_counts():
+def test_json_has_no_bounds_and_an_array_only_counts():
     assert summarise(pa.array(["{}"]), "JSON").min is None
     found = summarise(pa.array([[1], None]), "ARRAY")
     assert (found.row_count, found.null_count, found.theta) == (2, 1, None)
 
 
-def test_a_constant_counts_as_often_as_it_occurs():
+def test_constant_with_a_count_equals_its_repeated_values():
     for values, text in ((pa.array([7]), "INT"), (pa.array(["x"]), "STRING"), (pa.array([math.nan]), "DOUBLE"),
                          (pa.array([True]), "BOOLEAN"), (pa.nulls(1, pa.string()), "STRING")):  # fmt: skip
         repeated = pa.chunked_array([values.take(pa.array([0] * 1000))])
         assert summarise(values, text, times=1000) == summarise(repeated, text)
 
 
-def test_only_what_is_wanted():
+def test_only_selected_sketches_are_built():
     values = pa.array(["a", "b"] * 600)
     found = summarise(values, "STRING", wanted=SketchSelection(False, False))
     assert (found.kll, found.mcv) == (None, None)
@@ -190,8 +190,8 @@ def test_only_what_is_wanted():
 
 
 @pytest.mark.parametrize("text", ["INT", "DOUBLE", "STRING", "DECIMAL(18,0)", "DATE"])
-def test_large_columns(text):
-    """Above what the sketches hold: estimates within their errors, heavy values found, quantiles right."""
+def test_estimates_of_large_columns_are_within_their_errors(text):
+    """Beyond the capacity of the sketches: ndv within its error, heavy values found, median right."""
     generator = np.random.default_rng(1)
     rows = 60_000
     numbers = np.where(generator.random(rows) < 0.2, 77, generator.integers(0, 2**20, rows))
@@ -207,9 +207,9 @@ def test_large_columns(text):
             array = array.cast(pa.int32()).view(pa.date32())
     found = summarise(array, text)
     distinct = len(set(numbers.tolist()))
-    told = sketches.estimate(found.theta)
-    assert not told.exact
-    assert told.ndv == pytest.approx(distinct, rel=3 / 64)
+    reported = sketches.estimate(found.theta)
+    assert not reported.exact
+    assert reported.ndv == pytest.approx(distinct, rel=3 / 64)
     top = sketches.frequent_items(found.mcv, 1)[0]
     hot = int(np.count_nonzero(numbers == 77))
     assert (
@@ -222,14 +222,14 @@ def test_large_columns(text):
         assert abs(np.searchsorted(np.sort(numbers), median) / rows - 0.5) <= 0.01
 
 
-def test_long_texts_are_no_common_values():
+def test_long_texts_are_left_out_of_common_values():
     found = summarise(pa.array(["x" * 5000] * 3 + ["y"] * 5 + ["z"]), "STRING")
     assert sketches.frequent_items(found.mcv) == [("y", 5, 2, 5)]
     assert found.max == "z"
 
 
 @given(st.lists(st.binary(max_size=4) | st.text("ab\x00é", max_size=4).map(str.encode), min_size=1, max_size=60))
-def test_bounds_of_bytes_are_the_least_and_the_greatest(values):
+def test_bounds_of_bytes_are_the_minimum_and_the_maximum(values):
     array = pa.array([b"skipped", *values], pa.binary())[1:]
     ends = pa.array([min(values), max(values)], pa.binary())
     found = summarise(array, "BINARY")
@@ -237,7 +237,7 @@ def test_bounds_of_bytes_are_the_least_and_the_greatest(values):
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_a_merge_of_parts_is_the_whole(name):
+def test_merge_of_parts_equals_the_whole(name):
     text, (type, values, _) = name.split(" ")[0], COLUMNS[name]
     array = pa.array(values * 3 + [None], type)
     lt = logical_types.parse(text)
@@ -248,7 +248,7 @@ def test_a_merge_of_parts_is_the_whole(name):
     assert replace(merged, mean=whole.mean, stddev=whole.stddev) == whole
 
 
-def test_pieces_of_a_huge_column_add_up(monkeypatch):
+def test_column_summarised_in_pieces_equals_the_whole(monkeypatch):
     array = pa.array([3, None, 1, 2] * 50)
     whole = summarise(array, "INT")
     monkeypatch.setattr(kernels, "PIECE_ROWS", 30)
@@ -256,7 +256,7 @@ def test_pieces_of_a_huge_column_add_up(monkeypatch):
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_row_hashes_are_those_of_the_sketch(name):
+def test_row_hashes_equal_those_of_the_theta_sketch(name):
     text, (type, values, _) = name.split(" ")[0], COLUMNS[name]
     array = pa.chunked_array([pa.array(values, type)])
     hashes, null = kernels.row_hashes(array, logical_types.parse(text))
@@ -264,23 +264,23 @@ def test_row_hashes_are_those_of_the_sketch(name):
     assert sketches.theta(hashes if null is None else hashes[~null]) == summarise(array, text).theta
 
 
-def test_containers_are_not_hashed():
+def test_row_hashes_of_an_array_column_are_refused():
     with pytest.raises(ValueError, match="not hashed"):
         kernels.row_hashes(pa.chunked_array([pa.array([[1]])]), logical_types.parse("ARRAY"))
 
 
 @pytest.mark.parametrize("heavy", [0, 40])
-def test_common_values_among_very_many_texts(heavy):
-    """So many that they are not all sorted: who occurs often is found, and the counts are within what is told."""
+def test_common_values_are_found_among_very_many_texts(heavy):
+    """Too many texts to sort them all: frequent ones are found, and their counts are within the bounds."""
     often = [f"often-{i}" for i in range(heavy) for _ in range(1250 + 5 * i)]
     texts = np.array([f"{i:032x}" for i in range(150_000)] + often)
     np.random.default_rng(7).shuffle(texts)
     values = pa.chunked_array([pa.array(part.tolist()) for part in np.array_split(texts, 3)])
     found = summarise(values, "STRING", times=2)
-    told = {item.value: item for item in sketches.frequent_items(found.mcv)}
-    assert told.keys() == {f"often-{i}" for i in range(heavy)}
+    reported = {item.value: item for item in sketches.frequent_items(found.mcv)}
+    assert reported.keys() == {f"often-{i}" for i in range(heavy)}
     for i in range(heavy):
-        item, count = told[f"often-{i}"], 2 * (1250 + 5 * i)
+        item, count = reported[f"often-{i}"], 2 * (1250 + 5 * i)
         assert item.lower <= count == item.upper
     *_, offset = sketches.read_frequent(found.mcv)
     assert 0 < offset < len(texts) / 1000
@@ -293,10 +293,10 @@ def hashes_of(texts):
     return murmur3.hash_bytes(np.frombuffer(b"".join(octets), np.uint8), offsets)
 
 
-# Instants finer than a microsecond, or too far for one.
+# Instants finer than a microsecond, or out of the range of microseconds.
 
 
-def test_nanoseconds_are_counted_before_they_are_cut():
+def test_nanoseconds_are_counted_before_bounds_are_rounded():
     found = summarise(pa.array([5001, 5002, 7000], pa.timestamp("ns")), "TIMESTAMP")
     assert sketches.estimate(found.theta).ndv == 3
     assert (found.min, found.min_is_exact) == ("1970-01-01T00:00:00.000005", False)
@@ -313,14 +313,14 @@ def test_whole_microseconds_hash_alike_from_any_unit():
 
 
 @pytest.mark.parametrize("type", [pa.time64("ns"), pa.timestamp("ns")])
-def test_bounds_of_the_same_microsecond_are_exact_where_one_is_attained(type):
+def test_bound_is_exact_if_a_value_has_no_finer_digits(type):
     text = "TIME" if pa.types.is_time(type) else "TIMESTAMP"
     found = summarise(pa.array([5000, 5999], type), text)
     assert (found.min_is_exact, found.max_is_exact, sketches.estimate(found.theta).ndv) == (True, False, 2)
 
 
 @pytest.mark.parametrize("unit", ["s", "ms"])
-def test_instants_that_no_calendar_has_are_counted_without_a_bound(unit):
+def test_instants_out_of_range_are_counted_without_a_bound(unit):
     array = pa.array([2**62, 1, 2**62 + 1, None], pa.timestamp(unit))
     found = summarise(array, "TIMESTAMP")
     assert (found.null_count, sketches.estimate(found.theta).ndv, found.max) == (1, 3, None)
@@ -328,11 +328,11 @@ def test_instants_that_no_calendar_has_are_counted_without_a_bound(unit):
     near = summarise(pa.array([5], pa.timestamp(unit)), "TIMESTAMP")
     assert (
         kernels.merge([near, found], logical_types.parse("TIMESTAMP")).max is None
-    )  # unknown of a part, and so of all
+    )  # unknown in a part, and so in all
 
 
 @given(st.lists(st.integers(-(10**6), 10**6), min_size=1), st.sampled_from([0, 3, 6, None]))
-def test_bounds_of_nanoseconds_enclose(ticks, precision):
+def test_rounded_bounds_enclose_nanoseconds(ticks, precision):
     text = "TIMESTAMP" if precision is None else f"TIMESTAMP({precision})"
     found = summarise(pa.array(ticks, pa.timestamp("ns")), text)
     low, high = (int(np.datetime64(t, "ns").astype(np.int64)) for t in (found.min, found.max))
@@ -341,13 +341,13 @@ def test_bounds_of_nanoseconds_enclose(ticks, precision):
     assert sketches.estimate(found.theta).ndv == len(set(ticks))
 
 
-def test_a_group_tells_nanoseconds_apart():
+def test_row_hashes_distinguish_nanoseconds():
     hashes, _ = kernels.row_hashes(pa.chunked_array([pa.array([5001, 5002], pa.timestamp("ns"))]),
                                    logical_types.parse("TIMESTAMP"))  # fmt: skip
     assert hashes[0] != hashes[1]
 
 
-def test_what_a_type_cannot_hold_leaves_the_bound_of_the_whole_unknown():
+def test_merge_with_a_value_out_of_range_has_unknown_bounds():
     lt = logical_types.parse("INT")
     parts = [summarise(pa.array([5]), "INT"), summarise(pa.array([2**64 - 1], pa.uint64()), "INT")]
     merged = kernels.merge(parts, lt)

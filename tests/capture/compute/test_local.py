@@ -1,4 +1,4 @@
-"""Kernels on all cores of this process: the same answers in the same order, however the work is divided."""
+"""Kernels on all cores of this process: equal results in the order of tasks, however the work is divided."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def content(answers):
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 9])
 @pytest.mark.parametrize("few", [True, False])
-def test_the_same_answers_in_order(tasks, monkeypatch, threads, few):
+def test_results_are_equal_and_in_order_for_any_number_of_threads(tasks, monkeypatch, threads, few):
     monkeypatch.setattr(local, "_DIVIDED_CELLS", 1)
     found = list(local.computed(tasks, WORK, lambda: None, threads, few))
     assert [{answer.task for answer in answers} for answers in found] == [{number} for number, _ in tasks]
@@ -41,7 +41,7 @@ def test_the_same_answers_in_order(tasks, monkeypatch, threads, few):
         assert content(answers) == content(scan(number, task, WORK))
 
 
-def test_a_file_is_divided_by_its_columns(tasks, monkeypatch):
+def test_large_file_is_divided_by_its_columns(tasks, monkeypatch):
     monkeypatch.setattr(local, "_DIVIDED_CELLS", 1000)
     parts = local._parts(tasks[0][1], WORK, 2, few=True)
     assert sorted(i for part in parts for i in part.column_ids) == [1, 2, 3, 4, 5]
@@ -52,7 +52,7 @@ def test_a_file_is_divided_by_its_columns(tasks, monkeypatch):
     assert local._parts(tasks[0][1], WORK, 2, few=True) == [WORK]
 
 
-def test_large_columns_come_first_and_alone(tmp_path, monkeypatch):
+def test_largest_columns_come_first_and_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "_DIVIDED_CELLS", 1)
     rows = {f"c{i}": pa.array([n % 2 for n in range(200)]) for i in (1, 2, 4)}
     rows |= {"c3": [f"{n:040}" for n in range(200)], "c5": [float(n) for n in range(200)]}
@@ -65,27 +65,27 @@ def test_large_columns_come_first_and_alone(tmp_path, monkeypatch):
     assert sorted([*second, *(i for ids in rest for i in ids)]) == [1, 2, 4, 5]
 
 
-def test_columns_of_unknown_sizes_are_dealt_out(tasks, monkeypatch):
+def test_columns_of_unknown_size_are_distributed_evenly(tasks, monkeypatch):
     monkeypatch.setattr(local, "_DIVIDED_CELLS", 1)
     missing = ScanTask("parquet", "gone", "/does/not/exist.parquet", 200, 1, COLUMNS, "v")
     assert [part.column_ids for part in local._parts(missing, WORK, 2, few=True)] == [(1, 3, 5), (2, 4)]
 
 
-def test_tasks_are_asked_for_as_threads_get_free(tasks):
-    asked = []
+def test_tasks_are_pulled_only_as_threads_become_free(tasks):
+    pulled = []
 
     def queue():
         for task in tasks:
-            asked.append(task)
+            pulled.append(task)
             yield task
 
     found = local.computed(queue(), WORK, lambda: None, threads=2)
     next(found)
-    assert len(asked) == 4
+    assert len(pulled) == 4
     assert len(list(found)) == 4
 
 
-def test_a_slow_task_keeps_no_thread_waiting(tasks, monkeypatch):
+def test_slow_task_does_not_block_the_other_thread(tasks, monkeypatch):
     later_one_done = threading.Event()
 
     def slow_first(number, task, work):
@@ -100,7 +100,7 @@ def test_a_slow_task_keeps_no_thread_waiting(tasks, monkeypatch):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_cancelled_job_ends(tasks, threads):
+def test_cancelled_job_ends_its_threads(tasks, threads):
     before = threading.active_count()
 
     def poll():

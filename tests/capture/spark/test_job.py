@@ -1,4 +1,4 @@
-"""Jobs: how files are dealt to tasks."""
+"""Spark jobs: distribution of files to tasks."""
 
 from capture.connectors.spi import ScanTask
 from capture.spark import job

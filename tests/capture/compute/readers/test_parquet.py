@@ -1,4 +1,4 @@
-"""Parquet columns that are written alike."""
+"""Parquet reader: columns with equal dotted names, missing columns, file access."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ VALUES = {
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_columns_that_are_written_alike_are_told_apart(tmp_path, alone):
+def test_columns_with_equal_dotted_names_are_distinguished(tmp_path, alone):
     pq.write_table(ROWS, tmp_path / "f.parquet")
     columns = [ScanColumn(i, ".".join(parts), "INT", column_key(parts)) for i, parts in enumerate(VALUES, 1)]
     task = ScanTask("parquet", "f", str(tmp_path / "f.parquet"), 3, 1, tuple(columns), "v")
     found = {}
-    for asked in [[column] for column in columns] if alone else [columns]:
-        found |= {column_parts(column.path): values.to_pylist() for column, values in tasks.read(task, asked)}
+    for requested in [[column] for column in columns] if alone else [columns]:
+        found |= {column_parts(column.path): values.to_pylist() for column, values in tasks.read(task, requested)}
     assert found == VALUES
 
 
-def test_a_column_that_the_file_lacks_is_named(tmp_path):
+def test_error_names_the_column_missing_in_the_file(tmp_path):
     pq.write_table(ROWS, tmp_path / "f.parquet")
     column = ScanColumn(1, "st.y", "INT", "st.y")
     reader = tasks.open_task(ScanTask("parquet", "f", str(tmp_path / "f.parquet"), 3, 1, (column,), "v"))
@@ -50,7 +50,7 @@ def test_a_column_that_the_file_lacks_is_named(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_local_file_is_not_mapped(tmp_path):
+def test_local_file_is_not_memory_mapped(tmp_path):
     pq.write_table(ROWS, tmp_path / "f.parquet")
     column = ScanColumn(1, "st.x", "INT", column_key(("st.x",)))
     reader = tasks.open_task(ScanTask("parquet", "f", str(tmp_path / "f.parquet"), 3, 1, (column,), "v"))

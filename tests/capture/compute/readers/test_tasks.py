@@ -40,10 +40,10 @@ ALL = tuple(column.column_id for column in COLUMNS)
 def write(tmp_path):
     def write(table=ROWS, columns=COLUMNS, name="f.parquet", prefix="", **options):
         path = tmp_path / name
-        known = {key: options.pop(key) for key in ("deleted_rows", "equality_deletes") if key in options}
+        deletes = {key: options.pop(key) for key in ("deleted_rows", "equality_deletes") if key in options}
         pq.write_table(table, path, **options)
         size = path.stat().st_size
-        return ScanTask("parquet", f"lake/{name}", f"{prefix}{path}", len(table), size, columns, "v1", **known)
+        return ScanTask("parquet", f"lake/{name}", f"{prefix}{path}", len(table), size, columns, "v1", **deletes)
 
     return write
 
@@ -53,7 +53,7 @@ def contents(task, columns=None):
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])
-def test_columns_leaves_and_constants(write, prefix):
+def test_task_reads_columns_struct_leaves_and_constants(write, prefix):
     found = contents(write(prefix=prefix))
     assert found["id"] == list(range(10))
     assert found["place.lat"] == [None if i == 4 else i / 2 for i in range(10)]
@@ -68,8 +68,8 @@ def types(task):
 
 
 @pytest.mark.parametrize("rows", [parquet._FEW_ROWS - 1, parquet._FEW_ROWS + 500])
-def test_views_of_texts_are_read_as_texts(write, rows):
-    """In a small file they stay views, which are copied later; the values are the same."""
+def test_string_views_are_read_as_plain_strings(write, rows):
+    """The size of the file decides about large or plain types; the values are the same."""
     texts, octets = [f"text number {i}" if i % 7 else None for i in range(rows)], [b"%d" % i for i in range(rows)]
     table = pa.table({"t": pa.array(texts, pa.string_view()), "b": pa.array(octets, pa.binary_view())})
     columns = (ScanColumn(1, "t", "STRING", "t"), ScanColumn(2, "b", "BINARY", "b"))
@@ -79,15 +79,15 @@ def test_views_of_texts_are_read_as_texts(write, rows):
     assert tuple(types(task).values()) == copied
 
 
-def test_another_column_keeps_the_type_it_was_written_with(write):
-    """A duration is a plain integer to who does not read the Arrow schema of the file."""
+def test_column_beside_string_views_keeps_its_arrow_type(write):
+    """A duration is a plain integer to readers that ignore the Arrow schema of the file."""
     table = pa.table({"t": pa.array(["text"] * 2000, pa.string_view()), "d": pa.array(range(2000), pa.duration("us"))})
     columns = (ScanColumn(1, "t", "STRING", "t"), ScanColumn(2, "d", "INTERVAL", "d"))
     task = write(table, columns, use_dictionary=False)
     assert types(task) == {"t": pa.large_string(), "d": pa.duration("us")}
 
 
-def test_blocks_of_columns(write, monkeypatch):
+def test_columns_read_in_small_blocks_have_their_values(write, monkeypatch):
     monkeypatch.setattr(parquet, "BLOCK_BYTES", 1)
     assert contents(write())["place.at.zip"][:2] == ["z0", "z1"]
 
@@ -116,25 +116,25 @@ def test_equality_deletes_are_null_safe(write, tmp_path):
     assert contents(task)["id"] == [3, 8, 9]
 
 
-def test_equality_deletes_by_a_constant_and_a_leaf(write, tmp_path):
+def test_equality_deletes_match_a_constant_and_a_struct_leaf(write, tmp_path):
     other = equality_delete(tmp_path, pa.table({"p": ["q"], "l": [0.0]}), ("part", "p"), ("place.lat", "l"))
     same = equality_delete(tmp_path, pa.table({"p": ["p", "p"], "l": [-0.0, None]}), ("part", "p"), ("place.lat", "l"))
     assert contents(write(equality_deletes=(other, same)))["id"] == [1, 2, 3, 5, 6, 7, 8, 9]
 
 
-def test_all_rows_deleted(write):
+def test_file_with_all_rows_deleted_has_zero_counts(write):
     task = write(deleted_rows=pa.array(range(10)))
     for answer in scan(0, task, Work(ALL)):
         assert (answer.error, answer.partial.row_count, answer.partial.null_count) == ("", 0, 0)
 
 
-def test_an_empty_file(write):
+def test_empty_file_has_zero_counts(write):
     task = write(ROWS[:0])
     for answer in scan(0, task, Work(ALL, ((1, 2),))):
         assert (answer.error, answer.partial.row_count) == ("", 0)
 
 
-def test_dictionaries_are_kept_where_they_pay(write):
+def test_dictionary_of_a_repetitive_column_is_kept(write):
     rows = pa.table({"id": pa.array(range(3000)), "name": ["x", "y", None] * 1000})
     task = write(rows, COLUMNS[:2])
     reader = tasks.open_task(task)
@@ -147,14 +147,14 @@ def test_dictionaries_are_kept_where_they_pay(write):
 
 @pytest.mark.parametrize("options", [{"use_dictionary": False, "column_encoding": {"name": "DELTA_BYTE_ARRAY"}},
                                      {"use_dictionary": False}, {"dictionary_pagesize_limit": 100}])  # fmt: skip
-def test_other_encodings(write, options):
+def test_other_encodings_are_read(write, options):
     rows = pa.table({"id": pa.array(range(3000)), "name": [f"v{i % 50}" for i in range(3000)]})
     (answer,) = scan(0, write(rows, COLUMNS[:2], **options), Work((2,)))
     assert answer.error == ""
     assert sketches.estimate(answer.partial.theta).ndv == 50
 
 
-def test_int96_keeps_far_instants(write):
+def test_int96_timestamps_keep_distant_instants(write):
     far = [dt.datetime(9999, 12, 31), dt.datetime(1, 1, 1), None]
     rows = pa.table({"at": pa.array(far, pa.timestamp("us"))})
     task = write(rows, (ScanColumn(1, "at", "TIMESTAMP", "at"),), use_deprecated_int96_timestamps=True)
@@ -162,7 +162,7 @@ def test_int96_keeps_far_instants(write):
     assert answer.partial.max == "9999-12-31T00:00:00"
 
 
-def test_a_sample_reads_some_row_groups(write):
+def test_sample_reads_a_repeatable_share_of_row_groups(write):
     task = write(row_group_size=1, deleted_rows=pa.array([2]))
     reader = tasks.open_task(task, 0.3)
     assert (reader.row_groups, reader.rows in (2, 3)) == (3, True)
@@ -174,7 +174,7 @@ def test_a_sample_reads_some_row_groups(write):
     ]
 
 
-def test_a_missing_file_is_named_as_the_lake_names_it(write, tmp_path):
+def test_missing_file_is_named_by_its_path_in_the_lake(write, tmp_path):
     task = write()
     (tmp_path / "f.parquet").unlink()
     with pytest.raises(UpstreamError, match=r'file "lake/f.parquet": no such file') as refused:
@@ -185,7 +185,7 @@ def test_a_missing_file_is_named_as_the_lake_names_it(write, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 not a Parquet file PAR1", b"x" * 100])
-def test_a_damaged_file(write, tmp_path, content):
+def test_damaged_file_is_named_by_its_path_in_the_lake(write, tmp_path, content):
     task = write()
     (tmp_path / "f.parquet").write_bytes(content)
     with pytest.raises(UpstreamError, match=r'^file "lake/f.parquet": ') as refused:
@@ -194,7 +194,7 @@ def test_a_damaged_file(write, tmp_path, content):
     assert len(str(refused.value)) < 350
 
 
-def test_a_damaged_column_leaves_the_others(write, tmp_path):
+def test_damaged_column_leaves_the_others_readable(write, tmp_path):
     rows = pa.table({"id": pa.array(np.arange(5000)), "name": [f"n{i}" for i in range(5000)]})
     task = write(rows, COLUMNS[:2], compression="snappy", use_dictionary=False)
     chunk = pq.read_metadata(tmp_path / "f.parquet").row_group(0).column(1)
@@ -207,8 +207,8 @@ def test_a_damaged_column_leaves_the_others(write, tmp_path):
     assert damaged.error.startswith('file "lake/f.parquet", column "name": ')
 
 
-def test_a_column_that_ends_before_its_rows_do_is_damaged(write):
-    """pyarrow reads the values that are there, which would pass for all."""
+def test_column_with_fewer_values_than_rows_is_damaged(write):
+    """pyarrow returns the values present, which would pass for all."""
     task = write(ROWS.select(["id"]), COLUMNS[:1], write_statistics=False, store_schema=False)
     content = Path(task.location).read_bytes()
     size = struct.unpack("<I", content[-8:-4])[0]
@@ -222,7 +222,7 @@ def test_a_column_that_ends_before_its_rows_do_is_damaged(write):
     assert found.error == 'file "lake/f.parquet", column "id": the file is damaged: 10 values for 11 rows'
 
 
-def test_a_column_that_is_not_there(write):
+def test_missing_columns_are_named_and_others_are_read(write):
     task = write(columns=(*COLUMNS, ScanColumn(8, "gone", "INT", "gone"), ScanColumn(9, "x", "INT", "place.nothing")))
     answers = {answer.column_id: answer for answer in scan(0, task, Work((1, 8, 9, 99)))}
     assert answers[1].partial.row_count == 10
@@ -231,30 +231,30 @@ def test_a_column_that_is_not_there(write):
     assert "not planned" in answers[99].error
 
 
-def test_an_unknown_reader(write):
+def test_unknown_reader_is_refused(write):
     task = write()
     other = ScanTask("carrier-pigeon", "a", "b", 1, 1, task.columns, "")
     with pytest.raises(UpstreamError, match="carrier-pigeon"):
         tasks.open_task(other)
 
 
-def test_answers_survive_the_wire(write):
+def test_partials_round_trip_through_arrow_batches(write):
     answers = scan(7, write(), Work(ALL, ((1, 2),)))
     answers += scan(8, ScanTask("carrier-pigeon", "a", "b", 1, 1, (), ""), Work((1,)))
     assert from_batch(to_batch(answers)) == answers
 
 
-def test_groups_of_columns(write):
+def test_column_group_counts_distinct_tuples_with_nulls(write):
     rows = pa.table({"id": pa.array([1, 1, 2, None, None, 1]), "name": ["a", "a", "a", None, None, None]})
     answers = scan(0, write(rows, COLUMNS[:2]), Work((), ((1, 2),), SketchSelection(False, False)))
-    told = {
+    found = {
         a.column_ids: (a.partial.row_count, a.partial.null_count, sketches.estimate(a.partial.theta).ndv)
         for a in answers
     }
-    assert told == {(1, 2): (6, 2, 4), (1,): (6, 2, 3), (2,): (6, 3, 2)}  # a null is a value of a tuple
+    assert found == {(1, 2): (6, 2, 4), (1,): (6, 2, 3), (2,): (6, 3, 2)}  # a null is a value of a tuple
 
 
-def test_lance_fragments(tmp_path):
+def test_lance_fragments_are_read_without_deleted_rows(tmp_path):
     lance = pytest.importorskip("lance")
     rows = ROWS.select(["id", "name", "place"])
     dataset = lance.write_dataset(rows, tmp_path / "t", max_rows_per_file=6)

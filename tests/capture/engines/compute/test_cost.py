@@ -17,7 +17,7 @@ def cost():
     (0, False, False), (10_000_000, False, False), (14_000_000, True, False), (80_000_000, True, False),
     (90_000_000, True, False), (100_000_000, True, True),
 ])  # fmt: skip
-def test_a_cold_session_has_to_be_worth_its_start(cost, cells, warm, cold):
+def test_cold_session_is_preferred_only_if_it_outweighs_its_start(cost, cells, warm, cold):
     assert (cost.prefers_spark(cells, True), cost.prefers_spark(cells, False)) == (warm, cold)
 
 
@@ -33,31 +33,31 @@ def test_measurements_move_the_crossover(cost):
     assert not cost.prefers_spark(12_000_000, True)
 
 
-def test_what_only_shows_fixed_costs_teaches_nothing(cost):
+def test_measurements_of_fixed_costs_are_ignored(cost):
     before = (cost.local_rate, cost.spark_rate)
     cost.learn_local(10, 0.1)
     cost.learn_spark(10, 1.9)
     assert (cost.local_rate, cost.spark_rate) == before
 
 
-def test_a_side_that_is_not_measured_is_as_slow_as_the_other(cost):
+def test_unmeasured_rate_changes_with_the_measured_one(cost):
     before = cost.spark_rate / cost.local_rate
     for _ in range(20):
         cost.learn_local(10_000_000, 10.0)  # the machine is busy with something else
     assert cost.local_rate == pytest.approx(1e6, rel=0.05)
     assert cost.spark_rate / cost.local_rate == pytest.approx(before)
-    cost.learn_spark(40_000_000, 11.0)  # but not Spark's
+    cost.learn_spark(40_000_000, 11.0)  # Spark's is idle
     after = cost.spark_rate
     cost.learn_local(10_000_000, 100.0)
     assert cost.spark_rate == after > 4 * cost.local_rate
 
 
-def test_two_idle_cores_need_no_spark():
+def test_spark_of_an_equal_rate_is_never_preferred():
     cost = Cost(local_rate=60e6, spark_rate=60e6)
     assert not any(cost.prefers_spark(10**9, is_warm) for is_warm in (True, False))
 
 
-def test_a_cluster_is_taken_to_have_more_cores_than_this_machine():
+def test_cluster_is_assumed_to_be_faster_than_this_machine():
     alone, cluster = SparkEngine("local[*]"), SparkEngine("spark://10.0.0.1:7077")
     assert not alone.cost.prefers_spark(10**9, True) or alone.cost.spark_rate > alone.cost.local_rate
     assert cluster.cost.prefers_spark(10**9, False)

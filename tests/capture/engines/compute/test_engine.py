@@ -1,4 +1,4 @@
-"""The computing engine in this process: records, outcomes, incremental capture, samples, groups. No JVM."""
+"""The computing engine in this process, without a JVM: records, outcomes, incremental capture, samples, groups."""
 
 import json
 import pickle
@@ -31,7 +31,7 @@ from store.units import bytes_text
 
 
 class MemorySink:
-    """Keeps what is put; the newest row of a target is the stored one."""
+    """A sink in memory; the newest row of a target is the stored one."""
 
     def __init__(self, cancel_after=None):
         self.rows = {}
@@ -63,7 +63,7 @@ class MemorySink:
         return {row["column_name"]: row for row in self.get("stats.columns")}
 
     def content(self):
-        """All rows without what a second capture may change."""
+        """All rows without their times, sorted."""
         times = ("captured_at", "refreshed_at")
         rows = [
             (flight, {k: v for k, v in row.items() if k not in times})
@@ -90,7 +90,7 @@ class Lake:
 
     path: object
     format: str = "parquet"
-    trouble: Exception | None = None
+    error: Exception | None = None
 
     def add(self, name, ids, **options):
         rows = pa.table({
@@ -101,8 +101,8 @@ class Lake:
         pq.write_table(rows, self.path / name, **options)
 
     def plan_files(self, namespace, name, snapshot_id, ids, column_names=None):
-        if self.trouble:
-            raise self.trouble
+        if self.error:
+            raise self.error
         for file in sorted(self.path.glob("*.parquet"), reverse=True):
             columns = [ScanColumn(ids[c.name], c.name, c.logical_type, c.name) for c in COLUMNS[:3]]
             columns.append(ScanColumn(ids["part"], "part", "STRING", constant=pa.array([file.stem])))
@@ -149,21 +149,21 @@ def test_records_of_columns_and_files(engine, table):
     sink = MemorySink()
     results = engine.capture_batch(all_columns(table, mode=Mode.ASYNC), sink)
     assert [result.outcome for result in results] == [Outcome.CAPTURED] * 4
-    told = results[0].attributes
-    assert (told["execution"], told["files"], told["files_reused"]) == ("inline", 2, 0)
-    assert (told["files_read"], "files_failed" in told) == (2, False)
+    attributes = results[0].attributes
+    assert (attributes["execution"], attributes["files"], attributes["files_reused"]) == ("inline", 2, 0)
+    assert (attributes["files_read"], "files_failed" in attributes) == (2, False)
     found = sink.columns()
     assert set(found) == {"id", "word", "ratio", "part"}
     row = found["id"]
     assert {name: row[name] for name in table.key} == table.key
-    told = {
+    expected = {
         "logical_type": "INT", "row_count": 1500, "null_count": 0, "nan_count": None, "ndv": 1500, "ndv_exact": True,
         "ndv_lower": 1500, "ndv_upper": 1500, "min": "0", "max": "1499", "min_is_exact": True, "max_is_exact": True,
         "avg_width_bytes": 8, "max_width_bytes": 8, "producer": "ENGINE_COMPUTED", "completeness": "COMPLETE",
         "confidence_level": None, "engine_id": "local", "capture_mode": "ASYNC", "rows_scanned": 1500,
         "files_scanned": 2, "row_groups_sampled": 0, "schema_hash": table.columns.hash,
     }  # fmt: skip
-    assert {name: row[name] for name in told} == told
+    assert {name: row[name] for name in expected} == expected
     assert row["captured_at"] == row["refreshed_at"]
     assert row["bytes_scanned"] > 0
     assert (found["word"]["null_count"], found["word"]["ndv"], found["word"]["avg_width_bytes"]) == (150, 90, 2.9)
@@ -176,16 +176,16 @@ def test_records_of_columns_and_files(engine, table):
     assert files["t/b.parquet", "id"]["mean"] == 999.5
     assert (files["t/b.parquet", "id"]["min"], files["t/b.parquet", "id"]["row_count"]) == ("500", 1000)
     assert sum(files[path, "id"]["bytes_scanned"] for path in ("t/a.parquet", "t/b.parquet")) == row["bytes_scanned"]
-    held = sink.get("stats.sketches")
-    roles = {(row["column_id"], row["role"]) for row in held if row["target_kind"] == "COLUMN"}
+    found = sink.get("stats.sketches")
+    roles = {(row["column_id"], row["role"]) for row in found if row["target_kind"] == "COLUMN"}
     assert roles == {(1, "NDV"), (1, "QUANTILES"), (1, "MCV"), (2, "NDV"), (2, "MCV"), (3, "NDV"), (3, "QUANTILES"),
                      (3, "MCV"), (4, "NDV"), (4, "MCV")}  # fmt: skip
-    assert sum(row["target_kind"] == "FILE" for row in held) == 20
-    assert all(("fingerprint" in json.loads(row["params"])) == (row["target_kind"] == "FILE") for row in held)
+    assert sum(row["target_kind"] == "FILE" for row in found) == 20
+    assert all(("fingerprint" in json.loads(row["params"])) == (row["target_kind"] == "FILE") for row in found)
     assert sink.shares == sorted(sink.shares)
 
 
-def test_only_the_columns_asked_for_are_planned_and_kept(engine, table):
+def test_only_the_requested_columns_and_kinds_are_captured(engine, table):
     sink = MemorySink()
     kinds = frozenset({"MIN_MAX", "NDV"})
     engine.capture_batch([column(table, "id", kinds=kinds)], sink)
@@ -202,14 +202,14 @@ def test_progress_counts_files_and_bytes(engine, table, lake):
     assert f"{total} of {total}" in sink.messages[-1]
 
 
-def test_a_second_capture_is_the_same(engine, table):
+def test_repeated_capture_has_the_same_content(engine, table):
     first, second = MemorySink(), MemorySink()
     engine.capture_batch(all_columns(table), first)
     engine.capture_batch(all_columns(table), second)
     assert first.content() == second.content()
 
 
-def test_files_that_are_known_are_not_read_again(engine, table, lake, monkeypatch):
+def test_incremental_capture_reads_only_new_and_changed_files(engine, table, lake, monkeypatch):
     sink = MemorySink()
     engine.capture_batch(all_columns(table), sink)
     lake.add("c.parquet", range(1500, 1600))
@@ -231,27 +231,27 @@ def test_files_that_are_known_are_not_read_again(engine, table, lake, monkeypatc
 
 
 @pytest.mark.parametrize("union", [True, False])
-def test_a_hundred_files_and_one_more(engine, table, lake, union):
-    """An incremental capture equals a capture from scratch, byte by byte."""
+def test_incremental_capture_of_one_new_file_equals_a_full_capture(engine, table, lake, union):
+    """One file is added to a hundred; the content agrees byte for byte."""
     for number in range(100):
         lake.add(f"f{number:03}.parquet", range(number * 90, number * 90 + 100))
     sink = MemorySink()
     engine.capture_batch(all_columns(table), sink)
-    if not union:  # of the table, as before sketches told of their files
-        (held,) = sink.rows["stats.sketches"]
-        sink.rows["stats.sketches"] = [held.filter(pa.compute.is_valid(held["file_path"]))]
+    if not union:  # without sketches of the table, whose params list their files
+        (stored,) = sink.rows["stats.sketches"]
+        sink.rows["stats.sketches"] = [stored.filter(pa.compute.is_valid(stored["file_path"]))]
     lake.add("f050x.parquet", range(70_000, 70_100))
     later, again, fresh = replace(table, snapshot_id=8), MemorySink(), MemorySink()
     again.stored = sink.stored
     results = engine.capture_batch(all_columns(later, mode=Mode.ASYNC), again)
-    told = results[0].attributes
-    assert (told["execution"], told["files"], told["files_reused"]) == ("inline", 103, 102)
-    assert (told["files_read"], told["rows_read"]) == (1, 100)
+    attributes = results[0].attributes
+    assert (attributes["execution"], attributes["files"], attributes["files_reused"]) == ("inline", 103, 102)
+    assert (attributes["files_read"], attributes["rows_read"]) == (1, 100)
     engine.capture_batch(all_columns(later, mode=Mode.ASYNC), fresh)
     assert again.content() == fresh.content()
 
 
-def test_a_file_that_is_gone_takes_its_values_along(engine, table, lake):
+def test_values_of_a_removed_file_are_no_longer_counted(engine, table, lake):
     sink = MemorySink()
     engine.capture_batch(all_columns(table), sink)
     (lake.path / "a.parquet").unlink()
@@ -262,7 +262,7 @@ def test_a_file_that_is_gone_takes_its_values_along(engine, table, lake):
     assert (row["ndv"], row["min"]) == (1000, "500")
 
 
-def test_what_was_captured_without_quantiles_is_no_base_for_them(engine, table):
+def test_capture_without_quantiles_is_not_reused_for_quantiles(engine, table):
     sink = MemorySink()
     engine.capture_batch([column(table, "id", kinds=frozenset({"NDV"}))], sink)
     (result,) = engine.capture_batch([column(table, "id", kinds=frozenset({"NDV"}))], sink)
@@ -271,7 +271,7 @@ def test_what_was_captured_without_quantiles_is_no_base_for_them(engine, table):
     assert result.attributes["files_reused"] == 0
 
 
-def test_a_table_without_files(engine, table, lake):
+def test_table_without_files_has_zero_counts(engine, table, lake):
     for file in lake.path.glob("*"):
         file.unlink()
     sink = MemorySink()
@@ -283,7 +283,7 @@ def test_a_table_without_files(engine, table, lake):
         assert row["ndv_exact"]
 
 
-def test_a_damaged_file_leaves_the_others(engine, table, lake):
+def test_damaged_file_is_named_and_the_others_are_captured(engine, table, lake):
     (lake.path / "a.parquet").write_bytes(b"PAR1 not at all PAR1")
     sink = MemorySink()
     (result,) = engine.capture_batch([column(table, "id")], sink)
@@ -317,22 +317,22 @@ def test_outcomes_keep_the_order_of_requests(engine, table):
     assert all("unsupported" in result.detail for result in results if result.outcome is no)
 
 
-def test_a_column_that_has_only_counts(engine, table):
+def test_interval_column_has_only_counts(engine, table):
     sink = MemorySink()
     engine.capture_batch([column(table, "pause")], sink)
     row = sink.columns()["pause"]
     assert (row["null_count"], row["ndv"], row["ndv_exact"], row["min"]) == (1500, None, None, None)
 
 
-@pytest.mark.parametrize(("trouble", "detail"), [(UpstreamError("the lake is dry"), "the lake is dry"),
-                                                 (RuntimeError("boom"), "capture failed: RuntimeError")])  # fmt: skip
-def test_an_engine_never_raises(engine, table, lake, trouble, detail):
-    lake.trouble = trouble
+@pytest.mark.parametrize(("error", "detail"), [(UpstreamError("the lake is dry"), "the lake is dry"),
+                                               (RuntimeError("boom"), "capture failed: RuntimeError")])  # fmt: skip
+def test_connector_errors_are_degraded_outcomes(engine, table, lake, error, detail):
+    lake.error = error
     results = engine.capture_batch(all_columns(table), MemorySink())
     assert {(result.outcome, result.detail) for result in results} == {(Outcome.DEGRADED, detail)}
 
 
-def test_a_cancelled_job_stops(engine, table):
+def test_cancelled_capture_stores_no_columns(engine, table):
     sink = MemorySink(cancel_after=2)
     results = engine.capture_batch(all_columns(table), sink)
     assert {(result.outcome, result.detail) for result in results} == {(Outcome.DEGRADED, "cancelled")}
@@ -343,7 +343,7 @@ def test_tables_of_one_batch_do_not_mix(engine, table, tmp_path):
     other = Lake(tmp_path / "other")
     other.path.mkdir()
     other.add("x.parquet", range(3))
-    bad = Lake(tmp_path, trouble=UpstreamError("no"))
+    bad = Lake(tmp_path, error=UpstreamError("no"))
     handles = [table, replace(table, name="u", connector=other), replace(table, name="v", connector=bad)]
     sink = MemorySink()
     results = engine.capture_batch([column(handle, "id") for handle in [*handles, table]], sink)
@@ -352,7 +352,7 @@ def test_tables_of_one_batch_do_not_mix(engine, table, tmp_path):
     assert {(row["table_name"], row["max"]) for row in sink.get("stats.columns")} == {("t", "1499"), ("u", "2")}
 
 
-def test_a_sample_is_labelled(engine, table, lake):
+def test_record_of_a_sample_is_labelled(engine, table, lake):
     for name in ("a", "b"):
         lake.add(f"{name}.parquet", range(1000), row_group_size=100)
     sink = MemorySink()
@@ -363,18 +363,18 @@ def test_a_sample_is_labelled(engine, table, lake):
     assert (row["ndv_exact"], row["min"], row["max_is_exact"]) == (False, None, None)
     assert row["ndv_lower"] <= 90 <= row["ndv_upper"]
     assert sink.get("stats.file_columns") == []
-    told = json.loads(sink.get("stats.sketches")[0]["params"])
-    assert (told["rows"], told["rows_seen"], told["completeness"]) == (2000, 200, "PARTIAL")
+    params = json.loads(sink.get("stats.sketches")[0]["params"])
+    assert (params["rows"], params["rows_seen"], params["completeness"]) == (2000, 200, "PARTIAL")
 
 
-def test_a_sample_that_saw_everything_is_complete(engine, table):
+def test_sample_of_all_rows_is_complete(engine, table):
     sink = MemorySink()
     engine.capture_batch([column(table, "id", sampling=Sampling.RANDOM_ROW_GROUP)], sink)
     row = sink.columns()["id"]
     assert (row["completeness"], row["row_groups_sampled"], row["rows_scanned"]) == ("COMPLETE", 0, 1500)
 
 
-def test_groups_of_columns(engine, table):
+def test_column_group_has_distinct_tuples_and_dependencies(engine, table):
     sink = MemorySink()
     group = CaptureRequest.of(table, Target.column_group([4, 2]))
     (result, _) = engine.capture_batch([group, column(table, "id")], sink)
@@ -391,7 +391,7 @@ def test_groups_of_columns(engine, table):
     assert json.loads(sketch["params"])["dependencies"] == result.attributes["dependencies"]
 
 
-def test_groups_that_share_columns_and_a_column_of_them(engine, table):
+def test_overlapping_groups_and_a_column_may_share_a_batch(engine, table):
     sink = MemorySink()
     groups = [CaptureRequest.of(table, Target.column_group(ids)) for ids in ([1, 2], [2, 4], [1, 2, 4])]
     results = engine.capture_batch([*groups, column(table, "word")], sink)
@@ -401,7 +401,7 @@ def test_groups_that_share_columns_and_a_column_of_them(engine, table):
 
 
 @pytest.mark.parametrize("unknown", ["sampled", "damaged", "empty"])
-def test_a_degree_that_is_not_known_is_not_there(engine, table, lake, unknown):
+def test_unknown_degrees_of_dependency_are_absent(engine, table, lake, unknown):
     sink = MemorySink()
     lake.add("a.parquet", range(500), row_group_size=10)
     if unknown == "damaged":
@@ -420,7 +420,7 @@ def test_a_degree_that_is_not_known_is_not_there(engine, table, lake, unknown):
 # Without Spark.
 
 
-def test_a_large_table_is_computed_here_where_there_is_no_java(table, monkeypatch):
+def test_large_table_is_computed_in_process_without_java(table, monkeypatch):
     engine = SparkEngine(inline_max_cells=10)
 
     def refuse():
@@ -434,12 +434,12 @@ def test_a_large_table_is_computed_here_where_there_is_no_java(table, monkeypatc
     assert sink.columns()["id"]["ndv"] == 1500
 
 
-def test_what_one_executor_has_claimed_no_other_computes(tmp_path):
+def test_group_claimed_by_one_executor_is_not_computed_by_another(tmp_path):
     found = [(i, ScanTask("parquet", f"{i}.parquet", str(tmp_path / "none"), 1, 1, (), "")) for i in range(3)]
     groups = [pickle.dumps((found[:2], Work((1,)))), pickle.dumps((found[2:], Work((1,))))]
     claims = tmp_path / "claims"
     claims.mkdir()
-    (claims / "0").touch()  # by another
+    (claims / "0").touch()  # by another executor
     payload = pickle.dumps((groups, str(claims)))
     assert job.compute(payload).column("task").to_pylist() == [2]
     assert job.compute(payload).num_rows == 0
@@ -451,7 +451,7 @@ def test_what_one_executor_has_claimed_no_other_computes(tmp_path):
     [("local", True), ("local[*]", True), ("local[2]", True), ("local[2,4]", False), ("local-cluster[2,1,1024]", False),
      ("spark://here:7077", False), ("sc://here", False)],
 )  # fmt: skip
-def test_executors_that_claim_are_of_one_machine_and_never_try_again(master, one_try):
+def test_executors_claim_groups_only_where_tasks_are_never_retried(master, one_try):
     assert engines.Spark(master).is_one_try is one_try
 
 
@@ -459,12 +459,12 @@ def test_executors_that_claim_are_of_one_machine_and_never_try_again(master, one
 
 
 class Starting:
-    """A session that starts as soon as the first file is computed here, or does not."""
+    """A session that has started, or failed to start, once the first file is computed in this process."""
 
     cores, is_one_try = 2, True
 
-    def __init__(self, trouble=None):
-        self.trouble, self.is_warm, self.starts = trouble, False, Future()
+    def __init__(self, error=None):
+        self.error, self.is_warm, self.starts = error, False, Future()
 
     def start(self):
         return self.starts
@@ -474,17 +474,17 @@ class Starting:
         return pa.Table.from_batches([compute(payload) for payload in payloads], schema)
 
 
-@pytest.mark.parametrize("trouble", [None, SparkUnavailable("no room")])
-def test_kernels_work_while_spark_starts_and_then_it_takes_over(table, lake, monkeypatch, trouble):
+@pytest.mark.parametrize("error", [None, SparkUnavailable("no room")])
+def test_kernels_compute_in_process_until_spark_has_started(table, lake, monkeypatch, error):
     for number in range(8):
         lake.add(f"c{number}.parquet", range(number, number + 50))
-    spark, scanned = Starting(trouble), []
+    spark, scanned = Starting(error), []
 
     def scan(number, task, work):
         scanned.append(number)
         if not spark.starts.done():
-            spark.is_warm = trouble is None
-            spark.starts.set_exception(trouble) if trouble else spark.starts.set_result(None)
+            spark.is_warm = error is None
+            spark.starts.set_exception(error) if error else spark.starts.set_result(None)
         return file_scan.scan(number, task, work)
 
     monkeypatch.setattr(local, "scan", scan)
@@ -495,7 +495,7 @@ def test_kernels_work_while_spark_starts_and_then_it_takes_over(table, lake, mon
     results = engine.capture_batch(all_columns(table), sink)
     assert {result.outcome for result in results} == {Outcome.CAPTURED}
     who = {row["file_path"]: row["engine_id"] for row in sink.get("stats.file_columns")}
-    if trouble:
+    if error:
         assert set(who.values()) == {"local"} and results[0].detail == "computed without Spark: no room"
     else:
         assert set(who.values()) == {"local", "spark"} and len(scanned) < len(who) == 10
@@ -509,7 +509,7 @@ def test_kernels_work_while_spark_starts_and_then_it_takes_over(table, lake, mon
 
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 700])
-def test_a_fold_of_many_files(count):
+def test_fold_of_many_files_is_their_union(count):
     lt = logical_types.parse("INT")
     fold = Fold(lt)
     for part in range(count):
@@ -525,15 +525,15 @@ def test_a_fold_of_many_files(count):
         assert abs(median - distinct / 2) <= 0.02 * distinct + 10
 
 
-def test_params_that_are_no_json_are_not_reused():
-    told = {incremental._parameter(params, "fingerprint") for params in ("no json", "[1]", None)}
-    assert told == {""}
+def test_fingerprint_of_invalid_params_is_empty():
+    fingerprints = {incremental._parameter(params, "fingerprint") for params in ("no json", "[1]", None)}
+    assert fingerprints == {""}
 
 
-def test_capabilities_name_the_kinds(engine):
-    told = engine.capabilities
-    assert isinstance(told.target_kinds, Mapping)
-    assert all(kinds <= set(schemas.KINDS) for kinds in told.target_kinds.values())
+def test_capabilities_list_known_kinds(engine):
+    capabilities = engine.capabilities
+    assert isinstance(capabilities.target_kinds, Mapping)
+    assert all(kinds <= set(schemas.KINDS) for kinds in capabilities.target_kinds.values())
     assert (engine.id, engine.priority) == ("spark", 100)
 
 
@@ -564,7 +564,7 @@ def test_a_duration_is_counted_without_bounds(tmp_path):
     assert [row[name] for name in ("min", "max", "ndv", "mean")] == [None] * 4
 
 
-def test_nanoseconds_of_a_lake_are_enclosed(tmp_path):
+def test_rounded_bounds_of_a_lake_enclose_nanoseconds(tmp_path):
     (tmp_path / "t").mkdir()
     pq.write_table(pa.table({"at": pa.array([5001, 5002, 7000], pa.timestamp("ns"))}), tmp_path / "t/0.parquet")
     row = captured(tmp_path, ["at"])[1]

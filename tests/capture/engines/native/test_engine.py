@@ -1,4 +1,4 @@
-"""The native engine: its contract on a Parquet table, and when a roll-up of files is exact."""
+"""Native engine: the contract on a Parquet table, and roll-ups of files with their exactness."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class TestNativeEngine(EngineContract):
     def foreign(self, table):
         return [Target.expression("spark", b"k"), Target.column_group([1, 2])]
 
-    def test_a_table_brings_its_columns_and_files(self, engine, table):
+    def test_table_capture_includes_its_columns_and_files(self, engine, table):
         sink = MemorySink()
         engine.capture_batch(self.requests(table, Target.table()), sink)
         (row,) = sink.rows("stats.tables")
         assert (row["row_count"], row["data_file_count"]) == (12, 3)
         assert len(sink.rows("stats.files")) == 3 and len(sink.rows("stats.file_columns")) == 6
         assert {row["column_id"] for row in sink.rows("stats.columns")} == {1, 2}
-        # not asked for: never in place of a record that is there
+        # extra: never in place of a stored record
         assert all(extra for flight, _, extra, _ in sink.puts if flight in ("stats.columns", "stats.file_columns"))
 
     @pytest.mark.parametrize("selectors", [("b",), ("#2",), (" b ", "#2", "nosuch", "#77", "#x")])
-    def test_a_table_brings_the_columns_selected(self, engine, table, selectors):
+    def test_table_capture_includes_only_the_selected_columns(self, engine, table, selectors):
         sink = MemorySink()
         (request,) = self.requests(table, Target.table())
         engine.capture_batch([with_spec(request, column_selectors=selectors)], sink)
@@ -71,13 +71,13 @@ class TestNativeEngine(EngineContract):
         engine.capture_batch([with_spec(narrow, column_selectors=("#2",)), narrow], sink)
         assert {row["column_id"] for row in sink.rows("stats.columns")} == {1, 2}
 
-    def test_selectors_that_pick_nothing_leave_the_table(self, engine, table):
+    def test_selectors_without_a_match_capture_only_the_table(self, engine, table):
         sink = MemorySink()
         (request,) = self.requests(table, Target.table())
         engine.capture_batch([with_spec(request, column_selectors=("nosuch",))], sink)
         assert {name for name, *_ in sink.puts} == {"stats.tables", "stats.files"}
 
-    def test_a_column_alone_brings_nothing_else(self, engine, table):
+    def test_column_capture_includes_nothing_else(self, engine, table):
         sink = MemorySink()
         engine.capture_batch(self.requests(table, Target.column(2)), sink)
         assert [(name, extra) for name, _, extra, _ in sink.puts] == [("stats.columns", False)]
@@ -85,7 +85,7 @@ class TestNativeEngine(EngineContract):
         assert (row["null_count"], row["min"], row["max"]) == (3, "x", "z")
 
 
-# Roll-ups, of a lake made up.
+# Roll-ups, of a fake lake.
 
 SCHEMA = Schema((Column("v", "INT"),))
 
@@ -93,15 +93,15 @@ SCHEMA = Schema((Column("v", "INT"),))
 class Lake:
     format = "made-up"
 
-    def __init__(self, *files: dict[str, Any], **told: Any):
-        self.files, self.told = files, told
+    def __init__(self, *files: dict[str, Any], **changed: Any):
+        self.files, self.changed = files, changed
 
     def capture_snapshot_target_stats(self, *_: Any) -> NativeStats:
         rows = [{"file_path": f"f{i}", "column_name": "v", "column_id": 1, "logical_type": "INT"} | f
                 for i, f in enumerate(self.files)]  # fmt: skip
         facts = {"row_count": sum(f.get("row_count") or 0 for f in self.files), "data_file_count": len(self.files),
-                 "total_size_bytes": 1, "files": FILE_SCHEMA.empty_table()} | self.told  # fmt: skip
-        # in two parts, as a connector would hand them on
+                 "total_size_bytes": 1, "files": FILE_SCHEMA.empty_table()} | self.changed  # fmt: skip
+        # in two parts, as connectors return them
         table = pa.Table.from_pylist(rows, FILE_COLUMN_SCHEMA)
         return NativeStats(**facts, file_columns=lambda: iter([table.slice(0, 1), table.slice(1)]))
 
@@ -119,8 +119,8 @@ def file(
     } | more
 
 
-def roll_up(*files: dict[str, Any], **told: Any) -> dict[str, Any]:
-    table = TableHandle("c", "s", "t", "id", 1, SCHEMA, {"v": 1}, Lake(*files, **told))
+def roll_up(*files: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    table = TableHandle("c", "s", "t", "id", 1, SCHEMA, {"v": 1}, Lake(*files, **changed))
     sink = MemorySink()
     (result,) = NativeEngine().capture_batch([CaptureRequest.of(table, Target.column(1))], sink)
     assert result.outcome is Outcome.CAPTURED, result.detail
@@ -133,14 +133,14 @@ def test_counts_are_summed_and_bounds_are_outermost():
     assert (row["min_is_exact"], row["max_is_exact"], row["completeness"]) == (True, True, "COMPLETE")
 
 
-def test_what_one_file_leaves_unknown_is_unknown():
+def test_value_unknown_of_one_file_is_unknown_of_the_table():
     row = roll_up(file(nulls=None), file(nulls=2))
     assert row["null_count"] is None and row["completeness"] == "PARTIAL"
     row = roll_up(file(low=None), file())
     assert row["min"] is None and row["min_is_exact"] is None and row["max"] == "9"
 
 
-def test_a_file_of_nulls_needs_no_bounds():
+def test_file_of_nulls_needs_no_bounds():
     row = roll_up(file(None, None, rows=4, nulls=4), file("2", "3"))
     assert (row["min"], row["max"], row["null_count"]) == ("2", "3", 4)
 
@@ -149,12 +149,12 @@ def test_a_file_of_nulls_needs_no_bounds():
     ("inner", "outer", "exact"),
     [(True, True, True), (False, True, True), (True, False, False), (True, None, None), (False, False, False)],
 )
-def test_exactness_is_that_of_the_outermost(inner, outer, exact):
+def test_exactness_is_that_of_the_outermost_bound(inner, outer, exact):
     assert roll_up(file("5", min_is_exact=inner), file("1", min_is_exact=outer))["min_is_exact"] is exact
 
 
 @pytest.mark.parametrize("others", [False, None])
-def test_one_exact_bound_among_equals_is_attained(others):
+def test_one_exact_bound_among_equal_ones_makes_it_exact(others):
     assert roll_up(file("1", min_is_exact=others), file("1", min_is_exact=True))["min_is_exact"] is True
 
 
@@ -163,7 +163,7 @@ def test_deleted_rows_make_bounds_inexact():
     assert (row["min"], row["min_is_exact"], row["max_is_exact"]) == ("1", False, False)
 
 
-def test_files_that_the_metadata_skips_leave_little_certain():
+def test_files_missing_in_the_metadata_make_the_record_partial():
     row = roll_up(file(), data_file_count=2, row_count=None)
     assert row["completeness"] == "PARTIAL"
     assert (row["null_count"], row["min"], row["max"], row["row_count"]) == (None, None, None, None)
@@ -174,7 +174,7 @@ def test_numbers_are_compared_as_numbers():
     assert (row["min"], row["max"]) == ("9", "10")
 
 
-def test_rows_of_a_column_need_not_lie_together():
+def test_rows_of_columns_may_be_interleaved():
     part = pa.Table.from_pylist(
         [{"file_path": f"f{i}", "column_name": name, "logical_type": "INT"} | file(str(i), str(i))
          for i in range(3) for name in ("v", "w")], FILE_COLUMN_SCHEMA)  # fmt: skip
@@ -192,7 +192,7 @@ def test_rows_of_a_column_need_not_lie_together():
     }  # fmt: skip
 
 
-def test_a_table_that_does_not_tell_its_rows_is_partial():
+def test_table_without_a_row_count_is_partial():
     table = TableHandle("c", "s", "t", "id", 1, SCHEMA, {"v": 1}, Lake(file(), row_count=None))
     sink = MemorySink()
     (result,) = NativeEngine().capture_batch([CaptureRequest.of(table, Target.table())], sink)
@@ -200,7 +200,7 @@ def test_a_table_that_does_not_tell_its_rows_is_partial():
     assert sink.rows("stats.tables")[0]["completeness"] == "PARTIAL"
 
 
-def test_one_tables_trouble_does_not_stop_another():
+def test_failure_of_one_table_does_not_affect_another():
     class Broken(Lake):
         def capture_snapshot_target_stats(self, *_: Any) -> NativeStats:
             raise UpstreamError("away")
@@ -213,7 +213,7 @@ def test_one_tables_trouble_does_not_stop_another():
 
 
 @pytest.mark.parametrize("target", [Target.column(9), Target.file("nowhere")])
-def test_what_the_snapshot_lacks_is_not_retried(target):
+def test_target_missing_in_the_snapshot_is_not_retryable(target):
     table = TableHandle("c", "s", "t", "id", 1, SCHEMA, {"v": 1}, Lake(file()))
     (result,) = NativeEngine().capture_batch([CaptureRequest.of(table, target)], MemorySink())
     assert result.outcome is Outcome.DEGRADED and result.attributes == {"retryable": False}
@@ -233,7 +233,7 @@ def test_a_struct_selects_its_leaves():
     assert table.selected(["s.b", "l", ""]) == {"s.b"}
 
 
-def test_columns_of_a_table_without_files_have_no_rows(tmp_path):
+def test_columns_of_a_table_without_rows_have_zero_counts(tmp_path):
     deltalake = pytest.importorskip("deltalake")
     deltalake.write_deltalake(
         tmp_path / "t", pa.table({"a": pa.array([], pa.int64()), "f": pa.array([], pa.float64())})

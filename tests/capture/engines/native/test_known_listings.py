@@ -1,4 +1,4 @@
-"""From one capture's files to the next: what is new, what is gone, and roll-ups put together from parts."""
+"""Known listings: files added and removed between captures, and roll-ups merged from parts."""
 
 from __future__ import annotations
 
@@ -29,43 +29,43 @@ def remembered(table: TableHandle, *parts: FilePart) -> KnownListings:
     return found
 
 
-def step(before: list[FilePart], after: list[FilePart]) -> tuple[list[str], list[str]] | None:
+def removed_and_added(before: list[FilePart], after: list[FilePart]) -> tuple[list[str], list[str]] | None:
     last = remembered(handle(1), *before).last(handle(2))
     files = pa.concat_tables([p.files for p in after])
     found = known_listings.delta(last, handle(2), after, files)
     return found and (sorted(found.removed.to_pylist()), sorted(found.added.to_pylist()))
 
 
-def test_a_part_more_is_what_is_new():
-    assert step([part("p", ("a", 1))], [part("p", ("a", 1)), part("q", ("b", 1))]) == ([], ["b"])
+def test_new_part_adds_its_files():
+    assert removed_and_added([part("p", ("a", 1))], [part("p", ("a", 1)), part("q", ("b", 1))]) == ([], ["b"])
 
 
-def test_of_a_part_told_anew_only_files_that_differ_count():
+def test_changed_part_counts_only_the_files_that_differ():
     before = [part("p", ("a", 1), ("b", 2), ("c", 3)), part("q", ("d", 4))]
     after = [part("p2", ("a", 1), ("b", 1)), part("q", ("d", 4)), part("r", ("e", 5))]
-    assert step(before, after) == (["b", "c"], ["b", "e"])
+    assert removed_and_added(before, after) == (["b", "c"], ["b", "e"])
 
 
-def test_a_file_that_moves_to_another_part_stays():
-    assert step([part("p", ("a", 1)), part("q", ("b", 1))], [part("r", ("a", 1), ("b", 1))]) == ([], [])
+def test_file_that_moves_to_another_part_is_unchanged():
+    assert removed_and_added([part("p", ("a", 1)), part("q", ("b", 1))], [part("r", ("a", 1), ("b", 1))]) == ([], [])
 
 
-def test_marks_tell_what_rows_do_not():
+def test_file_with_another_mark_is_changed():
     before, after = part("p", ("a", 1), marks=["t1"]), part("p2", ("a", 1), marks=["t2"])
-    assert step([before], [after]) == (["a"], ["a"])
+    assert removed_and_added([before], [after]) == (["a"], ["a"])
 
 
-def test_a_path_in_two_parts_is_told_as_a_whole():
-    assert step([part("p", ("a", 1))], [part("p", ("a", 1)), part("q", ("a", 1))]) is None
+def test_path_in_two_parts_has_no_delta():
+    assert removed_and_added([part("p", ("a", 1))], [part("p", ("a", 1)), part("q", ("a", 1))]) is None
 
 
-def test_another_schema_begins_anew():
-    held = remembered(handle(1, "v"), part("p", ("a", 1)))
-    assert held.last(handle(2, "v")) is not None
-    assert held.last(handle(2, "v", "w")) is None
+def test_listing_of_another_schema_is_not_reused():
+    listings = remembered(handle(1, "v"), part("p", ("a", 1)))
+    assert listings.last(handle(2, "v")) is not None
+    assert listings.last(handle(2, "v", "w")) is None
 
 
-def test_a_snapshot_that_is_told_otherwise_begins_anew():
+def test_changed_listing_of_the_same_snapshot_has_no_delta():
     table = handle(1)
     last = remembered(table, part("p", ("a", 1))).last(table)
     same, other = [part("p", ("a", 1))], [part("q", ("a", 1), ("b", 1))]
@@ -73,7 +73,7 @@ def test_a_snapshot_that_is_told_otherwise_begins_anew():
     assert known_listings.delta(last, table, other, other[0].files) is None
 
 
-def test_a_mark_names_the_parts_and_the_schema():
+def test_mark_depends_on_the_parts_and_the_schema():
     parts = [part("p", ("a", 1)), part("q", ("b", 1))]
     mark = known_listings.mark_of(handle(1), parts)
     assert mark == known_listings.mark_of(handle(2), parts[::-1])
@@ -96,7 +96,7 @@ UNKNOWN = {"row_count": 1, "null_count": None, "min": None, "max": "7"}
 
 
 @pytest.mark.parametrize("rows", [ROWS, ROWS[:1], ROWS[2:3], [*ROWS, UNKNOWN]])
-def test_a_rollup_of_parts_is_that_of_all_rows(rows):
+def test_rollup_of_parts_equals_that_of_all_rows(rows):
     def of(some):
         found = Rollup("v", "INT")
         found.add(pa.Table.from_pylist([row | {"column_name": "v"} for row in some], FILE_COLUMN_SCHEMA))

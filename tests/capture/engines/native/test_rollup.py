@@ -37,7 +37,7 @@ def rolled(*tables: pa.Table) -> Rollup:
 
 @settings(deadline=None)
 @given(st.lists(ROWS | EMPTY, min_size=2, max_size=5))
-def test_files_roll_up_alike_however_they_come(rows):
+def test_rollup_is_independent_of_the_division_into_tables_and_parts(rows):
     whole = rolled(table(rows))
     assert rolled(*(table([row]) for row in rows)).scalars(None, None, False) == whole.scalars(None, None, False)
     parts = [rolled(table([row])) for row in rows]

@@ -1,4 +1,4 @@
-"""Records of columns out of what a source keeps of a whole table."""
+"""Records of columns from the statistics that a source has of a whole table."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ NOTHING = dict.fromkeys(COLUMN_SCHEMA.names)
         ({"avg_width_bytes": 9.0, "max_width_bytes": 8}, {"avg_width_bytes": None, "max_width_bytes": None}),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_not_said(row, expected):
+def test_impossible_values_are_clamped_or_null(row, expected):
     found = possible(dict(row))
     assert {name: found[name] for name in expected} == expected
 
 
-def test_files_complete_what_the_source_leaves_out():
+def test_statistics_of_files_complete_those_of_the_source():
     files = {"row_count": 10, "null_count": 1, "min": "1", "max": "9", "min_is_exact": True, "max_is_exact": True}
     kept = NOTHING | {"ndv": 5.0, "max": "8", "max_is_exact": None}
     row = combined(files, kept)
     assert (row["ndv"], row["row_count"], row["min"], row["min_is_exact"]) == (5.0, 10, "1", True)
-    assert (row["max"], row["max_is_exact"]) == ("8", None)  # its own exactness goes with a bound
+    assert (row["max"], row["max_is_exact"]) == ("8", None)  # a bound keeps its own exactness
 
 
 class Lake:
@@ -51,7 +51,7 @@ class Lake:
         )
 
 
-def test_statistics_of_an_earlier_snapshot_are_records_of_it():
+def test_statistics_of_an_earlier_snapshot_are_stored_for_it():
     table = TableHandle("c", "s", "t", "id", 5, Schema((Column("v", "INT"),)), {"v": 1}, Lake())
     sink = MemorySink()
     NativeEngine().capture_batch([CaptureRequest.of(table, Target.table())], sink)
@@ -61,4 +61,4 @@ def test_statistics_of_an_earlier_snapshot_are_records_of_it():
     assert [extra for flight, _, extra, _ in sink.puts if flight == "stats.columns"] == [True]
     sink = MemorySink()
     NativeEngine().capture_batch([CaptureRequest.of(table, Target.column(1))], sink)
-    assert not sink.rows("stats.columns")  # not asked for
+    assert not sink.rows("stats.columns")  # not requested

@@ -1,4 +1,4 @@
-"""Engines and tables made up for tests: no lake, no files."""
+"""Fake engine and table for tests, without a lake and files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NoLake:
     format = "made-up"
 
     def touch(self) -> None:
-        """A look at the lake."""
+        """Stands for an access to the lake."""
 
 
 def handle(name: str = "t", snapshot_id: int = 1, connector: Any = None) -> TableHandle:
@@ -39,7 +39,7 @@ def column_row(table: TableHandle, column_id: int, mode: str = "SYNC") -> pa.Tab
 
 
 class FakeEngine:
-    """Captures columns. `answer` decides each request's result, by default CAPTURED with a row put."""
+    """Captures columns. `answer` returns the result of a request; by default it puts a row and is CAPTURED."""
 
     def __init__(self, id: str = "fake", priority: int = 100, answer: Callable[..., Any] | None = None, **able: Any):
         self.id, self.priority, self.answer = id, priority, answer
@@ -56,8 +56,8 @@ class FakeEngine:
         for request in requests:
             try:
                 request.table.connector.touch()
-            except Exception as trouble:
-                results.append(CaptureResult(Outcome.DEGRADED, self.id, str(trouble)))
+            except Exception as error:
+                results.append(CaptureResult(Outcome.DEGRADED, self.id, str(error)))
                 continue
             if self.answer is not None:
                 results.append(self.answer(request))
