@@ -136,7 +136,7 @@ def test_expire_is_a_dry_run_unless_disabled(lake):
     assert act(lake, "expire", dry_run=False) == [{"table": NAME, "snapshots": [], "dry_run": False}]
 
 
-def test_expire_ignores_tables_without_a_connector(lake):
+def test_expire_ignores_tables_that_were_not_discovered(lake):
     put(lake, rows("external", 1, [1]))
     put(lake, rows("external", 2, [1]))
     assert act(lake, "expire", table="lake.s.external") == [

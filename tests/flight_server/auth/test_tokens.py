@@ -122,7 +122,7 @@ def test_principal_without_patterns_sees_no_table():
 
 
 def test_patterns_match_without_backtracking():
-    """Both would take centuries with backtracking."""
+    """Backtracking would take centuries on both patterns."""
     Principal("p", frozenset(), ("*a" * 8 + "b",)).sees("a" * 60, "a", "a")
     Principal("p", frozenset(), ("*" * 500 + "b",)).sees("a" * 200, "a", "a")
 
