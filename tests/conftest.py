@@ -1,6 +1,6 @@
-"""Settings of all tests: Hypothesis looks at the same few examples each time, however slow the machine is.
+"""Settings for all tests: Hypothesis runs the same few examples each time, without a deadline.
 
-`pytest --hypothesis-profile=explore`, as `make bench` has it, looks at more, and others each time.
+`pytest --hypothesis-profile=explore`, as in `make bench`, runs more examples, and different ones each time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ settings.load_profile("project")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collects the tests without the garbage collector: of so many modules and syntax trees hardly any is garbage, and
-    all stay to the end, so that later runs need not walk them."""
+    """Collects the tests with garbage collection off, and freezes the result: nearly all modules and syntax trees live
+    to the end, so that later collections need not visit them."""
     gc.disable()
     try:
         return (yield)

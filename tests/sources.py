@@ -1,4 +1,4 @@
-"""The project's own source, read and parsed once for the tests that look at it."""
+"""The project's own source, parsed once for the tests that inspect it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-STOREYS = ("store", "capture", "flight_server")  # each may import itself and those before it
+PACKAGES = ("store", "capture", "flight_server")  # each may import itself and the ones before it
 
 
 def parsed(file: Path) -> ast.Module:
-    """The syntax tree of a module; nobody changes it."""
+    """The syntax tree of a module; callers must not modify it."""
     return _trees()[file]
 
 
 @cache
 def _trees() -> dict[Path, ast.Module]:
-    """Syntax trees of all modules, parsed without the garbage collector: they are many objects, and none is garbage."""
+    """Syntax trees of all modules, parsed with garbage collection off: the objects are many and all live."""
     gc.disable()
     try:
         return {file: ast.parse(file.read_bytes()) for file in modules()}
@@ -28,5 +28,5 @@ def _trees() -> dict[Path, ast.Module]:
 
 @cache
 def modules() -> tuple[Path, ...]:
-    """All modules of the three storeys, in order."""
-    return tuple(sorted(file for storey in STOREYS for file in (ROOT / storey).rglob("*.py")))
+    """All modules of the three packages, sorted."""
+    return tuple(sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py")))

@@ -1,4 +1,4 @@
-"""Public names say what they are: modules, classes, functions, methods."""
+"""Docstrings of public modules, classes, functions and methods."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def _bases(class_: ast.ClassDef) -> Iterator[str]:
 
 
 def _is_inherited(class_: ast.ClassDef, method: str, classes: dict[str, list[ast.ClassDef]]) -> bool:
-    """True where a base class of ours has the method, or a base of a library may have it."""
+    """True if a base class of the project has the method, or a base class of a library may have it."""
     for base in _bases(class_):
-        ours = classes.get(base)
-        if ours is None and base not in ("Protocol", "Generic", "NamedTuple", "StrEnum", "Exception"):
+        parents = classes.get(base)
+        if parents is None and base not in ("Protocol", "Generic", "NamedTuple", "StrEnum", "Exception"):
             return True
-        for parent in ours or ():
+        for parent in parents or ():
             names = {node.name for node in parent.body if isinstance(node, ast.FunctionDef)}
             if method in names or _is_inherited(parent, method, classes):
                 return True
@@ -28,7 +28,7 @@ def _is_inherited(class_: ast.ClassDef, method: str, classes: dict[str, list[ast
 
 
 def _is_described(function: ast.FunctionDef) -> bool:
-    """True for actions, whose decorator has the text that callers see, for overloads, and for setters."""
+    """True for actions, described by their decorator, for overloads, and for setters."""
     names = {node.id for d in function.decorator_list for node in ast.walk(d) if isinstance(node, ast.Name)}
     return "action" in names or "overload" in names or any(
         isinstance(d, ast.Attribute) and d.attr == "setter" for d in function.decorator_list

@@ -1,4 +1,4 @@
-"""Pages and docstrings name files and directories that exist."""
+"""Files and directories that pages and docstrings name must exist."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import pytest
 
 from tests.sources import ROOT, modules, parsed
 
-PLACES = ("store", "capture", "flight_server", "tests")
-PAGES = [ROOT / "README.md", *sorted(page for place in PLACES for page in (ROOT / place).rglob("*.md"))]
-# of this repository by their look: lower case, and ending as a module, a page or a directory does
-NAMED = re.compile(r"`((?:[a-z_0-9.]+/)*(?:[a-z_0-9]+\.py|[A-Z_]+\.md)|(?:[a-z_0-9]+/)+)`")
+DIRECTORIES = ("store", "capture", "flight_server", "tests")
+PAGES = [ROOT / "README.md", *sorted(page for directory in DIRECTORIES for page in (ROOT / directory).rglob("*.md"))]
+# paths of this repository: lower case, and ending like a module, a page or a directory
+PATHS = re.compile(r"`((?:[a-z_0-9.]+/)*(?:[a-z_0-9]+\.py|[A-Z_]+\.md)|(?:[a-z_0-9]+/)+)`")
 DOTTED = re.compile(r"(?<![\w./-])((?:store|capture|flight_server)\.[a-z_]+(?:\.[a-z_]+)*)(?![\w/(-])")
 ELSEWHERE = {"capture.run", "metadata/"}  # a scope of tokens, and a directory of Iceberg tables
 
 
 def existing() -> set[str]:
-    """Every file and directory under every tail of its path: `b/c.py` stands for `a/b/c.py`."""
+    """Every suffix of the path of every file and directory: `b/c.py` names `a/b/c.py`."""
     found = set()
     for path in [
         ROOT / "README.md",
         ROOT / "CHANGELOG.md",
-        *(p for place in PLACES for p in (ROOT / place).rglob("*")),
+        *(p for directory in DIRECTORIES for p in (ROOT / directory).rglob("*")),
     ]:
         parts = path.relative_to(ROOT).parts
         end = "/" if path.is_dir() else ""
         found |= {"/".join(parts[start:]) + end for start in range(len(parts))}
-    return found | {f"{place}/" for place in PLACES}
+    return found | {f"{directory}/" for directory in DIRECTORIES}
 
 
 EXISTING = existing()
@@ -43,21 +43,21 @@ def docstrings(module: Path) -> Iterator[str]:
 
 
 def missing(text: str) -> set[str]:
-    paths = {name for name in NAMED.findall(text) if name not in EXISTING} - ELSEWHERE
+    paths = {name for name in PATHS.findall(text) if name not in EXISTING} - ELSEWHERE
     dotted = {name: "/".join(name.split(".")[:2]) for name in DOTTED.findall(text)}
     return paths | {name for name, path in dotted.items() if not {f"{path}/", f"{path}.py"} & EXISTING} - ELSEWHERE
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_names_exists(page):
+def test_paths_named_in_a_page_exist(page):
     assert missing(page.read_text()) == set()
 
 
-def test_what_docstrings_name_exists():
+def test_paths_named_in_docstrings_exist():
     named = {module.relative_to(ROOT).as_posix(): missing("\n".join(docstrings(module))) for module in modules()}
     assert {module: names for module, names in named.items() if names} == {}
 
 
-def test_a_name_of_no_file_is_found():
+def test_missing_paths_are_found():
     gone = {"store/no_such.py", "no_such_room/", "capture.no_such.connector"}
     assert missing(f"`store/layout.py`, capture.spi, {', '.join(f'`{name}`' for name in gone)}") == gone

@@ -1,4 +1,4 @@
-"""Directions of imports between storeys and rooms, no circles, and how little the client needs."""
+"""Directions of imports between packages and their rooms, import cycles, and the modules that the clients import."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import ROOT, STOREYS, parsed
+from tests.sources import PACKAGES, ROOT, parsed
 
 HEAVY = ("duckdb", "pyiceberg", "deltalake", "lance", "pyspark", "datasketches")
 
 
 def imported(file: Path) -> set[str]:
-    """The top packages a file imports anywhere, inside of functions too."""
+    """The top-level packages that a file imports, inside functions too."""
     names: set[str] = set()
     for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
@@ -28,20 +28,20 @@ def imported(file: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-@pytest.mark.parametrize("place", range(len(STOREYS)), ids=STOREYS)
-def test_a_storey_never_imports_a_higher_one(place):
-    files = list((ROOT / STOREYS[place]).rglob("*.py"))
+@pytest.mark.parametrize("level", range(len(PACKAGES)), ids=PACKAGES)
+def test_package_imports_no_higher_package(level):
+    files = list((ROOT / PACKAGES[level]).rglob("*.py"))
     assert files
-    climbs = {
+    violations = {
         f"{file.relative_to(ROOT)} imports {name}"
         for file in files
         for name in imported(file)
-        if name in STOREYS[place + 1 :]
+        if name in PACKAGES[level + 1 :]
     }
-    assert not climbs
+    assert not violations
 
 
-# Rooms of flight_server. A room may import itself and those named here; files that lie flat are rooms by their name.
+# Rooms of flight_server, its subpackages and modules: each may import itself and the rooms named here.
 BASE = {"config"}
 REQUESTS = BASE | {"wire", "conditions", "auth"}
 DATA = REQUESTS | {"reads", "writes"}
@@ -50,7 +50,7 @@ ROOMS = {
     "config": set(),
     "conditions": BASE,
     "wire": BASE | {"conditions"},
-    "auth": BASE | {"wire"},  # the handshake answers with a status
+    "auth": BASE | {"wire"},  # errors of the handshake are statuses
     "reads": REQUESTS,
     "writes": REQUESTS,
     "control": DATA | {"checks"},
@@ -65,18 +65,18 @@ ROOMS = {
 
 
 def modules() -> dict[str, Path]:
-    """Module name → file, of all three storeys."""
+    """Module name → file, of all three packages."""
     found = {}
-    for storey in STOREYS:
-        for file in (ROOT / storey).rglob("*.py"):
+    for package in PACKAGES:
+        for file in (ROOT / package).rglob("*.py"):
             parts = file.relative_to(ROOT).with_suffix("").parts
             if "public" not in parts:
                 found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
     return found
 
 
-def edges(file: Path, known: Collection[str], *, for_types: bool) -> set[str]:
-    """The modules of the project that a file imports, inside of functions too, and for types alone where told."""
+def edges(file: Path, project_modules: Collection[str], *, for_types: bool) -> set[str]:
+    """The project modules that a file imports, inside functions too; `for_types` includes type-checking imports."""
     tree = parsed(file)
     left_out = (
         set()
@@ -97,8 +97,8 @@ def edges(file: Path, known: Collection[str], *, for_types: bool) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= (inner & set(known)) or {node.module}
-    return found & set(known)
+            found |= (inner & set(project_modules)) or {node.module}
+    return found & set(project_modules)
 
 
 @pytest.fixture(scope="module")
@@ -111,23 +111,23 @@ def room(module: str) -> str:
     return module.split(".")[1]
 
 
-def test_a_room_imports_only_those_below_it(graph):
-    climbs = {
+def test_room_imports_only_the_rooms_it_may(graph):
+    violations = {
         f"{name} imports {other}"
         for name, others in graph.items()
         for other in others
         if name.startswith("flight_server.") and other.startswith("flight_server.")
         if room(name) in ROOMS and room(other) not in ROOMS[room(name)] | {room(name)}
     }
-    assert climbs == set()
+    assert violations == set()
 
 
-def test_the_rooms_that_are_held_exist(graph):
+def test_rooms_with_import_rules_exist(graph):
     assert set(ROOMS) <= {room(name) for name in graph if name.startswith("flight_server.")}
 
 
-def test_no_modules_import_each_other_in_a_circle():
-    """Strikes off, again and again, what imports nothing that is left: what stays is in a circle, or leads to one."""
+def test_modules_have_no_import_cycle():
+    """Removes modules without remaining imports until there are none: the rest are in a cycle or lead to one."""
     files = modules()
     left = {name: edges(file, files, for_types=True) - {name} for name, file in files.items()}
     while free := {name for name, others in left.items() if not others}:
@@ -142,12 +142,12 @@ def loaded_by(module: str, *packages: str) -> set[str]:
 
 
 @pytest.mark.parametrize("module", ["statflight", "flight_server.client"])
-def test_the_client_needs_pyarrow_only(module):
-    beside = ("typer", "rich", "pydantic", "sqlglot", "google.protobuf", "store", "capture", "pandas")
-    assert not loaded_by(module, *HEAVY, *beside)
+def test_client_import_loads_no_other_library_than_pyarrow(module):
+    others = ("typer", "rich", "pydantic", "sqlglot", "google.protobuf", "store", "capture", "pandas")
+    assert not loaded_by(module, *HEAVY, *others)
 
 
-def test_the_command_line_starts_light():
+def test_command_line_import_loads_no_heavy_library():
     assert not loaded_by(
         "flight_server.cli", *HEAVY, "pyarrow", "numpy", "rich", "sqlglot", "flight_server.process.serve"
     )

@@ -1,6 +1,6 @@
-"""The differential test with many seeds: STATFLIGHT_SEEDS of each format (100), beginning at STATFLIGHT_FIRST_SEED (0).
+"""The differential test with many seeds: STATFLIGHT_SEEDS per format (100), starting at STATFLIGHT_FIRST_SEED (0).
 
-`python -m pytest tests/benchmarks/bench_differential.py -m benchmark`; a failure names format and seed.
+`python -m pytest tests/benchmarks/bench_differential.py -m benchmark`; a failure shows format and seed.
 """
 
 import os
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.benchmark, differential.pytestmark]
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("format", FORMATS)
-def test_every_way_in_process(tmp_path, format, seed):
+def test_every_capture_method_in_process(tmp_path, format, seed):
     for number, check in enumerate((differential.check_computed, differential.check_native,
                                     differential.check_partitioned)):  # fmt: skip
         (place := tmp_path / str(number)).mkdir()
@@ -32,11 +32,11 @@ def test_every_way_in_process(tmp_path, format, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("format", FORMATS)
-def test_histories(tmp_path, format, seed):
+def test_random_histories(tmp_path, format, seed):
     histories.check_history(format, seed, tmp_path)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("home", histories.HOMES)
-def test_statistics_left_in_a_lake(tmp_path, home, seed):
-    histories.check_left_behind(home, seed, tmp_path)
+def test_published_statistics(tmp_path, home, seed):
+    histories.check_published(home, seed, tmp_path)

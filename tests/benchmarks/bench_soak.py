@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.flight_server.live_server import STATFLIGHT
-from tests.integration.store_server import Client, check_whole, generation, of_table
+from tests.integration.store_server import Client, check_whole, generation, table_predicates
 
 pytestmark = pytest.mark.benchmark
 
@@ -134,7 +134,7 @@ class Load:
         self.acknowledged[name] = number
 
     def look_up(self, client: Client, chance: random.Random) -> None:
-        check_whole(client.get("stats.columns", predicates=of_table(f"p{chance.randrange(PUBLISHED)}")), ROWS)
+        check_whole(client.get("stats.columns", predicates=table_predicates(f"p{chance.randrange(PUBLISHED)}")), ROWS)
         time.sleep(0.002)
 
     def read_all(self, client: Client, chance: random.Random) -> None:
@@ -176,7 +176,7 @@ class Load:
         known = dict(self.acknowledged)
         client = Client(self.running.uri)
         for name, least in known.items():
-            found = check_whole(client.get("stats.columns", predicates=of_table(name)), ROWS)
+            found = check_whole(client.get("stats.columns", predicates=table_predicates(name)), ROWS)
             assert found is not None, f"{name} is lost"
             assert least <= found <= self.sent[name], (name, least, found, self.sent[name])
 

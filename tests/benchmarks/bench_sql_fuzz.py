@@ -1,4 +1,4 @@
-"""Many more of the mutants of `tests/flight_server/sql/test_fuzz.py`. STATFLIGHT_BENCH_MUTANTS (20000), _SEED (1)."""
+"""More mutants of `tests/flight_server/sql/test_fuzz.py`. STATFLIGHT_BENCH_MUTANTS (20000), _SEED (1)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.flight_server.live_server import serving
-from tests.integration.flight_server.sql.test_fuzz import SECRET, hold
+from tests.integration.flight_server.sql.test_fuzz import SECRET, send_mutants
 
 pytestmark = pytest.mark.benchmark
 
@@ -24,7 +24,7 @@ def test_mutated_statements(tmp_path: Path) -> None:
     with serving(tmp_path / "server") as server:
         with server.connect() as client:
             began = time.perf_counter()
-            answered, refused = hold(client, str(secret), MUTANTS, SEED)
+            answered, refused = send_mutants(client, str(secret), MUTANTS, SEED)
             print(f"\n{answered} answered, {refused} refused, {time.perf_counter() - began:.0f} s")
         assert server.process.poll() is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["secret.csv", "server"]

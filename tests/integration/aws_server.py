@@ -1,4 +1,4 @@
-"""S3 and Glue over loopback: moto's server in a process of its own, one for the whole run, a bucket for each test."""
+"""S3 and Glue on loopback: one process with moto's server for the whole run, a bucket for each test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ server.stop()
 
 @dataclass(frozen=True)
 class Aws:
-    """A running server and a bucket of one's own."""
+    """A running server, and the bucket of one test."""
 
     port: int
     bucket: str
@@ -38,7 +38,7 @@ class Aws:
 
     @property
     def options(self) -> dict[str, str]:
-        """Storage options by the names of Delta and Lance, which every connector knows."""
+        """Storage options under the names of Delta and Lance, which every connector accepts."""
         return {
             "aws_endpoint": self.endpoint,
             "aws_access_key_id": KEY,
@@ -49,7 +49,7 @@ class Aws:
 
     @property
     def iceberg(self) -> dict[str, str]:
-        """The same by the names of pyiceberg."""
+        """The same under the names of pyiceberg."""
         return {
             "s3.endpoint": self.endpoint,
             "s3.access-key-id": KEY,
@@ -77,23 +77,23 @@ class Aws:
 
 @contextlib.contextmanager
 def process(code: str, *arguments: str) -> Iterator[str]:
-    """A Python program that prints a line when it is ready and ends when its input does; gives that line."""
-    held = subprocess.Popen(
+    """Runs a Python program that prints a line when it is ready and ends with its input; yields that line."""
+    server = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", code, *arguments],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
-        line = held.stdout.readline().strip()
+        line = server.stdout.readline().strip()
         assert line, "the server did not start"
         yield line
     finally:
-        held.stdin.close()
+        server.stdin.close()
         try:
-            held.wait(10)
+            server.wait(10)
         except subprocess.TimeoutExpired:
-            held.kill()
-            held.wait()
-        held.stdout.close()
+            server.kill()
+            server.wait()
+        server.stdout.close()
 
 
 @pytest.fixture(scope="session")
@@ -105,9 +105,9 @@ def aws_port() -> Iterator[int]:
 
 @pytest.fixture
 def aws(aws_port) -> Aws:
-    found = Aws(aws_port, f"lake-{uuid.uuid4().hex[:12]}")
-    found.file_system().create_dir(found.bucket)
-    return found
+    server = Aws(aws_port, f"lake-{uuid.uuid4().hex[:12]}")
+    server.file_system().create_dir(server.bucket)
+    return server
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Random tables: their rows as Arrow, and what is true of a column by brute force."""
+"""Random tables as Arrow, and the true statistics of their columns by brute force."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _int(bits: int, signed: bool) -> Callable[[random.Random], int]:
 
 
 def _float(rng: random.Random) -> float:
-    # 3.4 is not a float32 of its own, and not what is read back from one
+    # 3.4 is not a float32, and not the value read back from one
     ends = [math.nan, 0.0, -0.0, 1.5, 3.4, -2.25, 1e-30, 60000.0]
     return rng.choice([*ends, rng.uniform(-1e4, 1e4)])
 
@@ -62,7 +62,7 @@ def _instant(unit: str, far: bool) -> Callable[[random.Random], int]:
 
 @dataclass(frozen=True)
 class Type:
-    """A column type: its Arrow type and a generator of values; instants and dates as whole numbers."""
+    """A column type: its Arrow type and a generator of values; instants and dates are integers."""
 
     arrow: pa.DataType
     value: Callable[[random.Random], Any]
@@ -80,7 +80,7 @@ class Type:
 
 
 def types(far: bool = True) -> dict[str, Type]:
-    """Every type that columns are made of; `far`: instants that no calendar of four digits has among them."""
+    """All types of columns; `far` includes instants and dates outside of the years 0 to 9999."""
     whole = {}
     for bits in (8, 16, 32, 64):
         whole[f"int{bits}"] = Type(getattr(pa, f"int{bits}")(), _int(bits, True))
@@ -113,7 +113,7 @@ def types(far: bool = True) -> dict[str, Type]:
 
 
 def table(rng: random.Random, of: Mapping[str, Type], rows: int, nested: bool = True) -> pa.Table:
-    """Random rows with an `id` and a column of each type; `nested`: a struct, and a name that one of its leaves has."""
+    """Random rows with an `id` and a column of each type; `nested` adds a struct, and a column named like its leaf."""
     columns: dict[str, Any] = {"id": pa.array([rng.randint(0, 5000) for _ in range(rows)], pa.int64())}
     columns |= {name: type.column(rng, rows) for name, type in of.items()}
     if nested:
@@ -128,7 +128,7 @@ def table(rng: random.Random, of: Mapping[str, Type], rows: int, nested: bool = 
 
 
 def leaves(rows: pa.Table) -> dict[tuple[str, ...], pa.ChunkedArray]:
-    """The columns that have values, by their path of parts; null where a struct above is."""
+    """Leaf columns by path, null where a struct above is null."""
     found: dict[tuple[str, ...], pa.ChunkedArray] = {}
 
     def walk(path: tuple[str, ...], values: pa.ChunkedArray) -> None:
@@ -144,7 +144,7 @@ def leaves(rows: pa.Table) -> dict[tuple[str, ...], pa.ChunkedArray]:
 
 
 def comparables(values: pa.ChunkedArray, lt: LogicalType) -> list[Any]:
-    """The non-null values, in forms that compare as the type does: instants in nanoseconds, texts as bytes."""
+    """The non-null values in forms ordered like the type: instants in nanoseconds, texts as bytes."""
     type = values.type
     if pa.types.is_dictionary(type):
         values, type = values.cast(type.value_type), type.value_type
@@ -225,12 +225,12 @@ class Truth:
         return len(set(self.numbers)) + (len(self.numbers) < len(self.values))
 
     def check(self, row: Mapping[str, Any], where: str, *, computed: bool = True, deletes: bool = False) -> None:
-        """Holds a record that says it is complete to the truth.
+        """Compares a record that claims completeness with the truth.
 
         Args:
             row: Of `stats.columns` or `stats.file_columns`.
-            computed: An engine has read the values, so that what it can know is there.
-            deletes: Rows were deleted that the source's own statistics may still count.
+            computed: An engine has read the values, so that every statistic it computes must be present.
+            deletes: The source's own statistics may still count deleted rows.
         """
         lt, numbers = self.logical_type, self.numbers
         where = f"{where} {lt.text}: {dict(row)}"
@@ -248,10 +248,12 @@ class Truth:
             if not numbers:
                 assert text is None, where
             elif text is not None:
-                true, told = pick(numbers), bound(text, lt)
-                assert told <= true if side == "min" else told >= true, f"{side} does not enclose {true}: {where}"
+                true, recorded = pick(numbers), bound(text, lt)
+                assert recorded <= true if side == "min" else recorded >= true, (
+                    f"{side} does not enclose {true}: {where}"
+                )
                 if exact:
-                    assert told == true, f"{side} is {true}, not exactly: {where}"
+                    assert recorded == true, f"{side} is {true}, not exactly: {where}"
         self._check_ndv(row, where, computed, deletes)
         if computed and lt.kind in MOMENTS:
             self._check_moments(row, where)
@@ -265,8 +267,8 @@ class Truth:
         if row["ndv_exact"] and not deletes:
             assert row["ndv"] == true, f"ndv is {true}: {where}"
         if row["ndv_lower"] is None and row["ndv_upper"] is None and not computed:
-            return  # another engine's estimate, of an error that it does not tell
-        spare = 0 if row["ndv_exact"] else 0.02 * true  # its limits hold at 95 % alone
+            return  # another engine's estimate, of unknown error
+        spare = 0 if row["ndv_exact"] else 0.02 * true  # the limits are those of 95 % confidence
         assert row["ndv_lower"] - spare <= true, f"ndv is {true}: {where}"
         assert deletes or true <= row["ndv_upper"] + spare, f"ndv is {true}: {where}"
 

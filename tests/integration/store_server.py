@@ -1,4 +1,4 @@
-"""A server to put into, to read from and to kill, for tests of the store as its clients see it."""
+"""A server to write to, read from and kill, for tests of the store through its clients."""
 
 from __future__ import annotations
 
@@ -76,17 +76,17 @@ class Client:
         return self.flight.do_get(flight.Ticket(command)).read_all()
 
     def act(self, name: str, **body: Any) -> Any:
-        """The one answer of an action; None where it has none."""
+        """The only result of an action; None if there is none."""
         results = list(self.flight.do_action(flight.Action(name, json.dumps(body).encode())))
         return json.loads(results[0].body.to_pybytes()) if results else None
 
 
-def of_table(name: str = "t") -> list[dict[str, Any]]:
+def table_predicates(name: str = "t") -> list[dict[str, Any]]:
     return [{"column": c, "op": "EQ", "values": [v]} for c, v in (KEY | {"table_name": name}).items()]
 
 
 def generation(number: int, rows: int, name: str = "t", snapshot: int = 1) -> pa.Table:
-    """A set of columns that all say which generation they are of; each has another number of them."""
+    """Columns with the generation's number as row_count; their count depends on it, so that mixtures are detected."""
     count = rows + number % 7
     return pa.table({
         **{key: [value] * count for key, value in (KEY | {"table_name": name}).items()},
@@ -94,11 +94,11 @@ def generation(number: int, rows: int, name: str = "t", snapshot: int = 1) -> pa
     })  # fmt: skip
 
 
-generation(0, 1)  # pyarrow looks for pandas with the first value it converts, which takes seconds where much else runs
+generation(0, 1)  # pyarrow imports pandas with the first value it converts, which takes seconds on a busy machine
 
 
 class Publisher(threading.Thread):
-    """Replaces a snapshot's set again and again, until the server is gone or `stop` is set."""
+    """Replaces a snapshot's columns repeatedly until the server is gone or `stop` is set."""
 
     def __init__(self, uri: str, name: str, first: int, rows: int = 300):
         super().__init__(daemon=True)
@@ -124,13 +124,13 @@ class Publisher(threading.Thread):
 
 
 class Capturer(Publisher):
-    """Publishes a generation as a worker does: half of it, then the other, into the draft of a job that it ends."""
+    """Publishes a generation as a worker does: in two halves into the draft of a job, which it then finishes."""
 
     def publish(self, client: Client) -> None:
-        # each asks for another column: a job like the one that a kill cut off would wait as that one does
+        # another column each time: a job equal to one interrupted by a kill would wait like that one
         target = {"kind": "COLUMN", "column_id": self.number + 1}
-        asked = {"table": f"c.s.{self.table_name}", "snapshot": 1, "target": target, "mode": "ASYNC"}
-        client.act("capture", requests=[asked])
+        request = {"table": f"c.s.{self.table_name}", "snapshot": 1, "target": target, "mode": "ASYNC"}
+        client.act("capture", requests=[request])
         lease = client.act("lease_job", worker_id="w", kinds=["job"], wait_seconds=10)
         rows = generation(self.number, self.rows, self.table_name)
         for part in (rows.slice(0, self.rows // 2), rows.slice(self.rows // 2)):
@@ -141,8 +141,8 @@ class Capturer(Publisher):
 
 
 def make_lake(db: Path, name: str) -> None:
-    """A database that knows a table of a lake, so that it can be captured."""
-    found = {
+    """Creates a database whose catalog has a table of a lake, so that captures accept it."""
+    table = {
         "schema": KEY["table_schema"], "name": name, "table_id": "id", "location": "/nowhere", "schema_hash": "h",
         "schemas": {"h": [["a", "INT", True, 1]]}, "current_snapshot_id": 1, "live_snapshot_ids": [1],
         "snapshots": [{"snapshot_id": 1, "ordinal": 1, "parent_snapshot_id": None, "sequence_number": 1,
@@ -153,14 +153,14 @@ def make_lake(db: Path, name: str) -> None:
 
     def run(connection: Any) -> None:
         catalog.put_connector(connection, KEY["table_catalog"], "iceberg", "/nowhere", {})
-        Discovery(catalog).store(connection, KEY["table_catalog"], "iceberg", found, ())
+        Discovery(catalog).store(connection, KEY["table_catalog"], "iceberg", table, ())
 
     database.write(run)
     database.close()
 
 
 def check_whole(found: pa.Table, rows: int = 300) -> int | None:
-    """The generation that a read saw; it must be one, and all of it. None where there is nothing yet."""
+    """The generation that a read returned; it must be a single, complete one. None if there is none yet."""
     if not found.num_rows:
         return None
     (number,) = found["row_count"].unique().to_pylist()
@@ -169,12 +169,12 @@ def check_whole(found: pa.Table, rows: int = 300) -> int | None:
 
 
 def kill_loop(directory: Path, kills: int, busy: float = 0.3) -> tuple[list[float], int]:
-    """Kills a server during puts and publications again and again.
+    """Kills a server during puts and publications repeatedly.
 
-    After each start every acknowledged one is there or a newer one that was being sent, and none in part.
+    After each start the store has each acknowledged generation, or a newer one that was being sent, and no partial one.
 
     Returns:
-        Seconds of each start until the first answer, and how many puts and publications were acknowledged.
+        Seconds of each start until the first response, and the number of acknowledged puts and publications.
     """
     db, starts, acknowledged = directory / "kill.db", [], 0
     writers = {"a": Publisher, "b": Publisher, "drafts": Capturer}
@@ -188,7 +188,7 @@ def kill_loop(directory: Path, kills: int, busy: float = 0.3) -> tuple[list[floa
         starts.append(time.perf_counter() - begun)
         try:
             for name, (least, most) in last.items():
-                seen = check_whole(client.get("stats.columns", predicates=of_table(name))) or 0
+                seen = check_whole(client.get("stats.columns", predicates=table_predicates(name))) or 0
                 assert least <= seen <= most, f"generation {seen} after {least} was acknowledged, {most} sent"
                 last[name] = (seen, seen)
             if number == kills:
@@ -196,7 +196,7 @@ def kill_loop(directory: Path, kills: int, busy: float = 0.3) -> tuple[list[floa
             publishers = [writer(server.uri, name, last[name][0] + 1) for name, writer in writers.items()]
             for publisher in publishers:
                 publisher.start()
-            # the moment of the kill wanders, but not to before each has put something
+            # the moment of the kill varies, but each publisher has put something before it
             until = time.monotonic() + 10
             while time.monotonic() < until and any(p.acknowledged < p.first for p in publishers):
                 time.sleep(0.01)
@@ -212,28 +212,28 @@ def kill_loop(directory: Path, kills: int, busy: float = 0.3) -> tuple[list[floa
 
 
 def read_against_writers(db: Path, seconds: float, readers: int = 2) -> tuple[int, int]:
-    """Readers against publishing writers; how many reads and publications there were. No read saw half of one."""
+    """Reads against publishing writers; no read may see part of a publication. Counts of reads and publications."""
     with serving(db) as server:
         publishers = [Publisher(server.uri, name, 1) for name in ("a", "b")]
         trouble: list[BaseException] = []
         counts = [0] * readers
         end = time.monotonic() + seconds
 
-        def read(which: int) -> None:
+        def read(reader: int) -> None:
             client = Client(server.uri)
-            ways: list[dict[str, Any]] = [{}, {"snapshot": "current"}, {"snapshot": 1, "columns": ["row_count"]}]
+            scopes: list[dict[str, Any]] = [{}, {"snapshot": "current"}, {"snapshot": 1, "columns": ["row_count"]}]
             seen = {"a": 0, "b": 0}
             try:
                 while time.monotonic() < end:
-                    name, way = ("a", "b")[counts[which] % 2], ways[counts[which] % len(ways)]
-                    number = check_whole(client.get("stats.columns", predicates=of_table(name), **way))
-                    assert number is None or number >= seen[name], "a reader went back in time"
+                    name, scope = ("a", "b")[counts[reader] % 2], scopes[counts[reader] % len(scopes)]
+                    number = check_whole(client.get("stats.columns", predicates=table_predicates(name), **scope))
+                    assert number is None or number >= seen[name], "a reader saw an older generation than before"
                     seen[name] = number or 0
-                    counts[which] += 1
+                    counts[reader] += 1
             except BaseException as error:
                 trouble.append(error)
 
-        threads = [threading.Thread(target=read, args=(which,)) for which in range(readers)]
+        threads = [threading.Thread(target=read, args=(reader,)) for reader in range(readers)]
         for thread in (*publishers, *threads):
             thread.start()
         for thread in threads:

@@ -1,4 +1,4 @@
-"""Catalogs as servers: an Iceberg REST catalog, Glue, and Unity Catalog, as processes; their bad days too."""
+"""Catalog servers in processes of their own: Iceberg REST, Glue and Unity Catalog, also when they fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integration.test_object_stores import ROWS, walk
 
 pytest.importorskip("pyiceberg")
 pytestmark = pytest.mark.usefixtures("nothing_secret_is_logged")
-TOKEN, LATER = "the-first-hush-hush-token", "the-second-hush-hush-token"
+TOKEN, NEW_TOKEN = "the-first-hush-hush-token", "the-second-hush-hush-token"
 _REST = (Path(__file__).parents[1] / "capture/connectors/rest_server.py").read_text()
 
 
@@ -38,11 +38,11 @@ class Rest:
         (self.folder / "token").write_text(token)
 
     def require_signature(self, secret: str, session: str = "") -> None:
-        held = {"access_key": KEY, "secret": secret, "region": "us-east-1", "service": "execute-api",
+        settings = {"access_key": KEY, "secret": secret, "region": "us-east-1", "service": "execute-api",
                 "session": session}  # fmt: skip
-        (self.folder / "aws").write_text(json.dumps(held))
+        (self.folder / "aws").write_text(json.dumps(settings))
 
-    def asked(self) -> list[str]:
+    def requests(self) -> list[str]:
         return (self.folder / "log").read_text().splitlines()
 
     def config(self, **options: str) -> ConnectorConfig:
@@ -78,12 +78,12 @@ def rest(rest_server):
 # REST.
 
 
-def test_rest(rest):
+def test_rest_tables_are_captured_and_scanned(rest):
     walk(rest.config(), "sales", "points")
     walk(rest.config(), "sales.eu", "points")
 
 
-def test_listings_in_pages(rest):
+def test_rest_listing_reads_all_pages(rest):
     catalog = rest.client()
     catalog.create_namespace("many")
     names = [f"t{number}" for number in range(7)]
@@ -91,16 +91,16 @@ def test_listings_in_pages(rest):
         catalog.create_table(("many", name), ROWS.schema)
     (rest.folder / "page").write_text("2")
     connector = open_connector(rest.config())
-    before = len(rest.asked())
+    before = len(rest.requests())
     assert sorted(connector.list_tables("many")) == names
-    assert len(rest.asked()) - before >= 4
+    assert len(rest.requests()) - before >= 4
     assert {"many", "sales", "sales.eu"} <= set(connector.list_namespaces())
     connector.close()
     for name in names:
         catalog.drop_table(("many", name))
 
 
-def test_a_table_that_was_renamed_or_dropped(rest):
+def test_renamed_or_dropped_table_is_not_found(rest):
     catalog = rest.client()
     catalog.create_table(("sales", "brief"), ROWS.schema).append(ROWS)
     connector = open_connector(rest.config())
@@ -116,34 +116,34 @@ def test_a_table_that_was_renamed_or_dropped(rest):
     connector.close()
 
 
-def test_a_token_is_sent_and_a_refreshed_one_picked_up(rest, tmp_path, monkeypatch):
+def test_token_is_sent_and_reread_from_the_secrets_file(rest, tmp_path, monkeypatch):
     rest.protect(TOKEN)
     secrets = tmp_path / "secrets.toml"
     monkeypatch.setenv("STATFLIGHT_SECRETS_FILE", str(secrets))
     secrets.write_text(f'[lake]\ntoken = "{TOKEN}"\n')
     walk(rest.config(secret="lake"), "sales", "points")
-    rest.protect(LATER)
+    rest.protect(NEW_TOKEN)
     with pytest.raises(StatflightError) as refused:
         open_connector(rest.config(secret="lake")).list_namespaces()
-    assert TOKEN not in str(refused.value) and LATER not in str(refused.value)
-    secrets.write_text(f'[lake]\ntoken = "{LATER}"\n')
+    assert TOKEN not in str(refused.value) and NEW_TOKEN not in str(refused.value)
+    secrets.write_text(f'[lake]\ntoken = "{NEW_TOKEN}"\n')
     walk(rest.config(secret="lake"), "sales", "points")
     with pytest.raises(StatflightError, match=r"nauthorized|not valid"):
         open_connector(rest.config()).list_namespaces()
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
-def test_a_catalog_that_recovers_is_asked_again(rest, status):
+def test_failed_request_is_retried_until_the_catalog_recovers(rest, status):
     connector = open_connector(rest.config())
     assert connector.list_tables("sales") == ["points"]
-    before = len(rest.asked())
+    before = len(rest.requests())
     rest.fault(status=status, times=2)
     assert connector.describe("sales", "points").name == "points"
-    assert [line.rpartition(" ")[2] for line in rest.asked()[before:]] == [str(status), str(status), "200"]
+    assert [line.rpartition(" ")[2] for line in rest.requests()[before:]] == [str(status), str(status), "200"]
     connector.close()
 
 
-def test_a_catalog_that_does_not_recover_is_retryable_trouble(rest):
+def test_catalog_outage_raises_a_retryable_error(rest):
     connector = open_connector(rest.config())
     assert connector.list_tables("sales") == ["points"]
     rest.fault(status=503, times=9)
@@ -154,11 +154,11 @@ def test_a_catalog_that_does_not_recover_is_retryable_trouble(rest):
 
 
 @pytest.mark.parametrize("at", ["first", "later"])
-def test_a_catalog_that_hangs_is_given_up(rest, at):
+def test_hanging_catalog_times_out_with_a_retryable_error(rest, at):
     connector = open_connector(rest.config(timeout="2"))
     if at == "later":
         assert connector.list_tables("sales") == ["points"]
-    rest.fault(seconds=30, times=1)  # after which it would answer
+    rest.fault(seconds=30, times=1)  # a second request would succeed
     with pytest.raises(UpstreamError, match="cannot be reached") as refused:
         connector.list_tables("sales")
     assert refused.value.retryable
@@ -173,8 +173,8 @@ SIGNING = {"rest.sigv4-enabled": "true", "rest.signing-region": "us-east-1", "re
            "client.region": "us-east-1"}  # fmt: skip
 
 
-def test_requests_are_signed(rest):
-    """The server computes every signature anew: also of what is nested, asked for with a query, or committed."""
+def test_requests_are_signed_with_sigv4(rest):
+    """The server recomputes each signature, also of nested namespaces, queries and commits."""
     pytest.importorskip("boto3")
     rest.require_signature(SECRET)
     options = {**SIGNING, "client.access-key-id": KEY, "client.secret-access-key": SECRET}
@@ -184,7 +184,7 @@ def test_requests_are_signed(rest):
 
 @pytest.mark.parametrize("wrong", [{"client.secret-access-key": "hush-hush-but-wrong"}, {"rest.signing-name": "glue"},
                                    {"rest.sigv4-enabled": "false"}])  # fmt: skip
-def test_a_wrong_signature_is_one_clear_reason(rest, wrong):
+def test_error_of_a_wrong_signature_shows_no_secret(rest, wrong):
     pytest.importorskip("boto3")
     rest.require_signature(SECRET)
     options = {**SIGNING, "client.access-key-id": KEY, "client.secret-access-key": SECRET} | wrong
@@ -193,7 +193,7 @@ def test_a_wrong_signature_is_one_clear_reason(rest, wrong):
     assert SECRET not in str(refused.value) and "hush-hush" not in str(refused.value)
 
 
-def test_keys_for_signing_are_found_in_the_environment(rest, monkeypatch, tmp_path):
+def test_signing_keys_are_read_from_the_environment(rest, monkeypatch, tmp_path):
     pytest.importorskip("boto3")
     rest.require_signature(SECRET)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
@@ -208,17 +208,17 @@ def test_keys_for_signing_are_found_in_the_environment(rest, monkeypatch, tmp_pa
     walk(rest.config(**SIGNING), "sales", "points")
 
 
-def test_the_token_of_a_session_is_signed(rest, monkeypatch):
+def test_session_token_is_part_of_the_signature(rest, monkeypatch):
     pytest.importorskip("boto3")
-    rest.require_signature(SECRET, LATER)
+    rest.require_signature(SECRET, NEW_TOKEN)
     keys = {**SIGNING, "client.access-key-id": KEY, "client.secret-access-key": SECRET}
-    walk(rest.config(**keys, **{"client.session-token": LATER}), "sales", "points")
+    walk(rest.config(**keys, **{"client.session-token": NEW_TOKEN}), "sales", "points")
     with pytest.raises(StatflightError, match="session token") as refused:
         open_connector(rest.config(**keys, **{"client.session-token": TOKEN})).list_namespaces()
     assert TOKEN not in str(refused.value) and SECRET not in str(refused.value)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_SESSION_TOKEN", LATER)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", NEW_TOKEN)
     walk(rest.config(**SIGNING), "sales", "points")
 
 
@@ -238,10 +238,10 @@ def test_publish_to_glue_and_read_back(aws):
     _publish(connector, namespace, "points")
     table = catalog.load_table((namespace, "points"))
     assert table.metadata.metadata_log and table.scan().to_arrow().num_rows == ROWS.num_rows
-    assert not _beside(table, ".stats") - {held.statistics_path for held in table.metadata.statistics}
+    assert not _files_beside(table, ".stats") - {file.statistics_path for file in table.metadata.statistics}
 
 
-def test_a_lost_race_in_glue_leaves_no_file(aws):
+def test_lost_race_in_glue_leaves_no_file(aws):
     pytest.importorskip("boto3")
     from pyiceberg.catalog import load_catalog
 
@@ -258,22 +258,22 @@ def test_a_lost_race_in_glue_leaves_no_file(aws):
     draft = publisher.prepare()
     catalog.load_table((namespace, "points")).append(ROWS)
     table = catalog.load_table((namespace, "points"))
-    before = _beside(table, "")
+    before = _files_beside(table, "")
     with pytest.raises(LostRace):
         publisher.write(draft)
-    assert _beside(table, "") == before
+    assert _files_beside(table, "") == before
     connector.close()
 
 
-def _beside(table, ending: str) -> set[str]:
-    """Files beside a table's metadata, by their full names."""
+def _files_beside(table, ending: str) -> set[str]:
+    """Full names of the files beside a table's metadata."""
     folder = table.metadata_location.rpartition("/")[0]
     place = open_place(folder, table.io.properties)
-    found = place.file_system.get_file_info(pafs.FileSelector(place.path))
-    return {f"{folder}/{info.base_name}" for info in found if info.base_name.endswith(ending)}
+    infos = place.file_system.get_file_info(pafs.FileSelector(place.path))
+    return {f"{folder}/{info.base_name}" for info in infos if info.base_name.endswith(ending)}
 
 
-def test_glue_without_credentials_or_server_is_one_clear_reason(aws, monkeypatch):
+def test_glue_without_credentials_or_server_raises_a_clear_error(aws, monkeypatch):
     pytest.importorskip("boto3")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -282,9 +282,9 @@ def test_glue_without_credentials_or_server_is_one_clear_reason(aws, monkeypatch
     bare = ConnectorConfig("c", "iceberg", "glue://", {"glue.endpoint": aws.endpoint, "glue.region": "us-east-1"})
     with pytest.raises(StatflightError, match="redentials"):
         open_connector(bare).list_namespaces()
-    gone = {**aws.glue, "glue.endpoint": "http://127.0.0.1:9", "timeout": "1"}
+    unreachable = {**aws.glue, "glue.endpoint": "http://127.0.0.1:9", "timeout": "1"}
     with pytest.raises(StatflightError) as refused:
-        open_connector(ConnectorConfig("c", "iceberg", "glue://", gone)).list_namespaces()
+        open_connector(ConnectorConfig("c", "iceberg", "glue://", unreachable)).list_namespaces()
     assert SECRET not in str(refused.value)
 
 
@@ -297,7 +297,7 @@ def _publish(connector, namespace: str, name: str) -> None:
     written = publish_thetas(connector, namespace, name, current, [(1, data, 100.0)])
     assert written.columns == ("c1",)
     native = connector.capture_snapshot_target_stats(namespace, name, current, {"id": 1, "label": 2})
-    assert [(column, kept) for column, _, _, kept, _ in native.sketches] == [(1, data)]
+    assert [(column, content) for column, _, _, content, _ in native.sketches] == [(1, data)]
     connector.close()
 
 
@@ -373,11 +373,11 @@ def _unity_fault(config: ConnectorConfig, status: object, times: int) -> None:
     urlopen(f"http://{host}/api/2.1/unity-catalog/fault/{status}/{times}").close()
 
 
-def test_unity_lends_the_credentials_of_the_store(unity):
+def test_unity_table_is_read_with_vended_credentials(unity):
     walk(unity, "sales", "points")
 
 
-def test_unity_on_a_bad_day(unity):
+def test_unity_errors_are_retried_and_timeouts_are_retryable(unity):
     _unity_fault(unity, 503, 2)
     assert open_connector(unity).list_tables("sales") == ["points"]
     _unity_fault(unity, "hang", 1)

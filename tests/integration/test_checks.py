@@ -1,4 +1,4 @@
-"""A server that checks rules after its captures, and tells a receiver when one turns."""
+"""Rules checked after captures, and the webhook called when the state of a rule changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def receiver():
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            server.got.append((self.headers["X-Statflight-Signature"], body))
+            server.received.append((self.headers["X-Statflight-Signature"], body))
             self.send_response(204)
             self.end_headers()
 
@@ -28,13 +28,13 @@ def receiver():
             """Nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.got = []
+        server.received = []
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
 
 
-def test_a_load_with_holes_is_told(tmp_path, receiver):
+def test_webhook_receives_a_signed_change_when_a_rule_fails(tmp_path, receiver):
     lake = tmp_path / "lake" / "orders"
     write_deltalake(lake, pa.table({"id": list(range(100))}))
     (tmp_path / "rules.toml").write_text('[[rule]]\ntable = "lake.*"\nexpect = "null_fraction <= 0"\n')
@@ -43,8 +43,8 @@ def test_a_load_with_holes_is_told(tmp_path, receiver):
     flags = ("--workers", "1", "--checks", tmp_path / "rules.toml", "--webhook", hook)
     with serving(tmp_path, *flags, env=secret) as server, server.connect() as client:
         client.timeout = 120.0
-        where = {"catalog": "lake", "format": "delta", "uri": str(tmp_path / "lake"), "options": {}}
-        client.act("register_connector", where)
+        connector = {"catalog": "lake", "format": "delta", "uri": str(tmp_path / "lake"), "options": {}}
+        client.act("register_connector", connector)
         client.act("discover", {"catalog": "lake"})
 
         def capture() -> None:
@@ -58,12 +58,12 @@ def test_a_load_with_holes_is_told(tmp_path, receiver):
 
         capture()
         assert eventually(states) == [(0, "PASSED")]
-        assert not receiver.got
+        assert not receiver.received
         write_deltalake(lake, pa.table({"id": pa.array([None, 5], pa.int64())}), mode="append")
         client.act("discover", {"catalog": "lake"})
         capture()
         assert eventually(lambda: [row for row in states() if row[0] == 1]) == [(1, "FAILED")]
-        signature, body = eventually(lambda: receiver.got)[0]
+        signature, body = eventually(lambda: receiver.received)[0]
         assert signature == "sha256=" + hmac.new(b"secret", body, hashlib.sha256).hexdigest()
         (change,) = json.loads(body)["changes"]
         assert (change["column"], change["before"], change["after"]) == ("id", "PASSED", "FAILED")

@@ -1,4 +1,4 @@
-"""Every way to capture a table, on random tables of every format, against brute force over its rows."""
+"""Every way to capture a table, on random tables of every format, compared with brute force over the rows."""
 
 from __future__ import annotations
 
@@ -41,15 +41,17 @@ def targets(table: TableHandle) -> list[Target]:
     return [Target.column(i) for i, c in table.by_id.items() if c.is_leaf]
 
 
-def capture(engine, table: TableHandle, asked: Iterable[Target], sink: Sink | None = None, **how):
-    """The sink after a capture in which nothing failed, and the results."""
+def capture(engine, table: TableHandle, requested: Iterable[Target], sink: Sink | None = None, **how):
+    """Captures targets into a sink; returns the sink and the results."""
     sink = sink or Sink()
-    results, _ = Registry([engine]).capture_batch([CaptureRequest.of(table, target, **how) for target in asked], sink)
+    results, _ = Registry([engine]).capture_batch(
+        [CaptureRequest.of(table, target, **how) for target in requested], sink
+    )
     return sink, results
 
 
 def truths(lake: Lake, version: int, table: TableHandle) -> dict[int, Truth]:
-    """By column id, what is true of each leaf of the table."""
+    """True statistics of each leaf of a table, by column id."""
     rows = leaves(lake.versions[version])
     found = {}
     for column_id, column in table.by_id.items():
@@ -76,7 +78,7 @@ def check(
 
 
 def check_files(sink: Sink, table: TableHandle, where: str, computed: bool) -> None:
-    """Records of columns in files, which planners skip files by, against the live rows of each file."""
+    """Checks records of columns in files, by which planners skip files, against the live rows of each file."""
     types = {i: column.logical_type for i, column in table.by_id.items()}
     planned = table.connector.plan_files(table.schema, table.name, table.snapshot_id, table.column_ids)
     found = {}
@@ -92,9 +94,9 @@ def check_files(sink: Sink, table: TableHandle, where: str, computed: bool) -> N
 
 
 def check_computed(format: str, seed: int, root: Path) -> None:
-    """In process at each version, from the files anew and from those that the version before left."""
+    """Captures each version in process: from all its files, and incrementally after the version before."""
     lake = lake_of(format, seed, root)
-    kept = Sink()
+    incremental = Sink()
     for version, table in enumerate(lake.handles()):
         expected = truths(lake, version, table)
         where = f"{format} {seed}, version {version}"
@@ -102,8 +104,8 @@ def check_computed(format: str, seed: int, root: Path) -> None:
         assert {(r.outcome, r.detail) for r in results} == {(Outcome.CAPTURED, "")}, where
         check(fresh, table, expected, where, computed=True, deletes=lake.counts_deleted)
         check_files(fresh, table, where, computed=True)
-        capture(SparkEngine(inline_max_cells=10**12), table, targets(table), kept)
-        check(kept, table, expected, f"{where}, incremental", computed=True, deletes=lake.counts_deleted)
+        capture(SparkEngine(inline_max_cells=10**12), table, targets(table), incremental)
+        check(incremental, table, expected, f"{where}, incremental", computed=True, deletes=lake.counts_deleted)
         table.connector.close()
 
 
@@ -128,7 +130,7 @@ def check_sampled(format: str, seed: int, root: Path, method: Sampling) -> None:
     assert {(r.outcome, r.detail) for r in results} == {(Outcome.CAPTURED, "")}
     for row in sink.get("stats.columns"):
         truth, where = expected[row["column_id"]], f"{format} {seed}, {method}: {row}"
-        more = lake.counts_deleted or "deletes" in format  # no metadata says how many rows equal a deleted one
+        more = lake.counts_deleted or "deletes" in format  # no metadata has the number of rows equal to a deleted one
         assert row["row_count"] == truth.rows or (more and row["row_count"] > truth.rows), where
         bounds = {name: row[name] for name in ("min", "max", "min_is_exact", "max_is_exact", "logical_type")}
         whole = {"row_count": truth.rows, "null_count": truth.nulls, "nan_count": None, "ndv": None}
@@ -142,7 +144,7 @@ def check_sampled(format: str, seed: int, root: Path, method: Sampling) -> None:
 
 
 def check_partitioned(format: str, seed: int, root: Path) -> None:
-    """Files of one partition say what is true of their rows; nothing is said of the table."""
+    """Checks the records of the files of one partition, and that the table gets none."""
     lake = lake_of(format, seed, root)
     table = lake.handles()[-1]
     rows = lake.versions[-1]
@@ -154,16 +156,16 @@ def check_partitioned(format: str, seed: int, root: Path) -> None:
     sink, results = capture(engine, table, targets(table), partitions=(((lake.key, value),),))
     assert {r.outcome for r in results} == {Outcome.CAPTURED}
     assert sink.get("stats.columns") == []
-    of = {(row["file_path"], row["column_id"]): row for row in sink.get("stats.file_columns")}
-    paths = {path for path, _ in of}
+    by_file_and_column = {(row["file_path"], row["column_id"]): row for row in sink.get("stats.file_columns")}
+    paths = {path for path, _ in by_file_and_column}
     for column_id, truth in truths(replace(lake, versions=[part]), -1, table).items():
-        files = [of[path, column_id] for path in paths]
+        files = [by_file_and_column[path, column_id] for path in paths]
         where = f"{format} {seed}, partition {value}: {files}"
         assert sum(row["row_count"] for row in files) == truth.rows, where
         assert sum(row["null_count"] for row in files) == truth.nulls, where
         filled = [row for row in files if row["row_count"] > row["null_count"] + (row["nan_count"] or 0)]
         lows = [bound(row["min"], truth.logical_type) for row in filled if row["min"] is not None]
-        if lows and len(lows) == len(filled):  # the type cannot hold each bound
+        if lows and len(lows) == len(filled):  # not every bound is representable in the type
             assert min(lows) == min(truth.numbers) or not all(row["min_is_exact"] for row in filled), where
             assert min(lows) <= min(truth.numbers), where
     table.connector.close()
@@ -171,30 +173,30 @@ def check_partitioned(format: str, seed: int, root: Path) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_capture_says_what_is_true(tmp_path, format, seed):
+def test_computed_statistics_are_true(tmp_path, format, seed):
     check_computed(format, seed, tmp_path)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("format", FORMATS)
-def test_metadata_encloses_what_is_true(tmp_path, format, seed):
+def test_statistics_from_metadata_are_true(tmp_path, format, seed):
     check_native(format, seed, tmp_path)
 
 
 @pytest.mark.parametrize("method", [Sampling.RANDOM_ROW_GROUP, Sampling.METADATA_GUIDED])
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_sample_claims_nothing_that_is_wrong(tmp_path, format, method):
+def test_sampled_statistics_claim_nothing_false(tmp_path, format, method):
     check_sampled(format, 1, tmp_path, method)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("format", ["parquet", "delta"])
-def test_a_partition_says_what_is_true_of_it(tmp_path, format, seed):
+def test_statistics_of_a_partition_are_true(tmp_path, format, seed):
     check_partitioned(format, seed, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def on_spark():
+def spark_engine():
     engine = SparkEngine("local[2]", inline_max_cells=0)
     yield engine
     engine.close()
@@ -202,10 +204,10 @@ def on_spark():
 
 @pytest.mark.spark
 @pytest.mark.parametrize("format", FORMATS)
-def test_spark_says_what_is_true(tmp_path, on_spark, format):
+def test_spark_computes_the_same_true_statistics_as_in_process(tmp_path, spark_engine, format):
     lake = lake_of(format, 1, tmp_path)
     table = lake.handles()[-1]
-    sink, results = capture(on_spark, table, targets(table))
+    sink, results = capture(spark_engine, table, targets(table))
     assert {(r.outcome, r.detail, r.engine_id) for r in results} == {(Outcome.CAPTURED, "", "spark")}
     check(sink, table, truths(lake, -1, table), f"{format} on Spark", computed=True, deletes=lake.counts_deleted)
     here, _ = capture(SparkEngine(inline_max_cells=10**12), table, targets(table))

@@ -1,7 +1,7 @@
-"""Records of random tables through their history: what answers is labelled by its own snapshot, and true of it.
+"""Histories of random tables: every record read has true values, and the freshness of the snapshot it was captured at.
 
-The histories mix versions, engines and samples in one store; other ones leave statistics behind in the lake itself,
-which a later snapshot still offers.
+The histories mix versions, engines and samples in one store; others publish statistics into the lake itself, where
+later snapshots still offer them.
 """
 
 from __future__ import annotations
@@ -48,14 +48,12 @@ HOMES: dict[str, tuple[str, Callable[..., Lake]]] = {
     "lance": ("lance", partial(random_lakes.lance, of_spark=True)),
     "paimon": ("paimon", random_lakes.paimon),
 }
-
-
 OFFERED_LATER = ("lance", "paimon")  # homes whose statistics later snapshots carry along
 
 
 @dataclass
 class History:
-    """A store with records of a lake's one table, and the table's rows at some of its snapshots."""
+    """A store with records of a lake's only table, and the true statistics of some of its snapshots."""
 
     lake: Lake
     local: LocalStore
@@ -75,14 +73,14 @@ class History:
         return ".".join(("lake", *self.lake.name))
 
     def capture(self, snapshot_id: int | None, engine: Any, **how: Any) -> None:
-        """Captures the current snapshot by default, and all that the engine can."""
+        """Captures the current snapshot by default, and every target that the engine supports."""
         self.local.registry = Registry([engine] if isinstance(engine, NativeEngine) else [_TableOnly(), engine])
         results = self.local.capture(self.handle.connector, "lake", *self.lake.name, snapshot_id=snapshot_id, **how)
         failed = {result.detail for result in results if result.outcome is not Outcome.CAPTURED}
         assert not failed or isinstance(engine, NativeEngine), (self.where, failed)
 
-    def learn(self, versions: Mapping[int, int]) -> None:
-        """Takes the true rows at snapshots: snapshot id → index of the version."""
+    def add_truths(self, versions: Mapping[int, int]) -> None:
+        """Adds the true statistics of snapshots: snapshot id → index of the version."""
         ids = self.local.catalog.column_ids(self.local.catalog.get(self.name))
         for handle in replace(self.lake, versions=[pa.table({})] * 1000).handles():
             handle = replace(handle, column_ids=ids)
@@ -95,24 +93,24 @@ class History:
         return self.scanner.table(scan_request.of_json(command), ANONYMOUS).to_pylist()
 
     def check(self) -> None:
-        """Every answer of any snapshot: its label follows from the snapshot that the record is of, where it is true."""
+        """Checks each row read at each snapshot: its values, and its freshness given the snapshot of its record."""
         current = self.local.catalog.get(self.name).current_snapshot_id
         order = list(self.tables)
-        for asked in ("current", *order):
-            at = current if asked == "current" else asked
+        for snapshot in ("current", *order):
+            at = current if snapshot == "current" else snapshot
             for allow_stale in (False, True):
-                for row in self.rows(asked, allow_stale):
-                    of, where = row["snapshot_id"], f"{self.where}, asked for {asked}: {row}"
+                for row in self.rows(snapshot, allow_stale):
+                    of, where = row["snapshot_id"], f"{self.where}, at snapshot {snapshot}: {row}"
                     same = self.tables[of].columns.hash == self.tables[at].columns.hash
                     label = "EXACT" if of == at else "INHERITED" if same else "STALE"
                     assert row["freshness"] == label and (label != "STALE" or allow_stale), where
                     assert of == at or order.index(of) < order.index(at), where
-                    sure = label == "EXACT" and row["completeness"] == "COMPLETE" and not row["row_groups_sampled"]
-                    assert sure or row["usable_for"] == "PLANNING", where
+                    is_exact = label == "EXACT" and row["completeness"] == "COMPLETE" and not row["row_groups_sampled"]
+                    assert is_exact or row["usable_for"] == "PLANNING", where
                     self._check_truth(row, where)
 
     def check_files(self, listed: set[int]) -> None:
-        """A snapshot answers with all files of one listing: its own where it has one, else that of an earlier one."""
+        """Checks that a read at a snapshot returns all files of one listing: its own if stored, else an earlier one."""
         order = list(self.tables)
         for snapshot_id in order:
             command = {"table": "stats.files", "snapshot": snapshot_id}
@@ -122,17 +120,17 @@ class History:
                 continue
             ((of, label),) = {(row["snapshot_id"], row["freshness"]) for row in rows} or {(snapshot_id, "EXACT")}
             table = self.tables[of]
-            known = table.connector.capture_snapshot_target_stats(table.schema, table.name, of, table.column_ids)
-            assert {row["file_path"] for row in rows} == set(known.files["file_path"].to_pylist()), where
+            native = table.connector.capture_snapshot_target_stats(table.schema, table.name, of, table.column_ids)
+            assert {row["file_path"] for row in rows} == set(native.files["file_path"].to_pylist()), where
             assert of in listed and order.index(of) <= order.index(snapshot_id), where
             assert label == ("EXACT" if of == snapshot_id else "INHERITED"), where
             assert of == snapshot_id or snapshot_id not in listed, where
             assert label == "EXACT" or {row["usable_for"] for row in rows} == {"PLANNING"}, where
 
     def _check_truth(self, row: dict[str, Any], where: str) -> None:
-        if (known := self.truths.get(row["snapshot_id"])) is None:
+        if (truths := self.truths.get(row["snapshot_id"])) is None:
             return
-        truth = known[row["column_id"]]
+        truth = truths[row["column_id"]]
         if row["completeness"] == "COMPLETE":
             truth.check(row, where, computed=False, deletes=self.lake.counts_deleted)
             return
@@ -142,7 +140,7 @@ class History:
 
 
 class _TableOnly(NativeEngine):
-    """Leaves the columns to the engine that computes."""
+    """Supports tables only, so that columns go to the engine that computes."""
 
     def supports(self, request: Any) -> str:
         return super().supports(request) if request.target.kind is TargetKind.TABLE else "not here"
@@ -151,87 +149,87 @@ class _TableOnly(NativeEngine):
 @contextmanager
 def history(lake: Lake, where: str) -> Iterator[History]:
     with LocalStore(":memory:", []) as local:
-        made = History(lake, local, where)
-        yield made
-        made.handle.connector.close()
+        state = History(lake, local, where)
+        yield state
+        state.handle.connector.close()
 
 
 def check_history(format: str, seed: int, root: Path) -> None:
-    """Some columns at some versions, by metadata, computed, sampled, in any order."""
+    """Captures random columns at random versions: from metadata, computed, or sampled."""
     lake = lake_of(format, seed, root)
     rng = random.Random(f"history of {format} {seed}")
     snapshots = [table.snapshot_id for table in lake.handles()]
-    with history(lake, f"{format} {seed}") as known:
-        known.capture(None, NativeEngine(), targets=[Target.table()])
-        known.learn({snapshot: version for version, snapshot in enumerate(snapshots)})
+    with history(lake, f"{format} {seed}") as state:
+        state.capture(None, NativeEngine(), targets=[Target.table()])
+        state.add_truths({snapshot: version for version, snapshot in enumerate(snapshots)})
         whole: set[tuple[int, int]] = set()
-        listed = {known.handle.snapshot_id}
+        listed = {state.handle.snapshot_id}
         for _ in range(rng.randint(2, 6)):
             at = rng.choice(snapshots)
-            leaves = [i for i, column in known.tables[at].by_id.items() if column.is_leaf]
-            some = rng.sample(leaves, rng.randint(1, len(leaves)))
-            way = rng.choice(["native", "whole", "computed", "computed", "sampled"])
-            engine = NativeEngine() if way in ("native", "whole") else SparkEngine(inline_max_cells=10**12)
-            targets = [Target.table()] if way == "whole" else [Target.column(i) for i in some]
-            known.capture(at, engine, targets=targets, **(SAMPLE if way == "sampled" else {}))
-            listed |= {at} if way == "whole" else set()
-            if way == "computed":
-                whole |= {(at, i) for i in some}
-            known.check()
-        known.check_files(listed)
-        found = {(at, row["column_id"]): row for at in snapshots for row in known.rows(at, False)}
-        for place in whole:  # nothing that came later made less of them
-            assert (found[place]["freshness"], found[place]["completeness"]) == ("EXACT", "COMPLETE"), found[place]
+            leaves = [i for i, column in state.tables[at].by_id.items() if column.is_leaf]
+            column_ids = rng.sample(leaves, rng.randint(1, len(leaves)))
+            method = rng.choice(["native", "whole", "computed", "computed", "sampled"])
+            engine = NativeEngine() if method in ("native", "whole") else SparkEngine(inline_max_cells=10**12)
+            targets = [Target.table()] if method == "whole" else [Target.column(i) for i in column_ids]
+            state.capture(at, engine, targets=targets, **(SAMPLE if method == "sampled" else {}))
+            listed |= {at} if method == "whole" else set()
+            if method == "computed":
+                whole |= {(at, i) for i in column_ids}
+            state.check()
+        state.check_files(listed)
+        found = {(at, row["column_id"]): row for at in snapshots for row in state.rows(at, False)}
+        for key in whole:  # later captures must not downgrade them
+            assert (found[key]["freshness"], found[key]["completeness"]) == ("EXACT", "COMPLETE"), found[key]
 
 
-def check_left_behind(home: str, seed: int, root: Path) -> None:
-    """Statistics published into the lake, which moves on: its own metadata offers them still."""
+def check_published(home: str, seed: int, root: Path) -> None:
+    """Publishes statistics into a lake that then gets a new snapshot; its own metadata still offers the old ones."""
     format, make = HOMES[home]
     rng = random.Random(f"{home} {seed}")
     lake = make(rng, root, 300 if seed % 4 else rng.choice((1, 2, 40)))
     last = len(lake.versions) - 1
-    with history(lake, f"left in {home} {seed}") as known:
-        known.capture(None, SparkEngine(inline_max_cells=10**12))
-        before = known.local.catalog.get(known.name).current_snapshot_id
+    with history(lake, f"published to {home} {seed}") as state:
+        state.capture(None, SparkEngine(inline_max_cells=10**12))
+        before = state.local.catalog.get(state.name).current_snapshot_id
         config = ConnectorConfig("lake", format, lake.uri, lake.options)
-        statistics = stored(known, before)
-        told = publish(publisher_class(home)(Destination(known.handle.connector, config), statistics))
-        made = before if told.made_snapshot_id is None else told.made_snapshot_id
+        statistics = stored(state, before)
+        result = publish(publisher_class(home)(Destination(state.handle.connector, config), statistics))
+        after = before if result.made_snapshot_id is None else result.made_snapshot_id
         assert lake.append is not None
         lake.versions.append(lake.append())
-        versions = {before: last, made: last}
+        versions = {before: last, after: last}
         for engine in (NativeEngine(), SparkEngine(inline_max_cells=10**12)):
             if isinstance(engine, NativeEngine) or rng.random() < 0.5:
-                known.local.store.delete(known.local.catalog.get(known.name))
-            known.capture(None, engine)
-            current = known.local.catalog.get(known.name).current_snapshot_id
-            assert current not in versions, known.where
-            known.learn(versions | {current: last + 1})
-            known.check()
+                state.local.store.delete(state.local.catalog.get(state.name))
+            state.capture(None, engine)
+            current = state.local.catalog.get(state.name).current_snapshot_id
+            assert current not in versions, state.where
+            state.add_truths(versions | {current: last + 1})
+            state.check()
             if isinstance(engine, NativeEngine):
-                found = known.local.store.captured_snapshots(known.local.catalog.get(known.name))
-                assert bool(found & {before, made}) == (home in OFFERED_LATER), (known.where, found)
+                found = state.local.store.captured_snapshots(state.local.catalog.get(state.name))
+                assert bool(found & {before, after}) == (home in OFFERED_LATER), (state.where, found)
                 continue
-            for row in known.rows("current", True):
-                assert (row["freshness"], row["completeness"]) == ("EXACT", "COMPLETE"), (known.where, row)
+            for row in state.rows("current", True):
+                assert (row["freshness"], row["completeness"]) == ("EXACT", "COMPLETE"), (state.where, row)
 
 
-def stored(known: History, snapshot_id: int) -> TableStatistics:
-    """The statistics of a snapshot that a publisher gets."""
-    rows = known.local.read("stats.columns", known.name, snapshot_id).to_pylist()
-    sketches = known.local.read("stats.sketches", known.name, snapshot_id).to_pylist()
+def stored(state: History, snapshot_id: int) -> TableStatistics:
+    """Statistics of a snapshot in the form that publishers take."""
+    rows = state.local.read("stats.columns", state.name, snapshot_id).to_pylist()
+    sketches = state.local.read("stats.sketches", state.name, snapshot_id).to_pylist()
     thetas = {row["column_id"]: row["data"] for row in sketches if row["role"] == "NDV"}
     columns = [ColumnStatistics(row["column_id"], row["column_name"], theta=thetas.get(row["column_id"]),
                                 **{name: row[name] for name in COPIED}) for row in rows]  # fmt: skip
-    return TableStatistics(*known.lake.name, snapshot_id, tuple(columns), len(known.lake.versions[-1]), 4000)
+    return TableStatistics(*state.lake.name, snapshot_id, tuple(columns), len(state.lake.versions[-1]), 4000)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_history_keeps_the_labels_of_its_records(tmp_path, format, seed):
+def test_records_of_a_random_history_are_true_and_labelled_by_snapshot(tmp_path, format, seed):
     check_history(format, seed, tmp_path)
 
 
 @pytest.mark.parametrize("home", HOMES)
-def test_statistics_left_in_a_lake_are_those_of_their_snapshot(tmp_path, home):
-    check_left_behind(home, 1, tmp_path)
+def test_published_statistics_are_labelled_by_their_snapshot(tmp_path, home):
+    check_published(home, 1, tmp_path)

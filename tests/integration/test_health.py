@@ -1,4 +1,4 @@
-"""gRPC health checks, asked with the client of grpcio-health-checking."""
+"""gRPC health checks, called with the client of grpcio-health-checking."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def check(stub, service: str = "") -> int:
     return stub.Check(HealthCheckRequest(service=service), timeout=10).status
 
 
-def test_check(stub):
+def test_every_service_is_serving(stub):
     for service in health.SERVICES:
         assert check(stub, service) == SERVING
 
 
-def test_an_unknown_service(stub):
+def test_unknown_service_is_not_found_by_check_and_unknown_to_watch(stub):
     for service in ("nothing", "x" * 1000, "é"):
         with pytest.raises(grpc.RpcError) as refusal:
             check(stub, service)
@@ -57,7 +57,7 @@ def test_an_unknown_service(stub):
         assert first.status == HealthCheckResponse.SERVICE_UNKNOWN
 
 
-def test_watchers_leave_room_for_checks():
+def test_watchers_above_the_limit_are_rejected_and_checks_still_work():
     service = health.Health(lambda: True)
     port = service.listen("127.0.0.1", 0)
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -71,27 +71,27 @@ def test_watchers_leave_room_for_checks():
     service.close()
 
 
-def test_a_server_that_drains_serves_no_more(tmp_path):
+def test_draining_server_is_not_serving(tmp_path):
     with serving(tmp_path, "--health-port", 0, env={"STATFLIGHT_CACHE_BYTES": "0"}) as server:
         with server.connect() as client:
             client.put("stats.file_columns", file_columns(60_000))
-        # a stream that nobody reads to its end keeps the server draining
+        # an unfinished stream keeps the server draining
         slow = flight.connect(server.uri, generic_options=[("grpc.http2.bdp_probe", 0)])
         reader = slow.do_get(flight.Ticket(b'{"table": "stats.file_columns"}'))
         reader.read_chunk()
         with grpc.insecure_channel(address(server)) as channel:
             stub = HealthStub(channel)
-            told = iter(stub.Watch(HealthCheckRequest(), timeout=30))
-            assert next(told).status == SERVING
+            updates = iter(stub.Watch(HealthCheckRequest(), timeout=30))
+            assert next(updates).status == SERVING
             threading.Timer(0.1, server.process.send_signal, [signal.SIGTERM]).start()
-            assert next(told).status == NOT_SERVING
+            assert next(updates).status == NOT_SERVING
             assert check(stub) == NOT_SERVING
         assert reader.read_all().num_rows > 0
         slow.close()
 
 
-def test_the_missing_extra_is_named():
-    # a Python that finds no grpcio, as one without the extra
+def test_error_without_grpcio_names_the_extra():
+    # a Python without grpcio, as without the extra
     code = (
         "import sys; sys.modules['grpc'] = None; sys.argv = ['statflight', 'serve', '--health-port', '0'];"
         "from flight_server.cli import main; main()"
@@ -101,7 +101,7 @@ def test_the_missing_extra_is_named():
     assert "statflight[health]" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_grpc_is_loaded_for_a_port_only():
+def test_importing_the_server_does_not_import_grpc():
     code = "import sys, flight_server.process.serve; print('grpc' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.lower()) is False

@@ -1,8 +1,8 @@
-"""Every table of the shared lakes against another reader of the same files: rows, nulls, bounds, and what a scan reads.
+"""Tables of the shared lakes compared with another reader of the same files: rows, nulls, bounds and scanned values.
 
 The other reader is deltalake's query engine, DuckDB for Parquet, and for Iceberg pyiceberg, or DuckDB where pyiceberg
-refuses (equality deletes). A table that nobody else reads is captured too, and its files are read, or refused with one
-reason.
+refuses (equality deletes). Tables without another reader are captured too, and their files are read, or rejected with
+a one-line error.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ FILES = sorted(p.relative_to(LAKES).as_posix() for p in LAKES.glob("parquet*/*.p
 TABLES = sorted(p.parent.relative_to(ICEBERG).as_posix() for p in ICEBERG.glob("**/metadata"))
 
 
-# Other readers. Each gives the table as it is now, or raises.
+# Other readers. Each returns the current table, or raises.
 
 
 def of_delta(path: Path) -> pa.Table:
     import deltalake
 
     table = deltalake.DeltaTable(str(path))
-    if path.name == "table_with_edge_timestamps":  # the year 9999 in nanoseconds, which overflow there
+    if path.name == "table_with_edge_timestamps":  # has the year 9999 in nanoseconds, which overflow
         return of_duckdb(f"FROM read_parquet({table.file_uris()})")
     return pa.table(deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t"))
 
@@ -57,13 +57,13 @@ def of_parquet(path: Path) -> pa.Table:
 
 
 def of_iceberg(name: str) -> pa.Table:
-    """In the directory that the paths of the metadata start from."""
+    """Reads a table; the working directory must be the one that its metadata's paths are relative to."""
     from pyiceberg.table import StaticTable
 
     table = StaticTable.from_metadata(str(max((ICEBERG / name / "metadata").glob("*.metadata.json"), key=_number)))
     if name.startswith("equality_deletes"):
         return _without_equal(table)
-    if name.startswith("partition_timestamptz"):  # the column is in the paths alone, which pyiceberg does not read
+    if name.startswith("partition_timestamptz"):  # only the paths have the column, and pyiceberg does not read them
         files = f"read_parquet('{ICEBERG / name}/data/*/*.parquet', hive_partitioning = true)"
         return of_duckdb(f"SELECT * REPLACE (partition_col::TIMESTAMPTZ AS partition_col) FROM {files}")
     return table.scan().to_arrow()
@@ -74,17 +74,17 @@ def _number(metadata: Path) -> int:
 
 
 def _without_equal(table: Any) -> pa.Table:
-    """Rows that no later delete file of the same partition equals in the columns that it names."""
+    """Rows that no later equality-delete file of the same partition matches."""
     entries = [e for m in table.current_snapshot().manifests(table.io) for e in m.fetch_manifest_entry(table.io)]
     parts = []
     for data in (e for e in entries if e.data_file.content == 0):
         sql = f"FROM read_parquet('{data.data_file.file_path}') d"
-        for number, gone in enumerate(e for e in entries if e.data_file.content != 0):
-            if gone.data_file.partition != data.data_file.partition or gone.sequence_number <= data.sequence_number:
+        for number, delete in enumerate(e for e in entries if e.data_file.content != 0):
+            if delete.data_file.partition != data.data_file.partition or delete.sequence_number <= data.sequence_number:
                 continue
-            names = [table.schema().find_field(i).name for i in gone.data_file.equality_ids]
+            names = [table.schema().find_field(i).name for i in delete.data_file.equality_ids]
             equal = " AND ".join(f"d.{n} IS NOT DISTINCT FROM g{number}.{n}" for n in names)
-            sql += f" ANTI JOIN read_parquet('{gone.data_file.file_path}') g{number} ON {equal}"
+            sql += f" ANTI JOIN read_parquet('{delete.data_file.file_path}') g{number} ON {equal}"
         parts.append(of_duckdb(f"SELECT d.* {sql}"))
     return pa.concat_tables(parts)
 
@@ -100,7 +100,7 @@ def leaves(table: pa.Table) -> dict[str, pa.ChunkedArray]:
 
 
 def plain(values: pa.ChunkedArray) -> list[Any]:
-    """Python values that compare, null and NaN left out: of one kind whatever reader they come from."""
+    """Comparable Python values without null and NaN, of the same types whatever the reader."""
     if isinstance(values.type, pa.BaseExtensionType):
         values = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
     if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
@@ -120,7 +120,7 @@ def _plain(value: Any) -> Any:
 
 
 def typed(text: str, logical_type: str) -> Any:
-    """A bound as a value that compares."""
+    """A bound as a comparable value."""
     match logical_type.partition("(")[0]:
         case "BOOLEAN":
             return text == "true"
@@ -146,16 +146,16 @@ def typed(text: str, logical_type: str) -> Any:
 
 
 def compare(config: ConnectorConfig, name: str, truth: pa.Table | None) -> None:
-    """Captures and scans the table; where nobody else reads it, it need only be refused or read."""
+    """Captures and scans a table and compares it with `truth`; without a truth its files need only be readable."""
     connector = open_connector(config)
     ids = {c.name: c.field_id or i for i, c in enumerate(connector.describe("default", name).schema.columns, 1)}
     current = connector.enumerate_snapshots("default", name).current_snapshot_id
     assert current is not None
     native = connector.capture_snapshot_target_stats("default", name, current, ids)
-    told: dict[str, list[dict[str, Any]]] = {}
+    file_rows: dict[str, list[dict[str, Any]]] = {}
     for part in native.file_columns():
         for row in part.to_pylist():
-            told.setdefault(row["column_name"], []).append(row)
+            file_rows.setdefault(row["column_name"], []).append(row)
     scanned: dict[str, list[pa.ChunkedArray]] = {}
     tasks = list(connector.plan_files("default", name, current, ids))
     if not any(task.equality_deletes for task in tasks):
@@ -163,46 +163,46 @@ def compare(config: ConnectorConfig, name: str, truth: pa.Table | None) -> None:
     connector.close()
     if truth is None:
         for task in tasks:
-            readable(task)
+            check_readable(task)
         return
     for task in tasks:
         for column, values in read(task, task.columns):
             scanned.setdefault(column.name, []).append(values)
     assert native.row_count == truth.num_rows
-    known = leaves(truth)
-    assert set(known) <= set(ids)
-    for column, values in known.items():
+    expected = leaves(truth)
+    assert set(expected) <= set(ids)
+    for column, values in expected.items():
         found = plain(values)
         parts = scanned.get(column, [])
         assert not tasks or column in scanned
         assert sum(map(len, parts)) == truth.num_rows
         assert sum(part.null_count for part in parts) == values.null_count, column
         assert {value for part in parts for value in plain(part)} == set(found), column
-        if column in told:
-            check(column, told[column], native.data_file_count, found, values.null_count)
+        if column in file_rows:
+            check(column, file_rows[column], native.data_file_count, found, values.null_count)
 
 
-def check(column: str, files: list[dict[str, Any]], of: int, values: list[Any], nulls: int) -> None:
+def check(column: str, files: list[dict[str, Any]], file_count: int, values: list[Any], nulls: int) -> None:
     """Counts add up to the truth, exact bounds are values, and bounds of all files enclose all values."""
     counts = [row["null_count"] for row in files]
-    if len(files) == of and None not in counts:
+    if len(files) == file_count and None not in counts:
         assert sum(counts) == nulls, column
-    held = set(values)
+    distinct = set(values)
     for side, pick in (("min", min), ("max", max)):
         bounds = [(row, typed(row[side], row["logical_type"])) for row in files if row[side] is not None]
         bounds = [(row, bound) for row, bound in bounds if bound == bound]
-        assert all(bound in held for row, bound in bounds if row[f"{side}_is_exact"]), column
-        silent = [row for row in files if row[side] is None and row["null_count"] != row["row_count"]]
-        if not values or not bounds or silent or len(files) != of:
+        assert all(bound in distinct for row, bound in bounds if row[f"{side}_is_exact"]), column
+        unbounded = [row for row in files if row[side] is None and row["null_count"] != row["row_count"]]
+        if not values or not bounds or unbounded or len(files) != file_count:
             continue
-        best, true = pick(bound for _, bound in bounds), pick(values)
-        assert pick(best, true) == best, (column, side)
+        widest, true = pick(bound for _, bound in bounds), pick(values)
+        assert pick(widest, true) == widest, (column, side)
         if all(row[f"{side}_is_exact"] for row, _ in bounds):
-            assert best == true, (column, side)
+            assert widest == true, (column, side)
 
 
-def readable(task: ScanTask) -> None:
-    """It is read, or refused with one line that names the file first."""
+def check_readable(task: ScanTask) -> None:
+    """Reads a task, or checks that its error is one line that begins with the file."""
     try:
         for _ in read(task, task.columns):
             pass
@@ -213,35 +213,35 @@ def readable(task: ScanTask) -> None:
 # The lakes.
 
 
-def listed(format: str, path: Path) -> list[str]:
+def all_tables(format: str, path: Path) -> list[str]:
     connector = open_connector(ConnectorConfig("c", format, str(path)))
     return [f"{n}.{table}" for n in connector.list_namespaces() for table in connector.list_tables(n)]
 
 
-def test_whole_lakes():
-    assert len(listed("delta", LAKES / "delta")) == len(DELTA)
-    assert len(listed("iceberg", ICEBERG)) == len(TABLES)
+def test_listing_finds_all_tables_or_gives_a_reason():
+    assert len(all_tables("delta", LAKES / "delta")) == len(DELTA)
+    assert len(all_tables("iceberg", ICEBERG)) == len(TABLES)
     with pytest.raises(StatflightError, match="holds no lance table"):
-        listed("lance", LAKES)
-    together = open_connector(ConnectorConfig("c", "parquet", str(LAKES / "parquet")))
+        all_tables("lance", LAKES)
+    mixed = open_connector(ConnectorConfig("c", "parquet", str(LAKES / "parquet")))
     with pytest.raises(StatflightError, match=r'table "default.parquet": column .* is .* in file ".*" and'):
-        together.describe("default", "parquet")
+        mixed.describe("default", "parquet")
 
 
 @pytest.mark.parametrize("name", DELTA)
-def test_delta(name):
+def test_delta_table_matches_deltalake(name):
     path = LAKES / "delta" / name
-    # deltalake itself does not read what is widened by the preview of that feature
+    # deltalake does not read tables written with the preview of type widening
     truth = None if name == "type-widening" else of_delta(path)
     compare(ConnectorConfig("c", "delta", str(path)), path.name, truth)
 
 
-# Unread by DuckDB or pyarrow, or malformed: a scan may fail.
+# Not readable by DuckDB or pyarrow, or malformed: a scan may fail.
 ROUGH = {"parquet/large_string_map.brotli.parquet", "parquet/map_no_value.parquet"}
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_parquet(name):
+def test_parquet_file_matches_duckdb(name):
     path = LAKES / name
     config = ConnectorConfig("c", "parquet", str(path))
     truth = None if name in ROUGH or name.startswith("parquet_bad") else of_parquet(path)
@@ -249,12 +249,12 @@ def test_parquet(name):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_iceberg(name, monkeypatch):
+def test_iceberg_table_matches_another_reader(name, monkeypatch):
     home = ICEBERG / "iceberg" if "lineitem" in name else LAKES / "iceberg"
-    was = "lineitem_iceberg" if "lineitem" in name else "data"
+    original = "lineitem_iceberg" if "lineitem" in name else "data"
     monkeypatch.chdir(home)
     truth = None if "legacy_bare" in name else of_iceberg(name)
-    options = {"path_rewrite": f"{was}={home / was}"}
+    options = {"path_rewrite": f"{original}={home / original}"}
     compare(ConnectorConfig("c", "iceberg", str(ICEBERG / name), options), Path(name).name, truth)
 
 
@@ -263,8 +263,8 @@ EXACT = json.loads((SPARK / "exact.json").read_text()) if SPARK.exists() else {}
 
 
 @pytest.mark.parametrize("name", sorted(name for name in EXACT if name.startswith("delta_")))
-def test_what_spark_wrote_is_what_spark_counted(name):
-    """Distinct values, nulls, least and greatest as Spark says, from a scan; bounds of the log enclose them."""
+def test_scan_of_tables_written_by_spark_matches_its_counts(name):
+    """A scan has the distinct count, nulls, minimum and maximum that Spark computed; bounds of the log enclose them."""
     connector = open_connector(ConnectorConfig("c", "delta", str(SPARK / name)))
     schema = connector.describe("default", name).schema
     ids = {column.key: number for number, column in enumerate(schema.columns, 1)}
@@ -272,7 +272,7 @@ def test_what_spark_wrote_is_what_spark_counted(name):
     tasks = list(connector.plan_files("default", name, version, ids))
     native = connector.capture_snapshot_target_stats("default", name, version, ids)
     assert native.row_count == sum(task.row_count for task in tasks) == EXACT[name]["*"]
-    told = [row for part in native.file_columns() for row in part.to_pylist()]
+    file_rows = [row for part in native.file_columns() for row in part.to_pylist()]
     parts: dict[str, list[pa.Array]] = {}
     for task in tasks:
         for column, values in read(task, task.columns):
@@ -282,6 +282,6 @@ def test_what_spark_wrote_is_what_spark_counted(name):
         logical_type = next(c.logical_type for c in schema.columns if c.key == column)
         values = pa.chunked_array(parts[column])
         assert (len(values.unique()), values.null_count) == (distinct, nulls)
-        held = sorted(plain(values))
-        assert [held[0], held[-1]] == [typed(text, logical_type) for text in (least, greatest)]
-        check(column, [row for row in told if row["column_name"] == column], len(tasks), held, nulls)
+        ordered = sorted(plain(values))
+        assert [ordered[0], ordered[-1]] == [typed(text, logical_type) for text in (least, greatest)]
+        check(column, [row for row in file_rows if row["column_name"] == column], len(tasks), ordered, nulls)

@@ -1,4 +1,4 @@
-"""Captures of some partitions, through a server and its worker, on Delta, Iceberg and hive-partitioned Parquet."""
+"""Captures of single partitions through a server and its worker, of Delta, Iceberg and hive-partitioned Parquet."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ FIRST_DAY = [{"day": "2024-05-01"}]
 
 
 def rows() -> pa.Table:
-    """Ten values of each day and region, none of them twice."""
-    told = [(day, region, 100 * at + 10 * of + n)
+    """Ten values for each day and region, all distinct."""
+    records = [(day, region, 100 * at + 10 * of + n)
             for at, day in enumerate(DAYS) for of, region in enumerate(REGIONS) for n in range(10)]  # fmt: skip
-    return pa.table({"day": [r[0] for r in told], "region": [r[1] for r in told], "v": [r[2] for r in told]})
+    return pa.table({"day": [r[0] for r in records], "region": [r[1] for r in records], "v": [r[2] for r in records]})
 
 
 def delta(root: Path) -> dict[str, Any]:
@@ -76,8 +76,8 @@ def client(server) -> Iterator[Client]:
 def lake(request, tmp_path, client) -> Iterator[str]:
     """The name of a catalog with the tables `events`, partitioned by day and region, and `plain`."""
     name = f"{request.param}_{uuid.uuid4().hex}"
-    told = LAKES[request.param](tmp_path / "lake")
-    client.act("register_connector", {"catalog": name, "format": request.param, **told})
+    config = LAKES[request.param](tmp_path / "lake")
+    client.act("register_connector", {"catalog": name, "format": request.param, **config})
     client.act("discover", {"catalog": name})
     yield name
     client.act("drop_connector", {"catalog": name})
@@ -94,21 +94,21 @@ def column_id(client: Client, lake: str, name: str) -> int:
     return found
 
 
-def test_a_partition_and_then_the_whole(client, lake):
+def test_capture_of_the_table_reuses_files_of_a_partition_capture(client, lake):
     table = {"table": f"{lake}.default.events"}
     column = table | {"target": {"kind": "COLUMN", "column_id": column_id(client, lake, "v")}}
     outcomes = client.act("capture", {"requests": [r | {"partitions": FIRST_DAY} for r in (table, column)]})
     assert [o["outcome"] for o in outcomes] == ["CAPTURED"] * 2, outcomes
     assert all(o["detail"].startswith("statistics of 2 of 6 files") for o in outcomes)
     assert outcomes[1]["attributes"]["files_read"] == 2 and outcomes[1]["attributes"]["rows_read"] == 20
-    # what was captured of a part is never told of the whole
+    # a partial capture stores nothing about the whole table
     assert stored(client, "stats.tables", lake) == [] and stored(client, "stats.columns", lake) == []
     computed = [r for r in stored(client, "stats.file_columns", lake) if r["producer"] == "ENGINE_COMPUTED"]
     assert sorted((r["min"], r["max"], r["ndv"]) for r in computed) == [("0", "9", 10.0), ("10", "19", 10.0)]
 
-    def ndv(*told: dict[str, Any]) -> float:
-        of = {"table": table["table"], "snapshot": "current", "column": "v", "partitions": list(told)}
-        return client.act("merge_sketches", of)[0]["ndv"]
+    def ndv(*partitions: dict[str, Any]) -> float:
+        request = {"table": table["table"], "snapshot": "current", "column": "v", "partitions": list(partitions)}
+        return client.act("merge_sketches", request)[0]["ndv"]
 
     assert ndv(*FIRST_DAY) == 20 and ndv({"day": "2024-05-01", "region": "us"}) == 10
 
@@ -121,11 +121,11 @@ def test_a_partition_and_then_the_whole(client, lake):
 
     client.act("capture", {"requests": [r | {"partitions": [{"region": "us"}]} for r in (table, column)]})
     (after,) = [r for r in stored(client, "stats.columns", lake) if r["column_name"] == "v"]
-    assert after == row  # the record of the whole stays
+    assert after == row  # a partial capture keeps the record of the table
 
 
-def test_a_part_of_a_new_snapshot_leaves_the_rest_to_the_next_capture(client, tmp_path):
-    """A listing remembered from the previous snapshot is not taken for the stored one of this snapshot."""
+def test_partition_of_a_new_snapshot_leaves_other_files_to_the_next_capture(client, tmp_path):
+    """The cached listing of the previous snapshot does not replace the stored one of this snapshot."""
     from deltalake import write_deltalake
 
     name = f"delta_{uuid.uuid4().hex}"
@@ -148,27 +148,29 @@ def test_a_part_of_a_new_snapshot_leaves_the_rest_to_the_next_capture(client, tm
     assert sorted(r["row_count"] for r in stored(client, "stats.tables", name)) == [60, 120]
 
 
-WRONG = {
+INVALID = {
     'not partitioned by "dya"; did you mean "day"': ("events", [{"dya": "2024-05-01"}]),
     'its partitions are {"day": "2024-05-0': ("events", [{"day": "1999-01-01"}]),
     "is not partitioned": ("plain", FIRST_DAY),
 }
 
 
-def test_what_cannot_be_is_said_and_never_tried_again(client, lake):
-    requests = [{"table": f"{lake}.default.{table}", "partitions": wanted} for table, wanted in WRONG.values()]
+def test_invalid_partitions_fail_with_the_reason_and_no_retry(client, lake):
+    requests = [
+        {"table": f"{lake}.default.{table}", "partitions": partitions} for table, partitions in INVALID.values()
+    ]
     outcomes = client.act("capture", {"requests": requests})
     queued = [client.act("capture", {"requests": [request | {"mode": "ASYNC"}]})[0] for request in requests]
-    jobs = [client.act("wait_job", {"job_id": told["job_id"]})[0] for told in queued]
-    for reason, outcome, job in zip(WRONG, outcomes, jobs, strict=True):
+    jobs = [client.act("wait_job", {"job_id": item["job_id"]})[0] for item in queued]
+    for reason, outcome, job in zip(INVALID, outcomes, jobs, strict=True):
         assert outcome["outcome"] == "DEGRADED" and reason in outcome["detail"]
         assert (job["state"], job["attempts"]) == ("FAILED", 1) and reason in job["message"]
     assert stored(client, "stats.file_columns", lake) == []
 
 
-def test_a_job_of_a_partition(client, lake, server):
-    wanted = ["--partition", "day=2024-05-02,region=eu", "--partition", "day=2024-05-03"]
-    command = [STATFLIGHT, "capture", f"{lake}.default.events", *wanted, "--columns", "v", "--async"]
+def test_command_captures_partitions_in_a_job(client, lake, server):
+    flags = ["--partition", "day=2024-05-02,region=eu", "--partition", "day=2024-05-03"]
+    command = [STATFLIGHT, "capture", f"{lake}.default.events", *flags, "--columns", "v", "--async"]
     command += ["--server", server.uri]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -188,12 +190,12 @@ def test_a_job_of_a_partition(client, lake, server):
         ("resolve", {}, r"requests\[0\].partitions: are for capture"),
     ],
 )
-def test_a_scope_that_makes_no_sense_is_refused(client, action, more, field):
+def test_conflicting_partition_requests_are_rejected(client, action, more, field):
     with pytest.raises(pa.ArrowInvalid, match=field):
         client.act(action, {"requests": [{"table": "a.b.c", "partitions": FIRST_DAY} | more]})
 
 
-def test_the_command_says_how_a_partition_is_told(server):
+def test_command_rejects_a_malformed_partition(server):
     command = [STATFLIGHT, "capture", "a.b.c", "--partition", "today", "--server", server.uri]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "--partition 'today': must be FIELD=VALUE" in done.stderr

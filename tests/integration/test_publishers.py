@@ -1,4 +1,4 @@
-"""Publishers against catalogs that fail, homes that may not be written, and writers that are killed."""
+"""Publishers with failing catalogs, homes without write permission, and writers that are killed."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ CONTRACTS = {
 _PUBLISHING = """
 import sys
 from pathlib import Path
-from tests.integration.test_publishers import CONTRACTS, again
+from tests.integration.test_publishers import CONTRACTS, publish_repeatedly
 home, root, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-again(home, root, count)
+publish_repeatedly(home, root, count)
 """
 
 
-_AS_ANOTHER = """
+_AS_ANOTHER_USER = """
 import os, sys
 from pathlib import Path
-from tests.integration.test_publishers import CONTRACTS, again
+from tests.integration.test_publishers import CONTRACTS, publish_repeatedly
 home, root, other = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 CONTRACTS[home]().build(other)
-again(home, other, 1)  # imports what there is to import
+publish_repeatedly(home, other, 1)  # imports all modules while they are readable
 os.setgid(65534)
 os.setuid(65534)
-again(home, root, 1)
+publish_repeatedly(home, root, 1)
 """
 
 
@@ -63,7 +63,7 @@ def rest_server(tmp_path_factory):
 
 @pytest.fixture
 def rest_table(rest_server, request):
-    """A table of its own for each test, and the server."""
+    """The server, and a table of its own for each test."""
     name = re.sub(r"\W+", "_", request.node.name).strip("_")
     rest_server.client().create_table(("sales", name), rows(0, 1).schema).append(rows(0, 150))
     config = ConnectorConfig("c", "iceberg", rest_server.uri, {"type": "rest"})
@@ -72,14 +72,14 @@ def rest_table(rest_server, request):
 
 
 def statistics_files(server: Rest, table: Table) -> tuple[set[str], set[str]]:
-    """Names of the Puffin files on disk, and of those that the table's metadata names."""
-    held = server.client().load_table((table.namespace, table.name)).metadata.statistics
-    named = {file.statistics_path.rpartition("/")[2] for file in held}
+    """Names of the Puffin files on disk, and of those in the table's metadata."""
+    files = server.client().load_table((table.namespace, table.name)).metadata.statistics
+    named = {file.statistics_path.rpartition("/")[2] for file in files}
     return {file.name for file in table.path.rglob("*.stats")}, named
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_rest_catalog_that_answers_409_is_asked_again(rest_table, times):
+def test_commit_is_retried_after_409(rest_table, times):
     server, table = rest_table
     server.fault(status=409, times=times, method="POST", about=table.name)
     assert publish(table.publisher(), pause=lambda _: None).state == "CURRENT"
@@ -87,7 +87,7 @@ def test_a_rest_catalog_that_answers_409_is_asked_again(rest_table, times):
     assert on_disk == named and len(named) == 1
 
 
-def test_a_rest_catalog_that_always_answers_500(rest_table):
+def test_commit_with_persistent_500_raises_unknown_outcome(rest_table):
     server, table = rest_table
     server.fault(status=500, times=99, method="POST", about=table.name)
     with pytest.raises(UpstreamError, match="it is unknown whether it applied the commit"):
@@ -95,7 +95,7 @@ def test_a_rest_catalog_that_always_answers_500(rest_table):
     assert not statistics_files(server, table)[1]
 
 
-def test_a_commit_whose_answer_was_lost_is_found(rest_table):
+def test_commit_with_a_lost_response_is_recognized(rest_table):
     server, table = rest_table
     server.fault(status=500, times=1, method="POST", about=table.name, done=True)
     assert publish(table.publisher(), pause=lambda _: None).state == "CURRENT"
@@ -106,8 +106,8 @@ def test_a_commit_whose_answer_was_lost_is_found(rest_table):
 # Writers that are killed.
 
 
-def again(home: str, root: Path, count: int) -> None:
-    """Publishes other numbers each time, until it is killed."""
+def publish_repeatedly(home: str, root: Path, count: int) -> None:
+    """Publishes `count` times, alternating the columns; the process may be killed meanwhile."""
     table = reopened(home, root)
     print("ready", flush=True)
     for number in range(count):
@@ -132,7 +132,7 @@ def reopened(home: str, root: Path) -> Table:
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.benchmark)])
 @pytest.mark.parametrize("home", CONTRACTS)
-def test_killed_at_any_moment_it_leaves_a_whole_state_and_no_orphan(home, kills, tmp_path, monkeypatch):
+def test_killed_publisher_leaves_a_complete_state_and_no_orphan(home, kills, tmp_path, monkeypatch):
     contract = CONTRACTS[home]()
     table = contract.build(tmp_path)
     for number in range(kills):
@@ -146,8 +146,8 @@ def test_killed_at_any_moment_it_leaves_a_whole_state_and_no_orphan(home, kills,
         child.wait()
         child.stdout.close()
         assert contract.count(table) == 150
-        held = table.publisher().read()
-        assert held is None or set(held.distinct) in ({"id", "label"}, {"label"})
+        published = table.publisher().read()
+        assert published is None or set(published.distinct) in ({"id", "label"}, {"label"})
     publisher = publisher_class(home)
     if hasattr(publisher, "orphan_seconds"):
         monkeypatch.setattr(publisher, "orphan_seconds", 0.0)
@@ -168,8 +168,8 @@ def test_killed_at_any_moment_it_leaves_a_whole_state_and_no_orphan(home, kills,
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user to be refused as")
 @pytest.mark.parametrize("home", CONTRACTS)
-def test_a_home_that_may_not_be_written(home, tmp_path):
-    """Another user than the owner gets a plain refusal, and nothing is left behind."""
+def test_publish_without_write_permission_fails_and_leaves_no_file(home, tmp_path):
+    """A user other than the owner gets "permission denied", and the files are unchanged."""
     root = Path(tempfile.mkdtemp(prefix="statflight-read-only-"))
     try:
         other = tmp_path / "other"
@@ -180,7 +180,7 @@ def test_a_home_that_may_not_be_written(home, tmp_path):
             path.chmod(0o755 if path.is_dir() else 0o644)
         before = table.files()
         done = subprocess.run(
-            [sys.executable, "-c", _AS_ANOTHER, home, str(root), str(other)], capture_output=True, text=True,
+            [sys.executable, "-c", _AS_ANOTHER_USER, home, str(root), str(other)], capture_output=True, text=True,
             cwd=Path(__file__).parents[2],
         )  # fmt: skip
         assert done.returncode == 1

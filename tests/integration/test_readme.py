@@ -1,4 +1,4 @@
-"""The README's blocks do what they say: commands and Python run in order against one server."""
+"""The README's blocks: commands and Python run in order against one server."""
 
 from __future__ import annotations
 
@@ -24,30 +24,32 @@ STATFLIGHT = Path(sys.executable).with_name("statflight")
 
 
 def blocks(language: str) -> list[str]:
-    return [text for word, text in BLOCKS if word == language]
+    return [text for name, text in BLOCKS if name == language]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """An empty directory: the blocks make what they need."""
+def directory(tmp_path_factory):
+    """An empty directory: the blocks create all files that they need."""
     return tmp_path_factory.mktemp("readme")
 
 
 @pytest.fixture(scope="module")
-def environment(place):
-    """A running server in that directory, and the variables that lead to it."""
+def environment(directory):
+    """Environment variables for a server running in that directory."""
     path = os.pathsep.join([str(STATFLIGHT.parent), os.environ["PATH"]])
     variables = {name: value for name, value in os.environ.items() if not name.startswith("STATFLIGHT_")}
     variables |= {"PATH": path}
     command = [STATFLIGHT, "serve", "--db", "stats.duckdb", "--port", "0"]
     with (
-        (place / "server.log").open("wb") as log,
-        subprocess.Popen(command, cwd=place, env=variables, stdout=subprocess.PIPE, stderr=log, text=True) as server,
+        (directory / "server.log").open("wb") as log,
+        subprocess.Popen(
+            command, cwd=directory, env=variables, stdout=subprocess.PIPE, stderr=log, text=True
+        ) as server,
     ):
         try:
             line = server.stdout.readline()
             uri = re.search(r"listening on (grpc\S+)", line)
-            assert uri, (line, (place / "server.log").read_text())
+            assert uri, (line, (directory / "server.log").read_text())
             yield variables | {"STATFLIGHT_SERVER": uri[1]}
         finally:
             server.send_signal(signal.SIGTERM)
@@ -55,56 +57,56 @@ def environment(place):
     assert server.returncode == 0
 
 
-def alike(text: str) -> list[str]:
-    """Lines of output, however far apart their words are."""
+def normalized(text: str) -> list[str]:
+    """Lines of output with runs of blanks collapsed."""
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
 @pytest.mark.spark
-def test_the_blocks_do_what_they_say(place, environment):
-    # In one test, because each builds on the one before.
+def test_blocks_run_in_order_with_the_output_shown(directory, environment):
+    # In one test, because each block builds on the one before.
     run, shown, output = 0, 0, ""
     for language, text in BLOCKS:
         if language == "bash":
             for line in text.splitlines():
-                done = subprocess.run(line, shell=True, cwd=place, env=environment, capture_output=True, text=True)
+                done = subprocess.run(line, shell=True, cwd=directory, env=environment, capture_output=True, text=True)
                 assert done.returncode == 0, (line, done.stdout, done.stderr)
                 output = done.stdout
                 run += 1
         elif language == "python":
-            done = subprocess.run([sys.executable, "-c", text + NOT_EMPTY], cwd=place, env=environment,
+            done = subprocess.run([sys.executable, "-c", text + NOT_EMPTY], cwd=directory, env=environment,
                                   capture_output=True, text=True)  # fmt: skip
             assert done.returncode == 0, (text, done.stderr)
             run += 1
-        elif language == "text":  # what the command before it writes
-            assert alike(output) == alike(text)
+        elif language == "text":  # the output of the command before it
+            assert normalized(output) == normalized(text)
             shown += 1
         elif language == "toml" and "[[rule]]" in text:
-            (place / "rules.toml").write_text(text)
+            (directory / "rules.toml").write_text(text)
     assert run >= 25 and shown >= 3
-    assert (place / "orders.html").exists() and (place / "report" / "index.html").exists()
+    assert (directory / "orders.html").exists() and (directory / "report" / "index.html").exists()
 
 
-def test_every_setting_is_explained():
+def test_table_of_settings_has_every_setting():
     from dataclasses import fields
 
     from flight_server.config import Settings
 
     table = README[README.index("| key | default |") :]
-    told = set(
+    documented = set(
         re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|")))
     )
-    assert {field.name for field in fields(Settings)} - told == set()
+    assert {field.name for field in fields(Settings)} - documented == set()
 
 
-def test_the_commands_of_the_first_block_are_targets_of_make():
+def test_first_block_names_targets_of_make():
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     first = re.findall(r"\$ make (\w+)", BLOCKS[0][1])
     assert first == ["demo", "test"]
     assert set(first) <= targets
 
 
-def test_the_options_it_names_are_there():
+def test_named_options_of_commands_exist():
     from typer.testing import CliRunner
 
     from flight_server.cli import COMMANDS, app
@@ -114,21 +116,21 @@ def test_the_options_it_names_are_there():
     checked = 0
     for line in lines:
         words = shlex.split(line.replace("[", "").replace("]", ""), comments=True)
-        for place, word in enumerate(words):
-            if word.endswith("statflight") and place + 1 < len(words) and words[place + 1] in COMMANDS:
-                told = CliRunner().invoke(app, [words[place + 1], "--help"], env={"COLUMNS": "200"}).output
-                given = [option for option in words[place + 2 :] if option.startswith("--")]
-                assert "&&" in words or all(option in told for option in given), line
+        for index, word in enumerate(words):
+            if word.endswith("statflight") and index + 1 < len(words) and words[index + 1] in COMMANDS:
+                help_text = CliRunner().invoke(app, [words[index + 1], "--help"], env={"COLUMNS": "200"}).output
+                given = [option for option in words[index + 2 :] if option.startswith("--")]
+                assert "&&" in words or all(option in help_text for option in given), line
                 checked += 1
     assert checked >= 20
 
 
-def test_the_files_it_names_are_there():
+def test_linked_files_exist():
     missing = [name for name in re.findall(r"\]\(([^):]+)\)", README) if not (ROOT / name).exists()]
     assert not missing
 
 
-def test_the_toml_is_toml():
+def test_toml_blocks_parse():
     _, settings, tokens = map(tomllib.loads, blocks("toml"))
     assert {"db", "host", "port", "workers"} <= settings.keys()
     assert {"name", "sha256", "scopes"} <= tokens["token"][0].keys()

@@ -1,7 +1,7 @@
-"""Spark's own `ANALYZE TABLE` and a capture over the wire, of the same Parquet files: the six numbers of a column.
+"""Spark's own `ANALYZE TABLE` compared with a capture through a server, of the same Parquet files.
 
-Where the two words of a thing differ on purpose, `as_spark` says how: Spark counts characters and rounds widths up, has
-a default for the width of nothing, keeps no bounds of texts and takes NaN for the greatest number.
+`as_spark` has the intended differences: Spark counts characters and rounds widths up, has a default width for columns
+without values, has no bounds of texts, and orders NaN after all numbers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MIXED = """
     interval '1' day pause, id `dotted.name`, cast(timestamp_micros(id) as timestamp_ntz) local_at
 """
 TEXTS = {"word", "raw", "no_word", "accent"}
-CHARACTERS = {"accent": ("1", "2")}  # widths of Spark and ours
+CHARACTERS = {"accent": ("1", "2")}  # widths of Spark, and widths captured
 HLL_ERROR, THETA_ERROR = 0.05, 1 / 64
 
 
@@ -52,7 +52,7 @@ def spark() -> Iterator[Spark]:
 
 @pytest.fixture(scope="module")
 def lake(spark, tmp_path_factory):
-    """Tables written by Spark, known to its session catalog; those that it can, it has analysed."""
+    """Tables written by Spark, registered in its session catalog, and analyzed except for `mixed`."""
     path = tmp_path_factory.mktemp("lake")
 
     def write(session: Any) -> None:
@@ -77,7 +77,7 @@ def client(lake, tmp_path_factory):
 
 
 def catalog_stats(spark: Spark, name: str) -> tuple[int, dict[str, dict[str, str]]]:
-    """Rows of a table and, of each column, what the session catalog keeps: Spark's own texts."""
+    """Row count of a table, and the statistics of each column in the session catalog, as texts."""
 
     def read(session: Any) -> tuple[int, dict[str, dict[str, str]]]:
         identifier = session._jvm.org.apache.spark.sql.catalyst.TableIdentifier(name)
@@ -91,7 +91,7 @@ def catalog_stats(spark: Spark, name: str) -> tuple[int, dict[str, dict[str, str
 
 
 def default_size(spark: Spark, name: str, column: str) -> int:
-    """Bytes that Spark takes for a value where there is none."""
+    """Width in bytes that Spark assumes for a column without values."""
 
     def read(session: Any) -> int:
         return session.table(name)._jdf.schema().apply(column).dataType().defaultSize()
@@ -107,7 +107,7 @@ def _pairs(scala_map: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def as_spark(row: dict[str, Any]) -> dict[str, str]:
-    """A row of `stats.columns` as Spark's catalog has it, less the distinct count."""
+    """A row of `stats.columns` in the form of Spark's catalog, without the distinct count."""
     name, width, widest = row["column_name"], row["avg_width_bytes"], row["max_width_bytes"]
     low, high = row["min"], row["max"]
     if row["nan_count"]:
@@ -116,11 +116,11 @@ def as_spark(row: dict[str, Any]) -> dict[str, str]:
         low = high = None
     if row["logical_type"].startswith("TIMESTAMP"):
         low, high = (None if text is None else _timestamp(text) for text in (low, high))
-    told = {
+    stats = {
         "nullCount": str(row["null_count"]), "min": low, "max": high,
         "avgLen": None if width is None else str(math.ceil(width)), "maxLen": None if widest is None else str(widest),
     }  # fmt: skip
-    return {key: text for key, text in told.items() if text is not None}
+    return {key: text for key, text in stats.items() if text is not None}
 
 
 def _timestamp(text: str) -> str:
@@ -130,7 +130,7 @@ def _timestamp(text: str) -> str:
 
 
 def same(one: str | None, other: str | None) -> bool:
-    """True if two texts are one value: 0 is 0.00."""
+    """True if two texts are the same value: 0 equals 0.00."""
     try:
         return one == other or Decimal(one or "x") == Decimal(other or "x")
     except InvalidOperation:
@@ -148,27 +148,27 @@ def captured(client: StatsClient, name: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("name", "rows"), [("flat", ROWS), ("empty", 0)])
-def test_the_numbers_of_spark(spark, client, name, rows):
+def test_captured_statistics_equal_those_of_analyze_table(spark, client, name, rows):
     ours, (row_count, theirs) = captured(client, name), catalog_stats(spark, name)
     assert row_count == rows
     assert {row["row_count"] for row in ours.values()} == {rows}
     assert ours.keys() == theirs.keys() and len(ours) == 21
     for column, row in ours.items():
-        told = theirs[column]
+        stats = theirs[column]
         default = str(default_size(spark, name, column))
         expected = {"avgLen": default, "maxLen": default} | as_spark(row)
         for key in ("nullCount", "min", "max", "avgLen", "maxLen"):
             if key in ("avgLen", "maxLen") and column in CHARACTERS and rows:
-                assert (told[key], expected[key]) == CHARACTERS[column], (column, key)
+                assert (stats[key], expected[key]) == CHARACTERS[column], (column, key)
             else:
-                assert same(told.get(key), expected.get(key)), (column, key, told, expected)
+                assert same(stats.get(key), expected.get(key)), (column, key, stats, expected)
 
 
-def test_distinct_counts_within_both_errors(spark, client, lake):
+def test_distinct_counts_are_within_the_errors_of_both_sketches(spark, client, lake):
     ours, (_, theirs) = captured(client, "flat"), catalog_stats(spark, "flat")
     rows = pq.read_table(lake / "flat")
     for column, row in ours.items():
-        values = rows[column].drop_null().dictionary_encode().unify_dictionaries()  # one NaN among them
+        values = rows[column].drop_null().dictionary_encode().unify_dictionaries()  # NaN counts once
         truth = len(values.chunk(0).dictionary) if len(values) else 0
         assert abs(int(theirs[column]["distinctCount"]) - truth) <= 3 * HLL_ERROR * truth
         assert abs(row["ndv"] - truth) <= 3 * THETA_ERROR * truth
@@ -176,8 +176,8 @@ def test_distinct_counts_within_both_errors(spark, client, lake):
         assert row["ndv"] == truth or not row["ndv_exact"]
 
 
-def test_all_columns_skips_what_has_no_statistics(spark, client):
-    """As the words FOR ALL COLUMNS; Spark's own command refuses such a table as a whole."""
+def test_capture_of_all_columns_skips_unsupported_types(spark, client):
+    """Unlike FOR ALL COLUMNS of Spark, which rejects such a table."""
     with pytest.raises(UpstreamError, match="does not support the type"):
         spark.call(lambda session: session.sql("ANALYZE TABLE mixed COMPUTE STATISTICS FOR ALL COLUMNS"))
     found = captured(client, "mixed")
@@ -185,20 +185,20 @@ def test_all_columns_skips_what_has_no_statistics(spark, client):
     assert (found["dotted.name"]["max"], found["place.lat"]["max"]) == ("49", "24.5")
 
 
-def test_a_named_column_without_statistics_fails_and_the_others_do_not(client):
+def test_capture_of_named_columns_fails_for_containers_only(client):
     ids = dict(zip(*client.read_table("information_schema.columns", "lake.default.mixed",
                                       ["column_name", "column_id"]).to_pydict().values(), strict=True))  # fmt: skip
     outcomes = client.capture("lake.default.mixed", columns=["tags", "ID", "place", "pairs"])
-    told = {outcome["target"].get("column_id"): (outcome["outcome"], outcome["detail"]) for outcome in outcomes}
-    assert told[ids["id"]] == ("CAPTURED", "")
+    by_column = {outcome["target"].get("column_id"): (outcome["outcome"], outcome["detail"]) for outcome in outcomes}
+    assert by_column[ids["id"]] == ("CAPTURED", "")
     for name in ("tags", "place", "pairs"):
-        outcome, detail = told[ids[name]]
+        outcome, detail = by_column[ids[name]]
         assert (outcome, f'target unsupported: "{name}" is a container' in detail) == ("UNCAPTURABLE", True)
     with pytest.raises(pa.ArrowKeyError, match='no column "nothing"; it has id, tags'):
         client.capture("lake.default.mixed", columns=["id", "nothing"])
 
 
-def test_naming_columns_again_keeps_what_is_known_of_others(client):
+def test_capture_of_one_column_keeps_statistics_of_the_others(client):
     before = captured(client, "flat")
     client.capture("lake.default.flat", columns=["word"])
     after = columns(client, "flat")

@@ -19,72 +19,72 @@ from tests.integration.store_server import (
     check_whole,
     generation,
     kill_loop,
-    of_table,
     read_against_writers,
     serving,
+    table_predicates,
 )
 
 SECONDS = float(os.environ.get("STATFLIGHT_READ_SECONDS", "3"))
 
 
-def test_no_reader_sees_half_a_generation(tmp_path):
+def test_readers_see_only_complete_generations(tmp_path):
     reads, publications = read_against_writers(tmp_path / "s.db", SECONDS)
     assert reads > 20 and publications > 4
 
 
-def test_what_is_acknowledged_survives_kills(tmp_path):
+def test_acknowledged_puts_survive_kills(tmp_path):
     starts, acknowledged = kill_loop(tmp_path, kills=5)
     assert len(starts) == 6 and acknowledged > 5
 
 
-def test_a_backup_made_while_serving_serves_the_same_rows(tmp_path):
+def test_backup_of_a_running_server_has_the_same_rows(tmp_path):
     with serving(tmp_path / "s.db") as server:
         client = Client(server.uri)
         client.put("stats.columns", generation(1, 500))
         file = KEY | {"snapshot_id": 1, "file_path": "f"}
         client.put("stats.files", pa.Table.from_pylist([file]))
         command = [STATFLIGHT, "backup", "copy.db", "--server", server.uri]
-        made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-        assert made.returncode == 0 and "MB in" in made.stderr, made.stderr
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and "MB in" in done.stderr, done.stderr
         again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert again.returncode == 1 and "exists" in again.stderr and "Traceback" not in again.stderr
         flights = ("stats.columns", "stats.files", "sys.snapshots", "information_schema.columns")
-        before = [client.get(name, predicates=of_table()) for name in flights]
+        before = [client.get(name, predicates=table_predicates()) for name in flights]
         with pytest.raises(pa.ArrowInvalid, match=r"\[BACKUP\].*absolute"):
             client.act("backup", path="relative.db")
     with serving(tmp_path / "copy.db") as server:
         copy = Client(server.uri)
-        assert [copy.get(name, predicates=of_table()) for name in flights] == before
+        assert [copy.get(name, predicates=table_predicates()) for name in flights] == before
         copy.put("stats.columns", generation(2, 500), "replace_snapshot")
 
 
-def refused_elsewhere(db) -> list[str]:
-    """Errors of a second server and of another process's DuckDB on a served database; both must fail."""
+def errors_of_other_processes(db) -> list[str]:
+    """Errors of a second server and of DuckDB in another process that open a served database."""
     second = [STATFLIGHT, "serve", "--db", db, "--port", "0", "--workers", "0"]
     code = "import duckdb, sys; duckdb.connect(sys.argv[1])"
-    said = []
+    errors = []
     for command in (second, [sys.executable, "-c", code, db]):
         done = subprocess.run(command, cwd=db.parent, capture_output=True, text=True, timeout=60)
         assert done.returncode != 0 and "listening" not in done.stdout, done
-        said.append(done.stderr)
-    return said
+        errors.append(done.stderr)
+    return errors
 
 
-def test_a_database_stays_locked_after_a_backup(tmp_path):
+def test_database_stays_locked_after_a_backup(tmp_path):
     with serving(tmp_path / "s.db") as server:
         Client(server.uri).act("backup", path=str(tmp_path / "copy.db"))
-        server_said, duckdb_said = refused_elsewhere(tmp_path / "s.db")
-        assert "another process holds it" in server_said and "Traceback" not in server_said
-        assert "lock" in duckdb_said.lower()
-        for own in ("s.db.wal", "s.db.lock"):
+        server_error, duckdb_error = errors_of_other_processes(tmp_path / "s.db")
+        assert "another process holds it" in server_error and "Traceback" not in server_error
+        assert "lock" in duckdb_error.lower()
+        for reserved in ("s.db.wal", "s.db.lock"):
             with pytest.raises(pa.ArrowInvalid, match=r"\[BACKUP\].*exists or is reserved"):
-                Client(server.uri).act("backup", path=str(tmp_path / own))
+                Client(server.uri).act("backup", path=str(tmp_path / reserved))
     with serving(tmp_path / "s.db"), serving(tmp_path / "copy.db"):
         pass
 
 
-def test_twenty_backups_under_load_lose_nothing(tmp_path):
-    """Each copy has all that was acknowledged before it began, whole; the original survives a kill at the end."""
+def test_backups_under_load_lose_no_acknowledged_put(tmp_path):
+    """Each copy has every put acknowledged before it began; the original survives a kill at the end."""
     db = tmp_path / "s.db"
     with serving(db) as server:
         publishers = [Publisher(server.uri, name, 1) for name in ("a", "b")]
@@ -94,23 +94,23 @@ def test_twenty_backups_under_load_lose_nothing(tmp_path):
         for number in range(20):
             before.append([publisher.acknowledged for publisher in publishers])
             Client(server.uri).act("backup", path=str(tmp_path / f"copy-{number}.db"))
-        assert len(refused_elsewhere(db)) == 2
+        assert len(errors_of_other_processes(db)) == 2
         acknowledged = [publisher.acknowledged for publisher in publishers]
         server.kill()
         for publisher in publishers:
             publisher.join(30)
     with serving(db) as server:
         for publisher, least in zip(publishers, acknowledged, strict=True):
-            found = Client(server.uri).get("stats.columns", predicates=of_table(publisher.table_name))
+            found = Client(server.uri).get("stats.columns", predicates=table_predicates(publisher.table_name))
             assert (check_whole(found) or 0) >= max(least, publisher.acknowledged)
     for number in (0, 10, 19):
         with serving(tmp_path / f"copy-{number}.db") as copy:
             for publisher, least in zip(publishers, before[number], strict=True):
-                found = Client(copy.uri).get("stats.columns", predicates=of_table(publisher.table_name))
+                found = Client(copy.uri).get("stats.columns", predicates=table_predicates(publisher.table_name))
                 assert (check_whole(found) or 0) >= least
 
 
-def test_a_database_in_use_is_refused(tmp_path):
+def test_opening_a_database_in_use_is_rejected(tmp_path):
     code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
     holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "d.db")], stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE)  # fmt: skip

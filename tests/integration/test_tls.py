@@ -1,4 +1,4 @@
-"""TLS: certificates of the server and of clients, and what is renewed while the server runs."""
+"""TLS: certificates of the server and of clients, and files of certificates and tokens renewed while it runs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def flags_of(directory: Path, pair: certificates.Pair) -> list[object]:
     return ["--tls-cert", cert, "--tls-key", key]
 
 
-def shown(server: LiveServer) -> str:
-    """The name in the certificate that a new connection is shown."""
+def certificate_name(server: LiveServer) -> str:
+    """The name in the server's certificate, as a new connection receives it."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
@@ -46,11 +46,11 @@ def shown(server: LiveServer) -> str:
 
 
 def until(holds: Callable[[], Any]) -> None:
-    # A handshake in the very moment of the change may be cut off (OSError); clients try again, and so does this.
+    # A handshake during the change may be cut off (OSError); clients retry, and so does this.
     eventually(holds, WITHIN, (OSError, pa.ArrowException))
 
 
-def test_a_renewed_certificate_cuts_no_stream(tmp_path):
+def test_certificate_renewal_keeps_open_streams(tmp_path):
     count = 60_000
     flags = flags_of(tmp_path, FIRST)
     with serving(tmp_path, *flags, env={"STATFLIGHT_CACHE_BYTES": "0"}) as server:
@@ -59,31 +59,31 @@ def test_a_renewed_certificate_cuts_no_stream(tmp_path):
             slow = flight.connect(server.uri, tls_root_certs=ROOTS, generic_options=[("grpc.http2.bdp_probe", 0)])
             reader = slow.do_get(flight.Ticket(b'{"table": "stats.file_columns"}'))
             read = reader.read_chunk().data.num_rows
-            assert shown(server) == "first"
+            assert certificate_name(server) == "first"
             SECOND.write(tmp_path)
-            until(lambda: shown(server) == "second")
-            until(lambda: client.actions.health()["status"] == "ok")  # a connection from before
+            until(lambda: certificate_name(server) == "second")
+            until(lambda: client.actions.health()["status"] == "ok")  # a connection opened before
             with StatsClient(server.uri, tls_roots=SECOND.cert) as fresh:
                 assert fresh.read("stats.file_columns", ["column_id"]).num_rows == count
-            # the stream began under the certificate before, and most of it was not sent yet
+            # the stream began with the previous certificate, and most of it was not sent yet
             assert read < count / 2
             assert read + reader.read_all().num_rows == count
             slow.close()
         assert "are in use" in server.log.read_text()
 
 
-def test_files_that_are_not_good_change_nothing(tmp_path):
+def test_mismatched_tls_files_leave_the_previous_ones_in_use(tmp_path):
     with serving(tmp_path, *flags_of(tmp_path, FIRST)) as server:
-        (tmp_path / "server.pem").write_bytes(SECOND.cert)  # the key is still that of the first
+        (tmp_path / "server.pem").write_bytes(SECOND.cert)  # the key is still the first one's
         server.process.send_signal(signal.SIGHUP)
         until(lambda: "stay in use" in server.log.read_text())
-        assert shown(server) == "first"
+        assert certificate_name(server) == "first"
         (tmp_path / "server.key").write_bytes(SECOND.key)
-        until(lambda: shown(server) == "second")
+        until(lambda: certificate_name(server) == "second")
 
 
 @pytest.mark.parametrize("spoil", ["cert", "key", "ca", "pair", "missing"])
-def test_bad_files_are_refused(tmp_path, spoil):
+def test_invalid_tls_files_are_rejected_without_naming_their_path(tmp_path, spoil):
     cert, key = FIRST.write(tmp_path)
     authority = tmp_path / "ca.pem"
     authority.write_bytes(CLIENT.cert)
@@ -101,7 +101,7 @@ def test_bad_files_are_refused(tmp_path, spoil):
     assert str(tmp_path) not in str(refusal.value)
 
 
-def test_clients_need_a_certificate_and_own_workers_none(tmp_path):
+def test_client_certificate_is_required_except_of_own_workers(tmp_path):
     (tmp_path / "lake" / "t").mkdir(parents=True)
     pq.write_table(pa.table({"id": [1]}), tmp_path / "lake" / "t" / "a.parquet")
     (tmp_path / "ca.pem").write_bytes(CLIENT.cert)
@@ -114,16 +114,16 @@ def test_clients_need_a_certificate_and_own_workers_none(tmp_path):
             assert found["table"] == "lake.default.t"
         cert, key = CLIENT.write(tmp_path, "client")
         (tmp_path / "roots.pem").write_bytes(ROOTS)
-        told = {"STATFLIGHT_TLS_CLIENT_CERT": str(cert), "STATFLIGHT_TLS_CLIENT_KEY": str(key)}
+        variables = {"STATFLIGHT_TLS_CLIENT_CERT": str(cert), "STATFLIGHT_TLS_CLIENT_KEY": str(key)}
         command = [STATFLIGHT, "query", "sys.flights", "--server", server.uri, "--tls-roots", tmp_path / "roots.pem"]
-        done = subprocess.run(command, env=os.environ | told, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0 and "stats.columns" in done.stdout, done.stderr
-        del told["STATFLIGHT_TLS_CLIENT_KEY"]
-        done = subprocess.run(command, env=os.environ | told, capture_output=True, text=True, timeout=60)
+        del variables["STATFLIGHT_TLS_CLIENT_KEY"]
+        done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2 and "go together" in done.stderr
-        for own in ({}, {"tls_cert": STRANGER.cert, "tls_key": STRANGER.key}):
+        for certificate in ({}, {"tls_cert": STRANGER.cert, "tls_key": STRANGER.key}):
             with (
-                StatsClient(server.uri, tls_roots=ROOTS, timeout=5, **own) as stranger,
+                StatsClient(server.uri, tls_roots=ROOTS, timeout=5, **certificate) as stranger,
                 pytest.raises((flight.FlightUnavailableError, flight.FlightTimedOutError)),
             ):
                 stranger.actions.health()
@@ -138,24 +138,24 @@ def token_file(path: Path, token: str) -> None:
     fresh.replace(path)
 
 
-def test_tokens_are_renewed(tmp_path):
+def test_sighup_reloads_tokens_unless_the_file_is_invalid(tmp_path):
     tokens = tmp_path / "tokens.toml"
     token_file(tokens, "old")
     with serving(tmp_path, "--auth", tokens) as server:
 
-        def lets_in(token: str) -> bool:
+        def accepts(token: str) -> bool:
             with StatsClient(server.uri, token) as client:
                 try:
                     return client.read("sys.flights").num_rows > 0
                 except flight.FlightUnauthenticatedError:
                     return False
 
-        assert lets_in("old") and not lets_in("new")
+        assert accepts("old") and not accepts("new")
         tokens.write_text("[[token")
         server.process.send_signal(signal.SIGHUP)
         until(lambda: "stay in use" in server.log.read_text())
-        assert lets_in("old")
+        assert accepts("old")
         token_file(tokens, "new")
         server.process.send_signal(signal.SIGHUP)
-        until(lambda: lets_in("new"))
-        assert not lets_in("old")
+        until(lambda: accepts("new"))
+        assert not accepts("old")

@@ -1,4 +1,4 @@
-"""The wheel: `import statflight` where nothing is installed beside it but pyarrow, and a `store` of the user's own."""
+"""The wheel: `import statflight` with pyarrow as the only dependency, beside a `store` module of the user's own."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ print("read")
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the wheel and pyarrow; the project is not on its path."""
-    place = tmp_path_factory.mktemp("wheel")
-    built = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)]
+    """The Python of an environment with only the wheel and pyarrow, without the project on its path."""
+    directory = tmp_path_factory.mktemp("wheel")
+    built = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
     subprocess.run(built, cwd=ROOT, check=True, capture_output=True)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "venv"], check=True)
-    (packages,) = (place / "venv/lib").glob("python*/site-packages")
-    (wheel,) = place.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory / "venv"], check=True)
+    (packages,) = (directory / "venv/lib").glob("python*/site-packages")
+    (wheel,) = directory.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    ours = Path(sysconfig.get_path("purelib"))
-    for name in ("pyarrow", "numpy", *(each.name for each in ours.glob("numpy.libs"))):
-        (packages / name).symlink_to(ours / name)
-    return place / "venv/bin/python"
+    site_packages = Path(sysconfig.get_path("purelib"))
+    for name in ("pyarrow", "numpy", *(each.name for each in site_packages.glob("numpy.libs"))):
+        (packages / name).symlink_to(site_packages / name)
+    return directory / "venv/bin/python"
 
 
-def test_the_client_reads_beside_another_store(installed: Path, tmp_path: Path) -> None:
+def test_client_reads_beside_another_module_named_store(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store/__init__.py").write_text("MINE = True\n")
     (tmp_path / "main.py").write_text(READS)
@@ -69,7 +69,7 @@ def test_the_client_reads_beside_another_store(installed: Path, tmp_path: Path) 
     assert (done.stdout, done.returncode) == ("read\n", 0), done.stderr
 
 
-def test_packages_are_typed_and_nothing_lies_twice(installed: Path) -> None:
+def test_wheel_has_typed_packages_and_no_file_twice(installed: Path) -> None:
     (packages,) = (installed.parents[1] / "lib").glob("python*/site-packages")
     for name in ("statflight", "flight_server", "capture", "store"):
         assert (packages / name / "py.typed").is_file(), name

@@ -1,4 +1,4 @@
-"""Arrow's statistics schema as the client reads it."""
+"""Arrow's statistics schema as the client returns it."""
 
 import pyarrow as pa
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from flight_server.client import StatsClient
 
 
-def test_by_the_client(live_server):
+def test_client_returns_arrow_and_adbc_statistics(live_server):
     key = {"table_catalog": "shapes", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
     with StatsClient(live_server.uri) as client:
         client.put(

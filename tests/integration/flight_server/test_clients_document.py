@@ -1,4 +1,4 @@
-"""CLIENTS.md is true: its Python blocks run in order against a server."""
+"""The Python blocks of CLIENTS.md, run in order against a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCKS = [
 KEY = {"table_catalog": "lake", "table_schema": "sales", "table_name": "orders", "snapshot_id": 1}
 
 
-def test_the_blocks(tmp_path, monkeypatch):
+def test_blocks_run_in_order(tmp_path, monkeypatch):
     rows = [
         KEY | {"column_id": i, "column_name": name, "ndv": ndv}
         for i, (name, ndv) in enumerate([("id", 1000.0), ("region", 3.0)], 1)
@@ -36,7 +36,7 @@ def test_the_blocks(tmp_path, monkeypatch):
     assert len(BLOCKS) == 9
 
 
-def test_links_lead_to_sections():
+def test_links_point_to_sections():
     headings = {
         re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-")
         for line in re.findall(r"^## (.*)$", DOCUMENT, re.MULTILINE)

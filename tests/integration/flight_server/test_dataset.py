@@ -1,4 +1,4 @@
-"""Datasets over a running server: what is handed over, what is applied here, and that neither changes an answer."""
+"""Datasets over a running server: conditions pushed down to it or applied in the client, with the same result."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def client(live_server):
 
 
 @pytest.fixture
-def asked(client, monkeypatch):
-    """The commands of the reads of a test."""
+def sent_commands(client, monkeypatch):
+    """Commands of the reads that a test sends."""
     commands, get = [], client.get
     monkeypatch.setattr(client, "get", lambda command, **more: (commands.append(command), get(command, **more))[1])
     return commands
@@ -42,36 +42,36 @@ def d(client):
     return client.dataset("stats.columns", snapshot="current").filter(field("table_catalog") == CATALOG)
 
 
-def test_columns_and_filter_go_to_the_server(d, asked):
+def test_columns_and_filter_are_pushed_down(d, sent_commands):
     found = d.to_table(columns=["ndv"], filter=field("column_name") == "c2")
     assert found.to_pylist() == [{"ndv": 3.0}]
-    assert asked == [{"table": "stats.columns", "strict": True, "snapshot": "current", "allow_stale": False,
-                      "columns": ["ndv"], "filter": {"and": [
-                          {"column": "table_catalog", "op": "EQ", "values": [CATALOG]},
-                          {"column": "column_name", "op": "EQ", "values": ["c2"]}]}}]  # fmt: skip
+    assert sent_commands == [{"table": "stats.columns", "strict": True, "snapshot": "current", "allow_stale": False,
+                              "columns": ["ndv"], "filter": {"and": [
+                                  {"column": "table_catalog", "op": "EQ", "values": [CATALOG]},
+                                  {"column": "column_name", "op": "EQ", "values": ["c2"]}]}}]  # fmt: skip
 
 
-@pytest.mark.parametrize("kept", [
+@pytest.mark.parametrize("condition", [
     pc.starts_with(field("column_name"), "c9"), field("column_id") + 1 == 3, field("ndv") > field("column_id"),
     pc.if_else(field("ndv") > 3, field("column_id") > 5, False),
 ])  # fmt: skip
-def test_what_the_server_has_no_words_for_is_applied_here(d, client, asked, kept, capfd):
+def test_unsupported_conditions_are_applied_in_the_client(d, client, sent_commands, condition, capfd):
     capfd.readouterr()
-    found = d.to_table(columns=["column_id"], filter=kept)
-    assert not capfd.readouterr().err  # Acero warns of each buffer off the wire
+    found = d.to_table(columns=["column_id"], filter=condition)
+    assert not capfd.readouterr().err  # Acero would warn of each unaligned buffer from the wire
     whole = client.read("stats.columns").filter(field("table_catalog") == CATALOG)
-    known = {"column": "table_catalog", "op": "EQ", "values": [CATALOG]}
-    assert asked[0]["filter"] == known and found.num_rows
-    assert found.sort_by("column_id").equals(whole.filter(kept).select(["column_id"]).sort_by("column_id"))
-    assert d.head(3, filter=kept).num_rows == min(3, found.num_rows)
+    pushed_down = {"column": "table_catalog", "op": "EQ", "values": [CATALOG]}
+    assert sent_commands[0]["filter"] == pushed_down and found.num_rows
+    assert found.sort_by("column_id").equals(whole.filter(condition).select(["column_id"]).sort_by("column_id"))
+    assert d.head(3, filter=condition).num_rows == min(3, found.num_rows)
 
 
-def test_more_conditions_than_the_server_takes_are_applied_here(d, asked):
+def test_too_many_conditions_are_applied_in_the_client(d, sent_commands):
     many = field("column_id") == 0
     for i in range(5000):
         many = many | (field("column_id") == i * 2)
     assert d.count_rows(filter=many) == 50
-    assert "filter" in asked[0] and "filter" not in asked[1]
+    assert "filter" in sent_commands[0] and "filter" not in sent_commands[1]
 
 
 DUCKDB_IN = [
@@ -81,23 +81,23 @@ DUCKDB_IN = [
 
 
 @pytest.mark.parametrize(("condition", "ids"), DUCKDB_IN)
-def test_duckdb_in(d, asked, condition, ids):
+def test_in_conditions_of_duckdb_select_the_same_rows(d, sent_commands, condition, ids):
     found = duckdb.sql(f"SELECT column_id FROM d WHERE {condition} ORDER BY 1").fetchall()
     assert {i for (i,) in found} == ids
     if condition.startswith("column_name IN"):
-        assert '"op": "IN"' in str(asked[-1]["filter"]).replace("'", '"')
+        assert '"op": "IN"' in str(sent_commands[-1]["filter"]).replace("'", '"')
 
 
-def test_the_unknown_of_an_if_else_is_kept(d):
-    known = pc.if_else(field("ndv").is_valid(), field("ndv") < 3, pa.scalar(None, pa.bool_()))
-    assert d.count_rows(filter=known) == 1 and d.count_rows(filter=~known) == 79
+def test_null_result_of_if_else_selects_no_row(d):
+    condition = pc.if_else(field("ndv").is_valid(), field("ndv") < 3, pa.scalar(None, pa.bool_()))
+    assert d.count_rows(filter=condition) == 1 and d.count_rows(filter=~condition) == 79
     either = pc.if_else(
         field("ndv").is_valid(), (field("ndv") < 3) | (field("column_id") == 5), pa.scalar(None, pa.bool_())
     )
     assert d.count_rows(filter=~either) == 79
 
 
-def test_batches_of_a_size_no_columns_and_expressions(d):
+def test_batch_size_no_columns_and_computed_columns_are_supported(d):
     assert {batch.num_rows for batch in d.to_batches(columns=["ndv"], batch_size=10)} == {10}
     none = d.to_table(columns=[])
     assert (none.num_rows, none.num_columns) == (100, 0)
@@ -106,21 +106,21 @@ def test_batches_of_a_size_no_columns_and_expressions(d):
     assert d.scanner(columns={"twice": field("column_id") * 2}).projected_schema.names == ["twice"]
 
 
-def test_the_rest_of_a_dataset(d):
+def test_take_head_sort_and_join_are_supported(d):
     assert d.take([0, 1]).num_rows == 2 and d.head(4).num_rows == 4
     assert d.sort_by("column_id").head(1)["column_id"].to_pylist() == [1]
     other = ds.dataset(pa.table({"column_id": [1, 2]}))
     assert d.join(other, "column_id", join_type="inner").count_rows() == 2
 
 
-def test_what_would_scan_it_in_cpp_fails_rather_than_finds_nothing(d, tmp_path):
+def test_scans_in_cpp_raise_rather_than_return_no_rows(d, tmp_path):
     with pytest.raises((OSError, pa.ArrowException, TypeError)):
         ds.Scanner.from_dataset(d).to_table()
     with pytest.raises((OSError, pa.ArrowException, TypeError)):
         ds.write_dataset(d, tmp_path, format="parquet")
 
 
-def test_mistakes_are_told_as_arrow_tells_them(d, client):
+def test_invalid_filters_and_columns_raise_the_errors_of_arrow(d, client):
     for wrong in (field("nosuch") == 1, field("column_id") == "one"):
         with pytest.raises((pa.ArrowInvalid, pa.ArrowNotImplementedError)):
             d.to_table(filter=wrong)
@@ -132,19 +132,19 @@ def test_mistakes_are_told_as_arrow_tells_them(d, client):
         client.dataset("sys.flights", snapshot="current")
 
 
-def test_engines_pull_only_what_they_need(d, asked):
+def test_engines_request_only_the_needed_columns_and_rows(d, sent_commands):
     context = SessionContext()
     context.register_dataset("d", d)
     context.sql("SELECT ndv FROM d WHERE table_name = 't1'").to_pylist()
     pl.scan_pyarrow_dataset(d).filter(pl.col("table_name") == "t1").select("ndv").collect()
     duckdb.sql("SELECT ndv FROM d WHERE table_name = 't1'").fetchall()
-    # polars filters once more, so it reads the column of its filter
-    assert [sorted(command["columns"]) for command in asked] == [["ndv"], ["ndv", "table_name"], ["ndv"]]
-    assert all("t1" in str(command["filter"]) for command in asked)
+    # polars filters again, so it also reads the column of its filter
+    assert [sorted(command["columns"]) for command in sent_commands] == [["ndv"], ["ndv", "table_name"], ["ndv"]]
+    assert all("t1" in str(command["filter"]) for command in sent_commands)
 
 
-def test_threads_share_a_dataset(d):
-    """Scans at once, each of its own rows, through one connection."""
+def test_concurrent_scans_of_a_dataset_return_their_own_rows(d):
+    """Eight threads scan through one connection, each its own rows."""
 
     def scan(number: int) -> list[tuple[int]]:
         return (
@@ -155,28 +155,28 @@ def test_threads_share_a_dataset(d):
         assert list(pool.map(scan, range(1, 65))) == [[(number,)] for number in range(1, 65)]
 
 
-def test_a_join_of_two_flights_moves_only_the_columns_it_needs(live_server, client):
-    """Counted on the wire: as many bytes as reads of these columns and rows, far fewer than of all."""
+def test_join_of_two_flights_transfers_only_the_needed_columns(live_server, client):
+    """Bytes on the wire are those of reads of these columns and rows, far fewer than those of all."""
     orders = [{"table_catalog": CATALOG, "table_schema": "s", "table_name": f"t{i}", "snapshot_id": 1, "row_count": i}
               for i in range(3)]  # fmt: skip
     client.put("stats.tables", pa.Table.from_pylist(orders))
     join = """SELECT t.row_count, count(c.column_id) FROM c JOIN t USING (table_name)
               WHERE c.table_catalog = 'datasets' AND t.table_catalog = 'datasets' GROUP BY ALL ORDER BY 1"""
-    with counting_proxy(live_server.uri) as proxy, StatsClient(proxy.uri) as through:
+    with counting_proxy(live_server.uri) as proxy, StatsClient(proxy.uri) as proxied:
 
-        def moved(read) -> int:
+        def received_by(read) -> int:
             before = proxy.received
             read()
             return proxy.received - before
 
-        c, t = through.dataset("stats.columns", "current"), through.dataset("stats.tables", "current")
+        c, t = proxied.dataset("stats.columns", "current"), proxied.dataset("stats.tables", "current")
         found = duckdb.connect().register("c", c).register("t", t)
         assert found.sql(join).fetchall() == [(0, 33), (1, 34), (2, 33)]
-        joined = moved(lambda: found.sql(join).fetchall())
-        here = [{"column": "table_catalog", "op": "EQ", "values": [CATALOG]}]
-        needed = moved(lambda: (
-            through.read("stats.columns", ["column_id", "table_name", "table_catalog"], here, "current"),
-            through.read("stats.tables", ["row_count", "table_name", "table_catalog"], here, "current"),
+        joined = received_by(lambda: found.sql(join).fetchall())
+        predicates = [{"column": "table_catalog", "op": "EQ", "values": [CATALOG]}]
+        needed = received_by(lambda: (
+            proxied.read("stats.columns", ["column_id", "table_name", "table_catalog"], predicates, "current"),
+            proxied.read("stats.tables", ["row_count", "table_name", "table_catalog"], predicates, "current"),
         ))  # fmt: skip
-        whole = moved(lambda: (c.to_table(), t.to_table()))
+        whole = received_by(lambda: (c.to_table(), t.to_table()))
     assert joined <= 1.1 * needed and 3 * joined < whole, (joined, needed, whole)

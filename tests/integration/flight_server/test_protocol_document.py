@@ -1,4 +1,4 @@
-"""PROTOCOL.md is true: its blocks are run in order against a real server, its flights are those of the code."""
+"""PROTOCOL.md: its blocks run in order against a real server, and its flights are those of the code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def matches(expected, actual) -> bool:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def directory(tmp_path_factory):
     root = tmp_path_factory.mktemp("protocol")
     (root / "lake" / "orders").mkdir(parents=True)
     pq.write_table(
@@ -46,17 +46,17 @@ def place(tmp_path_factory):
     return root
 
 
-def test_the_blocks(place, monkeypatch):
-    # In one test, because each builds on the one before.
+def test_blocks_run_in_order_with_the_documented_results(directory, monkeypatch):
+    # In one test, because each block builds on the one before.
     names: dict[str, object] = {"__name__": "protocol"}
-    answered: list[object] = []
+    results: list[object] = []
     run = set()
-    with serving(place) as server, server.connect() as client:
+    with serving(directory) as server, server.connect() as client:
         monkeypatch.setenv("STATFLIGHT_SERVER", server.uri)
-        for line, (language, *told), text in BLOCKS:
-            text = text.replace("file:///data/lake", str(place / "lake"))
-            run.add((language, *told[:1]))
-            match [language, *told]:
+        for line, (language, *words), text in BLOCKS:
+            text = text.replace("file:///data/lake", str(directory / "lake"))
+            run.add((language, *words[:1]))
+            match [language, *words]:
                 case ["python"]:
                     exec(compile("\n" * (line - 1) + text, "PROTOCOL.md", "exec"), names)
                 case ["json", "command"]:
@@ -64,14 +64,14 @@ def test_the_blocks(place, monkeypatch):
                 case ["json", "put"]:
                     assert parse_put(flight.FlightDescriptor.for_command(text.encode())), line
                 case ["json", "action", name]:
-                    answered = client.act(name, text.encode())
+                    results = client.act(name, text.encode())
                 case ["json", "answer"]:
-                    assert matches(json.loads(text), answered), (line, answered)
+                    assert matches(json.loads(text), results), (line, results)
                 case ["json", "refused", code, *action]:
                     with pytest.raises(pa.ArrowException, match=rf"^'?\[{code}\] "):
                         client.act(action[0], text.encode()) if action else client.info(text.encode())
                 case other:
-                    pytest.fail(f"line {line}: a block of no known kind: {other}")
+                    pytest.fail(f"line {line}: a block of unknown kind: {other}")
         names["client"].close()
         assert "Traceback" not in server.log.read_text()
     assert len(run) == 6 and len(BLOCKS) > 35
@@ -85,30 +85,32 @@ def columns_of(text: str, groups: dict[str, list[tuple[str, str]]]) -> list[tupl
     return columns
 
 
-def test_the_flights_are_those_of_the_code():
+def test_documented_flights_equal_those_of_the_code():
     groups: dict[str, list[tuple[str, str]]] = {}
     for name, text in re.findall(r"^- \*(\w+)\*: (.*)$", DOCUMENT, re.MULTILINE):
         groups[name] = columns_of(text, {})
     rows = re.findall(r"^\| `(\w+\.\w+)` \| (yes|) \| (.*) \|$", DOCUMENT, re.MULTILINE)
-    told = {name: (writable == "yes", columns_of(text, groups)) for name, writable, text in rows}
+    documented = {name: (writable == "yes", columns_of(text, groups)) for name, writable, text in rows}
     types = {"string": "utf8", "double": "float64", "timestamp[us, tz=UTC]": "timestamp"}
 
-    def word(type: pa.DataType) -> str:
+    def type_name(type: pa.DataType) -> str:
         if pa.types.is_union(type):
             return f"dense_union<{','.join(field.name for field in type)}>"
         if pa.types.is_struct(type):
-            return f"struct<{','.join(f'{field.name}:{word(field.type)}' for field in type)}>"
-        return f"list<{word(type.value_type)}>" if pa.types.is_list(type) else types.get(str(type), str(type))
+            return f"struct<{','.join(f'{field.name}:{type_name(field.type)}' for field in type)}>"
+        return f"list<{type_name(type.value_type)}>" if pa.types.is_list(type) else types.get(str(type), str(type))
 
-    assert told == {f.name: (f.writable, [(c.name, word(c.type)) for c in f.schema]) for f in FLIGHTS.values()}
+    assert documented == {
+        f.name: (f.writable, [(c.name, type_name(c.type)) for c in f.schema]) for f in FLIGHTS.values()
+    }
 
 
-def test_every_action_is_told_of():
+def test_every_action_is_documented():
     missing = [name for name in actions.ACTIONS if f"`{name}`" not in DOCUMENT]
     assert not missing
 
 
-def test_every_code_is_told_of():
+def test_every_error_code_is_documented():
     root = Path(flight_server.__file__).parents[1]
     sources = [*(root / "flight_server").rglob("*.py"), *(root / "store").glob("*.py")]
     codes = {code for source in sources for code in re.findall(r'code="([A-Z_]+)"', source.read_text())}

@@ -1,4 +1,4 @@
-"""Strict reading over the wire: what is refused, what is not, and that nothing else changes."""
+"""Strict reads over the wire: requests that they reject, and requests that they do not."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def stored(live_server):
         client.put("stats.sketches", pa.Table.from_pylist([sketch]))
 
 
-WRONG = [
+INVALID = [
     ({"columns": ["ndv", "colum_name"]}, "UNKNOWN_COLUMN"),
     ({"filter": {"not": {"column": "row_cuont", "op": "IS_NULL"}}}, "UNKNOWN_COLUMN"),
     ({"predicates": [{"column": "captured_at", "op": "GT", "values": ["yesterday"]}]}, "BAD_LITERAL"),
 ]
 
 
-@pytest.mark.parametrize(("part", "code"), WRONG)
-def test_refusals(live_client, part, code):
-    for ask in (live_client.get, live_client.info):
+@pytest.mark.parametrize(("part", "code"), INVALID)
+def test_strict_read_rejects_unknown_columns_and_bad_literals(live_client, part, code):
+    for call in (live_client.get, live_client.info):
         with pytest.raises(pa.ArrowInvalid, match=rf"^\[{code}\] "):
-            ask({"table": "stats.columns", "strict": True} | part)
+            call({"table": "stats.columns", "strict": True} | part)
     assert live_client.get({"table": "stats.columns", "limit": 0} | part).num_rows == 0
 
 
-def test_strict_must_be_a_truth(live_client):
+def test_strict_must_be_true_or_false(live_client):
     with pytest.raises(pa.ArrowInvalid, match="strict: must be true or false"):
         live_client.get({"table": "stats.columns", "strict": 1})
 
@@ -52,16 +52,16 @@ BY_VALUE = [(["EQ", 1.0], {1}), (["LT", "1.5"], {1}), (["EQ", 1.5], set()), (["I
             (["NEQ", "1e0"], {2, 3, 4}), (["BETWEEN", 0.5, 2.5], {1, 2})]  # fmt: skip
 
 
-@pytest.mark.parametrize(("asked", "kept"), BY_VALUE)
-def test_numbers_compare_by_value_in_duckdb_and_in_slices(live_client, asked, kept):
-    leaf = {"column": "column_id", "op": asked[0], "values": asked[1:]}
+@pytest.mark.parametrize(("condition", "ids"), BY_VALUE)
+def test_numbers_compare_by_value_in_duckdb_and_in_slices(live_client, condition, ids):
+    leaf = {"column": "column_id", "op": condition[0], "values": condition[1:]}
     named = [{"column": c, "op": "EQ", "values": [ROW[c]]} for c in ("table_catalog", "table_schema", "table_name")]
-    for _, snapshot in product(range(3), (None, "current")):  # the third time out of the cache
+    for _, snapshot in product(range(3), (None, "current")):  # the third read is served from the cache
         command = {"table": "stats.columns", "predicates": [*named, leaf], "snapshot": snapshot, "strict": True}
-        assert set(live_client.get(command)["column_id"].to_pylist()) == kept
+        assert set(live_client.get(command)["column_id"].to_pylist()) == ids
 
 
-def test_the_client_refuses_unknown_tables(live_server):
+def test_client_raises_for_an_unknown_table(live_server):
     with StatsClient(live_server.uri) as client:
         assert client.files(NAME).num_rows == 0
         with pytest.raises(
@@ -70,15 +70,15 @@ def test_the_client_refuses_unknown_tables(live_server):
             client.columns("strict.s.tt")
 
 
-def test_no_histogram_of_a_text_is_no_hit(live_client):
-    asked = [{"table": NAME, "snapshot": 1, "target": {"kind": "COLUMN", "column_id": i}, "kinds": ["HISTOGRAM"],
-              "mode": "SYNC"} for i in (1, 2)]  # fmt: skip
-    text, number = live_client.act("resolve", {"requests": asked})
+def test_resolve_of_a_histogram_fails_for_a_text_column(live_client):
+    requests = [{"table": NAME, "snapshot": 1, "target": {"kind": "COLUMN", "column_id": i}, "kinds": ["HISTOGRAM"],
+                 "mode": "SYNC"} for i in (1, 2)]  # fmt: skip
+    text, number = live_client.act("resolve", {"requests": requests})
     assert text["outcome"] == "FAILED" and number["outcome"] == "HIT"
     assert text["detail"] == "a value of type STRING has no HISTOGRAM; ask without it"
 
 
-def test_sketches_by_partition_need_the_files_of_the_table(live_client):
-    asked = {"table": NAME, "snapshot": 1, "column": "c1", "partitions": [json.dumps({"day": "2026-01-01"})]}
+def test_merge_sketches_by_partition_fails_without_stored_files(live_client):
+    request = {"table": NAME, "snapshot": 1, "column": "c1", "partitions": [json.dumps({"day": "2026-01-01"})]}
     with pytest.raises(pa.ArrowKeyError, match=r"no files of .* are stored.*; capture the table"):
-        live_client.act("merge_sketches", asked)
+        live_client.act("merge_sketches", request)

@@ -1,4 +1,4 @@
-"""The unit and the image: what they run exists, and little of the machine is open to them."""
+"""The systemd unit and the image: hardening, user, health check and settings."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ DEPLOY = Path(flight_server.__file__).parent / "deploy"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
-def test_the_unit_is_hardened():
+def test_exposure_level_of_the_systemd_unit_is_low():
     command = ["systemd-analyze", "security", "--offline=yes", "--no-pager", DEPLOY / "statflight.service"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     found = re.search(r"exposure level for statflight.service: ([\d.]+)", done.stdout)
     if found is None:
-        pytest.skip(f"this systemd-analyze knows no --offline: {done.stderr[-200:]}")
+        pytest.skip(f"this systemd-analyze has no --offline: {done.stderr[-200:]}")
     assert float(found[1]) <= 3
 
 
-def test_the_image_runs_as_its_own_user_and_says_how_it_is():
+def test_image_has_its_own_user_a_health_check_and_known_settings():
     text = (DEPLOY / "Dockerfile").read_text()
     assert re.search(r"^USER statflight$", text, re.MULTILINE) and "HEALTHCHECK" in text and "/health" in text
     variables = re.findall(rf"{PREFIX}(\w+)=", text)

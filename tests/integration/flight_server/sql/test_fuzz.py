@@ -1,4 +1,4 @@
-"""Mutated statements against one server: each is answered or refused in a line, and none reads anything but flights."""
+"""Mutated statements against one server: each returns rows or a one-line error, and none reads anything but flights."""
 
 # ruff: noqa: E501  statements are read more easily on one line
 
@@ -26,8 +26,6 @@ WORDS = [
     "'", '"', "?", "$1", "NULL", "1", "-1", "1e400", "WHERE", "OR 1 = 1", "UNION", "JOIN", "ON", "ndv", "CAST(", "AS", "::", "INTERVAL", "CASE", "END",
     "getenv('HOME')", "duckdb_settings()", "pragma_version()", "\x00", "é", "LIMIT", "OFFSET", "GROUP BY", "HAVING", "OVER ()", "COLUMNS(*)", "[", "{", "}",
 ]  # fmt: skip
-
-
 NAMES = [
     "ndv",
     "column_name",
@@ -46,41 +44,39 @@ NAMES = [
 POOL = sorted({word for sql in SEEDS for word in re.findall(r"[\w.]+|'[^']*'|[^\w\s]", sql)})
 
 
-def mutant(chance: random.Random) -> str:
-    """A statement with another word or two, which is often taken; or with any damage."""
-    sql = chance.choice(SEEDS)
-    if chance.random() < 0.7:
+def mutant(rng: random.Random) -> str:
+    """A statement with one or two words replaced, which is often valid, or with random damage."""
+    sql = rng.choice(SEEDS)
+    if rng.random() < 0.7:
         words = re.findall(r"[\w.]+|'[^']*'|\s+|[^\w\s]", sql)
-        for _ in range(chance.randint(1, 2)):
+        for _ in range(rng.randint(1, 2)):
             places = [at for at, word in enumerate(words) if re.fullmatch(r"[\w.]+|'[^']*'", word)]
             if places:
-                words[chance.choice(places)] = chance.choice(NAMES if chance.random() < 0.8 else POOL)
+                words[rng.choice(places)] = rng.choice(NAMES if rng.random() < 0.8 else POOL)
         return "".join(words)
-    for _ in range(chance.randint(1, 4)):
-        at, to = sorted(chance.randint(0, len(sql)) for _ in range(2))
-        match chance.randint(0, 4):
+    for _ in range(rng.randint(1, 4)):
+        at, to = sorted(rng.randint(0, len(sql)) for _ in range(2))
+        match rng.randint(0, 4):
             case 0:
-                sql = sql[:at] + " " + chance.choice(WORDS) + " " + sql[at:]
+                sql = sql[:at] + " " + rng.choice(WORDS) + " " + sql[at:]
             case 1:
                 sql = sql[:at] + sql[to:]
             case 2:
-                sql = (
-                    sql[:at] + chr(chance.choice([chance.randint(32, 126), chance.randint(0, 0x2FFF)])) + sql[at + 1 :]
-                )
+                sql = sql[:at] + chr(rng.choice([rng.randint(32, 126), rng.randint(0, 0x2FFF)])) + sql[at + 1 :]
             case 3:
-                other = chance.choice(SEEDS)
-                sql = sql[:at] + other[chance.randint(0, len(other)) :]
+                other = rng.choice(SEEDS)
+                sql = sql[:at] + other[rng.randint(0, len(other)) :]
             case _:
                 sql = sql[:to] + sql[at:to] + sql[to:]
     return sql
 
 
-def hold(client: Client, secret: str, count: int, seed: int) -> tuple[int, int]:
-    """Sends mutants; how many were answered and how many refused."""
-    chance, answered, refused = random.Random(seed), 0, 0
+def send_mutants(client: Client, secret: str, count: int, seed: int) -> tuple[int, int]:
+    """Sends mutants and checks each result; counts of the answered and the refused ones."""
+    rng, answered, refused = random.Random(seed), 0, 0
     client.timeout = 20.0
     for _ in range(count):
-        sql = mutant(chance).replace("{secret}", secret)
+        sql = mutant(rng).replace("{secret}", secret)
         try:
             found = client.get(write_any("CommandStatementQuery", (1, sql.encode("utf-8", "replace"))))
         except (pa.ArrowException, flight.FlightError) as refusal:
@@ -101,8 +97,8 @@ def secret(tmp_path):
     return path
 
 
-def test_mutants(live_client, secret):
-    answered, refused = hold(live_client, str(secret), 400, 1)
+def test_mutated_statements_succeed_or_fail_in_one_line_without_reading_files(live_client, secret):
+    answered, refused = send_mutants(live_client, str(secret), 400, 1)
     assert answered > 8 and refused > 100
     assert [path.name for path in secret.parent.iterdir()] == ["secret.csv"]
     assert live_client.get(write_any("CommandStatementQuery", (1, b"SELECT 1"))).num_rows == 1

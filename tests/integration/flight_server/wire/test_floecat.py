@@ -1,4 +1,4 @@
-"""Floecat's protobuf command over a socket, and the library that its bytes load."""
+"""Floecat's protobuf commands over a socket, and the lazy import of protobuf."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.flight_server.wire.test_floecat import command, field
 
 
-def test_protobuf_is_loaded_only_when_such_bytes_arrive():
+def test_protobuf_is_imported_with_the_first_protobuf_command():
     code = (
         "import sys\nfrom flight_server.wire.scan_request import of_command\n"
         "of_command(b'{\"table\": \"sys.flights\"}')\nassert 'google.protobuf' not in sys.modules\n"
@@ -20,7 +20,7 @@ def test_protobuf_is_loaded_only_when_such_bytes_arrive():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_read_like_floecats(live_client):
+def test_floecat_command_reads_the_selected_columns_and_rows(live_client):
     data = command(
         "sys.flights", ("NAME", "writable", "no such"), (("name", 7, "stats.columns", "sys.flights"),), "q-1"
     )
@@ -36,13 +36,13 @@ def test_a_read_like_floecats(live_client):
 @pytest.mark.parametrize(
     "data", [command(query_id=""), command(predicates=(("c", 42),)), field(4, "q"), bytes(range(256))]
 )
-def test_refusals_over_a_socket(live_client, data):
+def test_invalid_floecat_command_is_rejected(live_client, data):
     with pytest.raises(pa.ArrowInvalid) as refusal:
         live_client.info(data)
     assert str(refusal.value).startswith("[INVALID_ARGUMENT] ")
     assert "Traceback" not in str(refusal.value)
 
 
-def test_an_unknown_table_over_a_socket(live_client):
+def test_floecat_command_for_an_unknown_flight_is_rejected(live_client):
     with pytest.raises(pa.ArrowKeyError, match="UNKNOWN_FLIGHT"):
         live_client.info(command("pg_catalog.pg_class"))
