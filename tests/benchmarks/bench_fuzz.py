@@ -1,4 +1,4 @@
-"""Many more of the mutants of `test_fuzz` against one server: none may crash it, be told INTERNAL, or see its inside.
+"""More mutants of `test_fuzz` against one server: none may crash it, raise INTERNAL, or show a traceback.
 
 STATFLIGHT_BENCH_MUTANTS (50000), STATFLIGHT_BENCH_SEED (1).
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.flight_server.live_server import serving
-from tests.integration.test_fuzz import KINDS, hold, prepare, still_readable, workers
+from tests.integration.test_fuzz import KINDS, check_readable, prepare, try_attempts, workers
 
 pytestmark = pytest.mark.benchmark
 
@@ -22,7 +22,7 @@ SEED = int(os.environ.get("STATFLIGHT_BENCH_SEED", "1"))
 
 
 def test_mutants(tmp_path: Path) -> None:
-    kinds = KINDS | {"workers": lambda client, chance: workers(client, chance, tmp_path)}
+    kinds = KINDS | {"workers": lambda client, rng: workers(client, rng, tmp_path)}
     share, total = -(-MUTANTS // len(KINDS)), 0
     print()
     with serving(tmp_path, env={"STATFLIGHT_LEASE_SECONDS": "30"}) as server:
@@ -32,13 +32,13 @@ def test_mutants(tmp_path: Path) -> None:
                 # a fuzzed capture waits for a worker that does not come
                 client.timeout = 0.5 if kind == "action_bodies" else 20.0
                 began = time.perf_counter()
-                chance = random.Random(f"{kind} {SEED}")
-                # a worker's mutants need a lease each, and what is queued with it
+                rng = random.Random(f"{kind} {SEED}")
+                # each mutant of a worker needs a lease, and a queued job for it
                 most = share if kind != "workers" else min(share, 1000)
-                tried, refused = hold(client, attempts(client, chance), most, float("inf"))
+                tried, refused = try_attempts(client, attempts(client, rng), most, float("inf"))
                 seconds = time.perf_counter() - began
                 client.timeout = 30.0
-                still_readable(client)
+                check_readable(client)
             print(f"{kind:<34} {tried:>6} mutants, {refused:>6} refused, {seconds:>5.0f} s")
             total += tried
             assert server.process.poll() is None

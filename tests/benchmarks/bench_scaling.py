@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.flight_server.live_server import serving
-from tests.integration.test_spark_cluster import daemon, environment, said
+from tests.integration.test_spark_cluster import daemon, environment, wait_for_log
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.spark]
 
@@ -102,11 +102,11 @@ def test_one_large_table_on_more_executors(environment, tmp_path, capsys):
             folder = tmp_path / f"on{size}"
             folder.mkdir()
             log = stack.enter_context(daemon(environment, folder / "master", "master.Master", *anywhere))
-            url = said(log, r"Starting Spark master at (spark://\S+)")
+            url = wait_for_log(log, r"Starting Spark master at (spark://\S+)")
             for number in range(size):
                 arguments = (*anywhere, "--cores", "1", "--memory", "1g", url)
                 log = stack.enter_context(daemon(environment, folder / f"w{number}", "worker.Worker", *arguments))
-                said(log, "(Successfully registered) with master")
+                wait_for_log(log, "(Successfully registered) with master")
             settings = f'spark_master = "{url}"\ninline_max_cells = 0\n'
             seconds[size] = seconds_to_capture(folder / "server", lake, 1, settings, env=environment)
     show(capsys, f"{MILLION_ROWS} million rows, executors of one core", seconds)

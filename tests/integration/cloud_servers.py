@@ -1,9 +1,9 @@
-"""Google's and Azure's stores over loopback, as far as reading goes: the objects are the files of a folder.
+"""Google's and Azure's stores on loopback, as far as reads need them: the objects are the files of a folder.
 
-`python cloud_servers.py google|azure FOLDER` prints its port. Of Google: the JSON API that pyarrow speaks, the XML API
-of object_store, and `/token` for keys of service accounts; while there is `FOLDER.tokens`, JSON of `key` (public, PEM)
-and `token`, callers must send the token that the key's owner gets. Of Azure: Blob, path style, every request signed
-with the account's key.
+`python cloud_servers.py google|azure FOLDER` prints its port. Google: the JSON API that pyarrow uses, the XML API of
+object_store, and `/token` for keys of service accounts; while `FOLDER.tokens` exists, JSON of `key` (public, PEM) and
+`token`, callers must send the token issued for the key. Azure: Blob, path style, every request signed with the
+account's key.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    def listed(self, bucket: str, prefix: str, delimiter: str) -> tuple[list[tuple[str, Path]], list[str]]:
+    def list_objects(self, bucket: str, prefix: str, delimiter: str) -> tuple[list[tuple[str, Path]], list[str]]:
         """Objects, and the common prefixes of the others."""
         objects, prefixes = [], set()
         home = self.folder / bucket
@@ -69,12 +69,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def content(self, file: Path, **headers: str) -> None:
         whole = file.read_bytes()
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("x-ms-range") or self.headers.get("Range") or "")
+        span = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("x-ms-range") or self.headers.get("Range") or "")
         headers |= {"Last_Modified": _at(file), "ETag": '"1"', "Accept_Ranges": "bytes"}
-        if asked is None or not whole:
+        if span is None or not whole:
             return self.answer(200, whole, **headers)
-        first = int(asked[1]) if asked[1] else max(0, len(whole) - int(asked[2]))
-        last = min(int(asked[2]), len(whole) - 1) if asked[1] and asked[2] else len(whole) - 1
+        first = int(span[1]) if span[1] else max(0, len(whole) - int(span[2]))
+        last = min(int(span[2]), len(whole) - 1) if span[1] and span[2] else len(whole) - 1
         part = whole[first : last + 1]
         return self.answer(206, part, Content_Range=f"bytes {first}-{last}/{len(whole)}", **headers)
 
@@ -87,15 +87,15 @@ class Google(Handler):
     def route(self, path: str) -> None:
         if path == "token":
             return self.token()
-        held = self.tokens()
-        if held and self.headers.get("Authorization") != f"Bearer {held['token']}":
+        secrets = self.tokens()
+        if secrets and self.headers.get("Authorization") != f"Bearer {secrets['token']}":
             return self.answer(401, {"error": {"code": 401, "message": "the token is not valid"}})
         found = re.fullmatch(r"(?:download/)?storage/v1/b/([^/]+)(?:/o(?:/(.+))?)?", path)
         if found is None:
             return self.xml(*path.partition("/")[::2])
         bucket, name = found.groups()
         if name is None:
-            objects, prefixes = self.listed(bucket, self.query.get("prefix", ""), self.query.get("delimiter", ""))
+            objects, prefixes = self.list_objects(bucket, self.query.get("prefix", ""), self.query.get("delimiter", ""))
             return self.answer(200, {"items": [self.metadata(bucket, n, f) for n, f in objects], "prefixes": prefixes})
         file = self.folder / bucket / name
         if not file.is_file():
@@ -108,7 +108,7 @@ class Google(Handler):
         if name:
             file = self.folder / bucket / name
             return self.content(file) if file.is_file() else self.answer(404)
-        objects, prefixes = self.listed(bucket, self.query.get("prefix", ""), self.query.get("delimiter", ""))
+        objects, prefixes = self.list_objects(bucket, self.query.get("prefix", ""), self.query.get("delimiter", ""))
         after = self.query.get("start-after", "")
         return self.answer(200, "<ListBucketResult>" + "".join(
             f"<Contents><Key>{escape(n)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
@@ -129,14 +129,14 @@ class Google(Handler):
         import jwt
 
         sent = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        held = self.tokens()
+        secrets = self.tokens()
         home = f"http://{self.headers['Host']}/token"
         try:
-            claims = jwt.decode(sent["assertion"][0], held["key"], ["RS256"], audience=home)
+            claims = jwt.decode(sent["assertion"][0], secrets["key"], ["RS256"], audience=home)
         except (jwt.PyJWTError, KeyError):
             return self.answer(400, {"error": "invalid_grant"})
         fits = claims["iss"] and "devstorage" in claims["scope"]
-        return self.answer(200, {"access_token": held["token"], "expires_in": 3600}) if fits else self.answer(400)
+        return self.answer(200, {"access_token": secrets["token"], "expires_in": 3600}) if fits else self.answer(400)
 
 
 class Azure(Handler):
@@ -174,7 +174,7 @@ class Azure(Handler):
 
     def blobs(self, container: str) -> None:
         prefix, delimiter = self.query.get("prefix", ""), self.query.get("delimiter", "")
-        objects, prefixes = self.listed(container, prefix, delimiter)
+        objects, prefixes = self.list_objects(container, prefix, delimiter)
         inner = "".join(
             f"<Blob><Name>{escape(n)}</Name><Properties><Creation-Time>{_at(f)}</Creation-Time>"
             f"<Last-Modified>{_at(f)}</Last-Modified><Etag>1</Etag><Content-Length>{f.stat().st_size}</Content-Length>"
@@ -188,15 +188,15 @@ class Azure(Handler):
         self.answer(200, head + body, Content_Type="application/xml", **self.common())
 
     def signed(self) -> bool:
-        """Shared Key, computed from what arrived and the key alone."""
+        """True if the Shared Key signature is that of the request and the account's key."""
         url = urlsplit(self.path)
         plain = ["Content-Encoding", "Content-Language", "Content-Length", "Content-MD5", "Content-Type", "Date",
                  "If-Modified-Since", "If-Match", "If-None-Match", "If-Unmodified-Since", "Range"]  # fmt: skip
-        held = [self.headers.get(name) or "" for name in plain]
-        held[2] = "" if held[2] == "0" else held[2]
+        values = [self.headers.get(name) or "" for name in plain]
+        values[2] = "" if values[2] == "0" else values[2]
         sent = sorted((name.lower(), value.strip()) for name, value in self.headers.items())
-        own = [(name, value) for name, value in sent if name.startswith("x-ms-")]
-        lines = [self.command, *held, *(f"{name}:{value}" for name, value in own), f"/{ACCOUNT}{url.path}"]
+        ms_headers = [(name, value) for name, value in sent if name.startswith("x-ms-")]
+        lines = [self.command, *values, *(f"{name}:{value}" for name, value in ms_headers), f"/{ACCOUNT}{url.path}"]
         lines += sorted(f"{name.lower()}:{value}" for name, value in parse_qsl(url.query, True))
         digest = hmac.new(base64.b64decode(KEY), "\n".join(lines).encode(), hashlib.sha256).digest()
         return hmac.compare_digest(

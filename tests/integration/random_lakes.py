@@ -1,4 +1,4 @@
-"""Random tables as lakes of every format, with evolving schemas and deletes, and their rows at each version."""
+"""Random tables as lakes of every format, with schema evolution and deletes, and their rows at each version."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Lake:
 
     Attributes:
         key: Name of the table's column by which it is partitioned.
-        counts_deleted: The source's statistics count rows that are deleted, and so do sketches of its files.
-        append: Appends random rows; gives all live ones afterwards. Called once.
+        counts_deleted: The source's statistics, and sketches of its files, count deleted rows.
+        append: Appends random rows and returns all live ones. May be called once.
     """
 
     format: str
@@ -41,7 +41,7 @@ class Lake:
     append: Callable[[], pa.Table] | None = None
 
     def handles(self) -> list[TableHandle]:
-        """The table at each of the versions, which are the newest of its snapshots."""
+        """The table at each version; the versions are its newest snapshots."""
         connector = open_connector(ConnectorConfig("lake", self.format, self.uri, self.options))
         listing = connector.enumerate_snapshots(*self.name, full_rescan=True)
         newest = sorted(listing.snapshots, key=lambda s: s.ordinal)[-len(self.versions) :]
@@ -53,10 +53,10 @@ class Lake:
 
 
 def parquet(rng: random.Random, root: Path, rows: int) -> Lake:
-    """Files that differ: one lacks columns, one has narrower ones; row groups of a few rows."""
-    of = types()
-    place = root / "t"
-    whole = table(rng, of, rows)
+    """Files of different schemas: some lack columns or have narrower ones; row groups of a few rows."""
+    column_types = types()
+    directory = root / "t"
+    whole = table(rng, column_types, rows)
     partitioned = rng.random() < 0.5
     narrow = {"int64": pa.int16(), "float64": pa.float32(), "uint32": pa.uint8()}
     parts = []
@@ -64,14 +64,14 @@ def parquet(rng: random.Random, root: Path, rows: int) -> Lake:
     for number in range(count):
         part = _rows(whole, rows * number // count, rows * (number + 1) // count)
         if number and rng.random() < 0.5:
-            gone = rng.sample([name for name in of if name not in narrow], 3)
-            part = part.drop_columns(gone)
+            dropped = rng.sample([name for name in column_types if name not in narrow], 3)
+            part = part.drop_columns(dropped)
         if number and rng.random() < 0.5:
             for name, type in narrow.items():
                 at = part.schema.get_field_index(name)
-                narrower = Type(type, of[name].value if pa.types.is_floating(type) else _small(type))
+                narrower = Type(type, column_types[name].value if pa.types.is_floating(type) else _small(type))
                 part = part.set_column(at, name, narrower.column(rng, len(part)))
-        file = place / (f"side=s{number % 2}" if partitioned else "") / f"{number}.parquet"
+        file = directory / (f"side=s{number % 2}" if partitioned else "") / f"{number}.parquet"
         file.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(part, file, row_group_size=rng.choice([1, 7, 1000]) if len(part) else None,
                        use_dictionary=rng.random() < 0.5, write_statistics=rng.random() < 0.9)  # fmt: skip
@@ -84,34 +84,34 @@ def parquet(rng: random.Random, root: Path, rows: int) -> Lake:
 def delta(rng: random.Random, root: Path, rows: int) -> Lake:
     import deltalake
 
-    of = {
+    column_types = {
         name: type for name, type in types(far=False).items() if name in (*_PLAIN, "int8", "int16", "timestamp_us_utc")
     }
     partitioned = rng.random() < 0.5
-    whole = table(rng, of, rows).append_column("side", pa.array([rng.choice("ab") for _ in range(rows)]))
-    place = str(root / "t")
-    versions, held = [], None
+    whole = table(rng, column_types, rows).append_column("side", pa.array([rng.choice("ab") for _ in range(rows)]))
+    path = str(root / "t")
+    versions, so_far = [], None
     count = rng.randint(1, 4)
     for number in range(count):
         part = _rows(whole, rows * number // count, rows * (number + 1) // count)
         if number == count - 1 and number:
             part = part.append_column("later", Type(pa.int64(), lambda r: r.randint(-9, 9)).column(rng, len(part)))
-        deltalake.write_deltalake(place, part, mode="append", schema_mode="merge",
+        deltalake.write_deltalake(path, part, mode="append", schema_mode="merge",
                                   partition_by=["side"] if partitioned else None)  # fmt: skip
-        held = part if held is None else _united([held, part])
-        versions.append(held)
+        so_far = part if so_far is None else _united([so_far, part])
+        versions.append(so_far)
     key = "side" if partitioned else None
     if rng.random() < 0.6:
         limit = rng.randint(0, 5000)
-        deltalake.DeltaTable(place).delete(f"id < {limit}")
-        if (gone := pa.compute.sum(pa.compute.less(versions[-1]["id"], limit)).as_py()) and gone < rows:
+        deltalake.DeltaTable(path).delete(f"id < {limit}")
+        if (deleted := pa.compute.sum(pa.compute.less(versions[-1]["id"], limit)).as_py()) and deleted < rows:
             versions.append(versions[-1].filter(pa.compute.greater_equal(versions[-1]["id"], limit)))
         else:
-            versions, key = [versions[-1].slice(0, 0) if gone else versions[-1]], None
+            versions, key = [versions[-1].slice(0, 0) if deleted else versions[-1]], None
 
     def append() -> pa.Table:
-        more = table(rng, of, 30).append_column("side", pa.array([rng.choice("ab") for _ in range(30)]))
-        deltalake.write_deltalake(place, more, mode="append", schema_mode="merge",
+        more = table(rng, column_types, 30).append_column("side", pa.array([rng.choice("ab") for _ in range(30)]))
+        deltalake.write_deltalake(path, more, mode="append", schema_mode="merge",
                                   partition_by=["side"] if partitioned else None)  # fmt: skip
         return _united([versions[-1], more])
 
@@ -123,46 +123,46 @@ def iceberg(rng: random.Random, root: Path, rows: int) -> Lake:
 
     from tests.capture.connectors.iceberg_tables import make_catalog
 
-    of = {
+    column_types = {
         name: type
         for name, type in types(far=False).items()
         if name in (*_PLAIN, "timestamp_us_utc", "time_us", "fixed")
     }
     catalog = make_catalog(root)
     catalog.create_namespace("n")
-    whole = table(rng, of, rows)
-    whole = whole.rename_columns([name.replace("st.x", "do.t") for name in whole.column_names])  # it takes no doubles
+    whole = table(rng, column_types, rows)
+    whole = whole.rename_columns([name.replace("st.x", "do.t") for name in whole.column_names])  # names must be unique
     half = rows // 2
-    held = catalog.create_table("n.t", whole.schema)
-    held.append(first := _rows(whole, 0, half))
+    target = catalog.create_table("n.t", whole.schema)
+    target.append(first := _rows(whole, 0, half))
     versions = [first]
     evolves = rng.random() < 0.7
     second = _rows(whole, half, rows)
     if evolves:
-        with held.update_schema() as update:
+        with target.update_schema() as update:
             update.add_column("later", LongType())
             update.update_column("int32", LongType())
             update.update_column("float32", DoubleType())
         second = second.append_column("later", Type(pa.int64(), lambda r: r.randint(-9, 9)).column(rng, len(second)))
         for name, type in (("int32", pa.int64()), ("float32", pa.float64())):
-            wide = Type(type, of[name.replace("32", "64")].value).column(rng, len(second))
+            wide = Type(type, column_types[name.replace("32", "64")].value).column(rng, len(second))
             second = second.set_column(second.schema.get_field_index(name), name, wide)
-    held = catalog.load_table("n.t")
-    held.append(second)
+    target = catalog.load_table("n.t")
+    target.append(second)
     versions.append(_united([first, second], second.schema))
     if rng.random() < 0.6:
         limit = rng.randint(0, 5000)
-        gone = pa.compute.sum(pa.compute.less(versions[-1]["id"], limit)).as_py() or 0
-        if 0 < gone < rows:
-            held.delete(f"id < {limit}")
+        deleted = pa.compute.sum(pa.compute.less(versions[-1]["id"], limit)).as_py() or 0
+        if 0 < deleted < rows:
+            target.delete(f"id < {limit}")
             versions.append(versions[-1].filter(pa.compute.greater_equal(versions[-1]["id"], limit)))
             newest = sorted(catalog.load_table("n.t").snapshots(), key=lambda s: s.sequence_number)
-            if len(newest) != len(versions):  # a delete may take more than one snapshot
+            if len(newest) != len(versions):  # a delete may create more than one snapshot
                 versions = [versions[-1]]
     options = {"type": "sql", "warehouse": f"file://{root / 'warehouse'}", "name": "lake"}
 
     def append() -> pa.Table:
-        more = table(rng, of, 30)
+        more = table(rng, column_types, 30)
         more = _united([more.rename_columns([name.replace("st.x", "do.t") for name in more.column_names])],
                        versions[-1].schema)  # fmt: skip
         catalog.load_table("n.t").append(more)
@@ -171,32 +171,36 @@ def iceberg(rng: random.Random, root: Path, rows: int) -> Lake:
     return Lake("iceberg", f"sqlite:///{root / 'catalog.db'}", ("n", "t"), versions, options, append=append)
 
 
-def lance(rng: random.Random, root: Path, rows: int, *, of_spark: bool = False) -> Lake:
-    """`of_spark`: of types alone that Spark has, too."""
+def lance(rng: random.Random, root: Path, rows: int, *, spark_types_only: bool = False) -> Lake:
+    """`spark_types_only` leaves out types that Spark does not have."""
     import lance as library
 
-    of = {name: type for name, type in types().items() if name in _PLAIN or not (of_spark or name == "decimal60_7")}
-    whole = table(rng, of, rows, nested=False)
+    column_types = {
+        name: type
+        for name, type in types().items()
+        if name in _PLAIN or not (spark_types_only or name == "decimal60_7")
+    }
+    whole = table(rng, column_types, rows, nested=False)
     half = max(rows // 2, 1)
-    place = str(root / "t.lance")
-    library.write_dataset(_rows(whole, 0, half), place, max_rows_per_file=max(rows // 5, 1))
+    path = str(root / "t.lance")
+    library.write_dataset(_rows(whole, 0, half), path, max_rows_per_file=max(rows // 5, 1))
     versions = [_rows(whole, 0, half)]
     if half < rows:
-        library.write_dataset(_rows(whole, half, rows), place, mode="append", max_rows_per_file=max(rows // 5, 1))
+        library.write_dataset(_rows(whole, half, rows), path, mode="append", max_rows_per_file=max(rows // 5, 1))
         versions.append(whole)
     limit = rng.randint(0, 5000)
     live = versions[-1].filter(pa.compute.greater_equal(versions[-1]["id"], limit))
     if 0 < len(live) < rows:
-        library.dataset(place).delete(f"id < {limit}")
+        library.dataset(path).delete(f"id < {limit}")
         versions.append(live)
-    mapped = [name for name in whole.column_names if rng.random() < 0.5]
-    for name in mapped:  # each is a version of its own, with the same rows
-        library.dataset(place).create_scalar_index(name, index_type="ZONEMAP")
+    indexed = [name for name in whole.column_names if rng.random() < 0.5]
+    for name in indexed:  # each creates a version with the same rows
+        library.dataset(path).create_scalar_index(name, index_type="ZONEMAP")
         versions.append(versions[-1])
 
     def append() -> pa.Table:
-        more = table(rng, of, 30, nested=False)
-        library.write_dataset(more, place, mode="append")
+        more = table(rng, column_types, 30, nested=False)
+        library.write_dataset(more, path, mode="append")
         return pa.concat_tables([versions[-1], more])
 
     return Lake("lance", str(root), ("default", "t"), versions[-3:], append=append)
@@ -205,9 +209,9 @@ def lance(rng: random.Random, root: Path, rows: int, *, of_spark: bool = False) 
 def paimon(rng: random.Random, root: Path, rows: int) -> Lake:
     import pypaimon
 
-    of = {name: type for name, type in types(far=False).items() if name in (*_PLAIN, "int8", "int16")}
+    column_types = {name: type for name, type in types(far=False).items() if name in (*_PLAIN, "int8", "int16")}
     keyed = rng.random() < 0.5
-    whole = table(rng, of, rows).drop_columns("st.x")
+    whole = table(rng, column_types, rows).drop_columns("st.x")
     schema = pa.schema([pa.field("id", pa.int64(), nullable=not keyed), *list(whole.schema)[1:]])
     whole = whole.cast(schema)
     catalog = pypaimon.CatalogFactory.create({"warehouse": str(root)})
@@ -217,114 +221,116 @@ def paimon(rng: random.Random, root: Path, rows: int) -> Lake:
     catalog.create_table("sales.t", pypaimon.Schema.from_pyarrow_schema(schema, options=options, **keys), False)
     versions: list[pa.Table] = []
 
-    def written(part: pa.Table) -> pa.Table:
-        held = catalog.get_table("sales.t")
-        builder = held.new_batch_write_builder()
+    def write(part: pa.Table) -> pa.Table:
+        target = catalog.get_table("sales.t")
+        builder = target.new_batch_write_builder()
         writer = builder.new_write()
         writer.write_arrow(part)
         builder.new_commit().commit(writer.prepare_commit())
         writer.close()
-        every = pa.concat_tables([*versions[-1:], part])
-        if keyed:  # the last row of a key is the row
-            last = {key: at for at, key in enumerate(every["id"].to_pylist())}
-            every = every.take(pa.array(sorted(last.values())))
-        return every
+        live = pa.concat_tables([*versions[-1:], part])
+        if keyed:  # the last row of a key wins
+            last = {key: at for at, key in enumerate(live["id"].to_pylist())}
+            live = live.take(pa.array(sorted(last.values())))
+        return live
 
     half = max(rows // 2, 1)
     for part in filter(len, (_rows(whole, 0, half), _rows(whole, half, rows))):
-        versions.append(written(part))
+        versions.append(write(part))
     return Lake("paimon", str(root), ("sales", "t"), versions, counts_deleted=keyed,
-                append=lambda: written(table(rng, of, 30).drop_columns("st.x").cast(schema)))  # fmt: skip
+                append=lambda: write(table(rng, column_types, 30).drop_columns("st.x").cast(schema)))  # fmt: skip
 
 
 def iceberg_deletes(rng: random.Random, root: Path, rows: int) -> Lake:
-    """Rows that position deletes, deletion vectors and equality deletes take away, one commit after another."""
+    """Rows deleted by position deletes, deletion vectors and equality deletes, in successive commits."""
     from tests.capture.connectors import iceberg_tables as built
 
-    of = {name: type for name, type in types(far=False).items() if name in _PLAIN}
-    whole = table(rng, of, rows)
+    column_types = {name: type for name, type in types(far=False).items() if name in _PLAIN}
+    whole = table(rng, column_types, rows)
     whole = whole.rename_columns([name.replace("st.x", "do.t") for name in whole.column_names])
     catalog = built.make_catalog(root)
     catalog.create_namespace("n")
-    held = catalog.create_table("n.t", whole.schema)
+    target = catalog.create_table("n.t", whole.schema)
     cut = sorted(rng.sample(range(rows + 1), 2))
     parts = {}
     for part in (_rows(whole, 0, cut[0]), _rows(whole, *cut), _rows(whole, cut[1], rows)):
         if len(part):
-            before = {path for path, _ in built.data_paths(held)} if parts else set()
-            held.append(part)
-            (path,) = {path for path, _ in built.data_paths(held)} - before
+            before = {path for path, _ in built.data_paths(target)} if parts else set()
+            target.append(part)
+            (path,) = {path for path, _ in built.data_paths(target)} - before
             parts[path] = part
     live = {path: pa.array(range(len(part)), pa.int64()) for path, part in parts.items()}
     vectors: dict[str, set[int]] = {}
     for _ in range(rng.randint(1, 4)):
         kind = rng.choice(["position", "vector", "equality"])
-        gone = {path: set(rng.sample(range(len(part)), rng.randint(0, len(part) // 4))) for path, part in parts.items()}
+        deleted = {
+            path: set(rng.sample(range(len(part)), rng.randint(0, len(part) // 4))) for path, part in parts.items()
+        }
         if kind == "equality":
             name = rng.choice(["id", "id", "int32", "string", "date", "decimal5_2"])
             keys = rng.sample(whole[name].unique().to_pylist(), 1)
-            files = [built.equality_deletes(held, {name: keys})]
-            gone = {
+            files = [built.equality_deletes(target, {name: keys})]
+            deleted = {
                 path: {i for i, v in enumerate(part[name].to_pylist()) if v in keys} for path, part in parts.items()
             }
         elif kind == "position" and not vectors:
-            rows_of = [(path, i) for path, some in gone.items() for i in sorted(some)]
-            files = [built.position_deletes(held, rows_of)]
-        else:  # a vector replaces what came before it
-            for path, some in gone.items():
+            rows_of = [(path, i) for path, some in deleted.items() for i in sorted(some)]
+            files = [built.position_deletes(target, rows_of)]
+        else:  # a vector replaces all earlier ones of its file
+            for path, some in deleted.items():
                 vectors[path] = vectors.get(path, set()) | some | set(range(len(parts[path]))).difference(
                     live[path].to_pylist()
                 )  # fmt: skip
-                gone[path] = vectors[path]
-            files = built.deletion_vectors(held, {path: sorted(some) for path, some in vectors.items() if some})
+                deleted[path] = vectors[path]
+            files = built.deletion_vectors(target, {path: sorted(some) for path, some in vectors.items() if some})
         if files:
-            built.commit_deletes(held, *files, format_version=3)
+            built.commit_deletes(target, *files, format_version=3)
             live = {
-                path: pa.array([i for i in at.to_pylist() if i not in gone[path]], pa.int64())
+                path: pa.array([i for i in at.to_pylist() if i not in deleted[path]], pa.int64())
                 for path, at in live.items()
             }
-    place = held.metadata.location.removeprefix("file://")
-    left = pa.concat_tables([part.take(live[path]) for path, part in parts.items()])
-    return Lake("iceberg", place, ("default", "t"), [left])
+    place = target.metadata.location.removeprefix("file://")
+    remaining = pa.concat_tables([part.take(live[path]) for path, part in parts.items()])
+    return Lake("iceberg", place, ("default", "t"), [remaining])
 
 
 def delta_deletes(rng: random.Random, root: Path, rows: int) -> Lake:
-    """Files that lose rows by deletion vectors, beside the log and within it, one commit after another."""
+    """Rows deleted by deletion vectors, in files of their own and inline, in successive commits."""
     import deltalake
 
     from tests.capture.connectors.iceberg_tables import vector_blob
 
-    of = {name: type for name, type in types(far=False).items() if name in _PLAIN}
-    place = root / "t"
-    whole = table(rng, of, rows)
+    column_types = {name: type for name, type in types(far=False).items() if name in _PLAIN}
+    directory = root / "t"
+    whole = table(rng, column_types, rows)
     cut = sorted(rng.sample(range(rows + 1), 2))
     for part in (_rows(whole, 0, cut[0]), _rows(whole, *cut), _rows(whole, cut[1], rows)):
         if len(part):
-            deltalake.write_deltalake(place, part, mode="append")
-    log = place / "_delta_log"
+            deltalake.write_deltalake(directory, part, mode="append")
+    log = directory / "_delta_log"
     actions = [json.loads(line) for commit in sorted(log.glob("*.json")) for line in commit.read_text().splitlines()]
     adds = {action["add"]["path"]: action["add"] for action in actions if "add" in action}
-    parts = {path: pq.read_table(place / path) for path in adds}
-    known = next(action["protocol"] for action in actions if "protocol" in action)
+    parts = {path: pq.read_table(directory / path) for path in adds}
+    protocol = next(action["protocol"] for action in actions if "protocol" in action)
     features = {
-        name: sorted({*known.get(name, old), "deletionVectors"})
+        name: sorted({*protocol.get(name, old), "deletionVectors"})
         for name, old in (("readerFeatures", ()), ("writerFeatures", ("appendOnly", "invariants")))
     }
-    gone: dict[str, set[int]] = {path: set() for path in parts}
+    deleted: dict[str, set[int]] = {path: set() for path in parts}
     versions = [pa.concat_tables(parts.values())]
     for number in range(rng.randint(1, 3)):
         commit: list[dict[str, Any]] = [{"commitInfo": {"operation": "DELETE", "timestamp": 1}}]
         if not number:
             commit.append({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7} | features})
         for path, part in parts.items():
-            more = set(rng.sample(range(len(part)), rng.randint(0, len(part) // 3))) - gone[path]
+            more = set(rng.sample(range(len(part)), rng.randint(0, len(part) // 3))) - deleted[path]
             if not more:
                 continue
-            gone[path] |= more
-            blob = vector_blob(sorted(gone[path]))
-            vector = {"cardinality": len(gone[path]), "sizeInBytes": len(blob) - 8}
+            deleted[path] |= more
+            blob = vector_blob(sorted(deleted[path]))
+            vector = {"cardinality": len(deleted[path]), "sizeInBytes": len(blob) - 8}
             if rng.random() < 0.5:
-                file = place / f"vector-{number}-{len(commit)}.bin"
+                file = directory / f"vector-{number}-{len(commit)}.bin"
                 file.write_bytes(b"\1" + blob)
                 vector |= {"storageType": "p", "pathOrInlineDv": file.as_uri(), "offset": 1}
             else:
@@ -332,13 +338,13 @@ def delta_deletes(rng: random.Random, root: Path, rows: int) -> Lake:
             commit.append({"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True}})
             if old := adds[path].get("deletionVector"):
                 commit[-1]["remove"]["deletionVector"] = old
-            told = json.loads(adds[path]["stats"]) | {"tightBounds": False}
-            adds[path] = {**adds[path], "deletionVector": vector, "stats": json.dumps(told)}
+            stats = json.loads(adds[path]["stats"]) | {"tightBounds": False}
+            adds[path] = {**adds[path], "deletionVector": vector, "stats": json.dumps(stats)}
             commit.append({"add": adds[path]})
         name = f"{len(list(log.glob('*.json'))):020}.json"
         (log / name).write_text("\n".join(map(json.dumps, commit)))
         versions.append(pa.concat_tables(
-            [part.take(pa.array(sorted(set(range(len(part))) - gone[path]), pa.int64()))
+            [part.take(pa.array(sorted(set(range(len(part))) - deleted[path]), pa.int64()))
              for path, part in parts.items()]
         ))  # fmt: skip
     return Lake("delta", str(root), ("default", "t"), versions)
@@ -366,7 +372,7 @@ def _small(type: pa.DataType) -> Callable[[random.Random], int]:
 
 
 def _united(parts: list[pa.Table], schema: pa.Schema | None = None) -> pa.Table:
-    """The rows of parts, in the types of `schema` or the first part with a column; null where a part lacks it."""
+    """All rows, with the types of `schema` or of the first part with a column; null where a part lacks it."""
     if schema is None:
         fields: dict[str, pa.Field] = {}
         for part in parts:

@@ -17,7 +17,7 @@ from capture.publishers.spi import ColumnStatistics, Destination, LostRace, Tabl
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 from tests.capture.connectors.iceberg_tables import publish_thetas
 from tests.integration.aws_server import KEY, SECRET, process
-from tests.integration.test_object_stores import ROWS, walk
+from tests.integration.test_object_stores import ROWS, capture_and_scan
 
 pytest.importorskip("pyiceberg")
 pytestmark = pytest.mark.usefixtures("nothing_secret_is_logged")
@@ -79,8 +79,8 @@ def rest(rest_server):
 
 
 def test_rest_tables_are_captured_and_scanned(rest):
-    walk(rest.config(), "sales", "points")
-    walk(rest.config(), "sales.eu", "points")
+    capture_and_scan(rest.config(), "sales", "points")
+    capture_and_scan(rest.config(), "sales.eu", "points")
 
 
 def test_rest_listing_reads_all_pages(rest):
@@ -121,13 +121,13 @@ def test_token_is_sent_and_reread_from_the_secrets_file(rest, tmp_path, monkeypa
     secrets = tmp_path / "secrets.toml"
     monkeypatch.setenv("STATFLIGHT_SECRETS_FILE", str(secrets))
     secrets.write_text(f'[lake]\ntoken = "{TOKEN}"\n')
-    walk(rest.config(secret="lake"), "sales", "points")
+    capture_and_scan(rest.config(secret="lake"), "sales", "points")
     rest.protect(NEW_TOKEN)
     with pytest.raises(StatflightError) as refused:
         open_connector(rest.config(secret="lake")).list_namespaces()
     assert TOKEN not in str(refused.value) and NEW_TOKEN not in str(refused.value)
     secrets.write_text(f'[lake]\ntoken = "{NEW_TOKEN}"\n')
-    walk(rest.config(secret="lake"), "sales", "points")
+    capture_and_scan(rest.config(secret="lake"), "sales", "points")
     with pytest.raises(StatflightError, match=r"nauthorized|not valid"):
         open_connector(rest.config()).list_namespaces()
 
@@ -178,7 +178,7 @@ def test_requests_are_signed_with_sigv4(rest):
     pytest.importorskip("boto3")
     rest.require_signature(SECRET)
     options = {**SIGNING, "client.access-key-id": KEY, "client.secret-access-key": SECRET}
-    walk(rest.config(**options), "sales", "points")
+    capture_and_scan(rest.config(**options), "sales", "points")
     _publish(open_connector(rest.config(**options)), "sales.eu", "points")
 
 
@@ -205,21 +205,21 @@ def test_signing_keys_are_read_from_the_environment(rest, monkeypatch, tmp_path)
         open_connector(rest.config(**SIGNING)).list_namespaces()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    walk(rest.config(**SIGNING), "sales", "points")
+    capture_and_scan(rest.config(**SIGNING), "sales", "points")
 
 
 def test_session_token_is_part_of_the_signature(rest, monkeypatch):
     pytest.importorskip("boto3")
     rest.require_signature(SECRET, NEW_TOKEN)
     keys = {**SIGNING, "client.access-key-id": KEY, "client.secret-access-key": SECRET}
-    walk(rest.config(**keys, **{"client.session-token": NEW_TOKEN}), "sales", "points")
+    capture_and_scan(rest.config(**keys, **{"client.session-token": NEW_TOKEN}), "sales", "points")
     with pytest.raises(StatflightError, match="session token") as refused:
         open_connector(rest.config(**keys, **{"client.session-token": TOKEN})).list_namespaces()
     assert TOKEN not in str(refused.value) and SECRET not in str(refused.value)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_SESSION_TOKEN", NEW_TOKEN)
-    walk(rest.config(**SIGNING), "sales", "points")
+    capture_and_scan(rest.config(**SIGNING), "sales", "points")
 
 
 # Glue.
@@ -374,7 +374,7 @@ def _unity_fault(config: ConnectorConfig, status: object, times: int) -> None:
 
 
 def test_unity_table_is_read_with_vended_credentials(unity):
-    walk(unity, "sales", "points")
+    capture_and_scan(unity, "sales", "points")
 
 
 def test_unity_errors_are_retried_and_timeouts_are_retryable(unity):

@@ -1,4 +1,4 @@
-"""The queue and its workers under SIGKILL: nothing queued is lost, nothing captured is published twice."""
+"""The job queue with killed workers and servers and failing engines: no job is lost, no capture published twice."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rows(client: Client, flight: str) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def killable(directory: Path, *flags: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server in a group of its own, killed with its workers at the end."""
+    """A server in a process group of its own, killed with its workers at the end."""
     command = [STATFLIGHT, "serve", "--db", directory / "stats.duckdb", "--port", "0", *map(str, flags)]
     with subprocess.Popen(
         command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
@@ -63,7 +63,7 @@ def killable(directory: Path, *flags: object) -> Iterator[tuple[subprocess.Popen
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_thousand_queued_jobs_survive_a_kill(tmp_path, lake):
+def test_queued_jobs_survive_a_killed_server(tmp_path, lake):
     with killable(tmp_path, "--workers", 0) as (_, uri), Client(uri) as client:
         connect(client, lake)
         snapshots = {row["table_name"]: row["snapshot_id"] for row in rows(client, "sys.snapshots")}
@@ -101,7 +101,7 @@ Worker(Server(sys.argv[1], None), Registry([Slow()])).run(["job", "light"])
 """
 
 
-def test_a_killed_workers_job_finishes_on_another_and_is_published_once(tmp_path, lake):
+def test_job_of_a_killed_worker_is_finished_by_another_and_published_once(tmp_path, lake):
     environment = {"STATFLIGHT_LEASE_SECONDS": "2"}
     with serving(tmp_path, "--workers", 0, env=environment) as server, server.connect() as client:
         connect(client, lake)
@@ -128,7 +128,7 @@ def test_a_killed_workers_job_finishes_on_another_and_is_published_once(tmp_path
         assert len(captured) == 1
 
 
-def test_a_worker_outlives_its_server(tmp_path, lake):
+def test_worker_reconnects_to_a_restarted_server(tmp_path, lake):
     with killable(tmp_path, "--workers", 0) as (_, uri), Client(uri) as client:
         connect(client, lake)
         worker = subprocess.Popen([STATFLIGHT, "worker", "--server", uri], stderr=subprocess.DEVNULL)
@@ -146,24 +146,24 @@ def test_a_worker_outlives_its_server(tmp_path, lake):
         worker.wait(20)
 
 
-def test_auto_analyze_needs_one_line(tmp_path, lake):
+def test_auto_analyze_captures_new_and_changed_tables_only(tmp_path, lake):
     (tmp_path / "statflight.toml").write_text('auto_analyze = "min_interval=0s"\nauto_analyze_seconds = 1\n')
     with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
         connect(client, lake)
         eventually(lambda: {r["table_name"] for r in rows(client, "stats.columns") if r["ndv"] is not None} >= {
             "t0", "t1", "t2", "t3"})  # fmt: skip
         jobs = len(rows(client, "sys.capture_jobs"))
-        # of the next look at the tables, a second later
+        # of the next run of the policy, a second later
         eventually(lambda: [d for d in rows(client, "sys.capture_decisions")
                             if d["engine_id"] == "policy" and "not now, because" in d["detail"]])  # fmt: skip
         time.sleep(3)
-        assert len(rows(client, "sys.capture_jobs")) == jobs  # what is fresh is not captured again
-        # a changed table is seen on the schedule
+        assert len(rows(client, "sys.capture_jobs")) == jobs  # fresh tables are not captured again
+        # a later run captures a changed table
         pq.write_table(pa.table({"a": range(10)}), lake / "t0" / "g.parquet")
         eventually(lambda: [r for r in rows(client, "stats.tables") if r["row_count"] == 20])
 
 
-# Engines, lakes and workers that do what they should not.
+# Engines that break the contract, lakes that disappear, and workers that compete.
 
 
 @contextlib.contextmanager
@@ -178,19 +178,19 @@ def working(uri: str, *engines: CaptureEngine, roles: Sequence[Sequence[str]] = 
 
 
 class Engine:
-    """Captures columns as it is told to: `does(requests)` gives the results."""
+    """An engine for columns with the results of `compute(requests)`."""
 
     id, priority = "made-up", 1
     capabilities = Capabilities({TargetKind.COLUMN: frozenset()})
 
-    def __init__(self, does: Callable[[Sequence[CaptureRequest]], list[CaptureResult]]):
-        self.does = does
+    def __init__(self, compute: Callable[[Sequence[CaptureRequest]], list[CaptureResult]]):
+        self.compute = compute
 
     def supports(self, request: CaptureRequest) -> str:
         return self.capabilities.mismatch(request)
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
-        return self.does(requests)
+        return self.compute(requests)
 
 
 def captured(requests: Sequence[CaptureRequest]) -> list[CaptureResult]:
@@ -202,7 +202,7 @@ def of_column(table: str, column: int = 1, **more: Any) -> dict[str, Any]:
 
 
 def job(client: Client, job_id: str, *states: str) -> dict[str, Any]:
-    """The job, once it is in one of these states."""
+    """Waits for a job to be in one of these states, and returns it."""
     return eventually(
         lambda: next((j for j in client.act("get_job", {"job_id": job_id}) if j["state"] in states), None)
     )
@@ -220,41 +220,41 @@ BREACHES: dict[str, tuple[Callable[[Sequence[CaptureRequest]], list[CaptureResul
 
 
 @pytest.mark.parametrize("breach", BREACHES)
-def test_an_engine_that_breaks_the_contract_makes_no_stuck_job(tmp_path, lake, breach):
-    does, detail = BREACHES[breach]
-    with serving(tmp_path, "--workers", 0) as server, server.connect() as client, working(server.uri, Engine(does)):
+def test_engine_that_breaks_the_contract_fails_its_job_without_retry(tmp_path, lake, breach):
+    compute, detail = BREACHES[breach]
+    with serving(tmp_path, "--workers", 0) as server, server.connect() as client, working(server.uri, Engine(compute)):
         connect(client, lake)
-        asked = [of_column("t0", 1), of_column("t0", 2)]
-        outcomes = client.act("capture", {"requests": asked})
+        requests = [of_column("t0", 1), of_column("t0", 2)]
+        outcomes = client.act("capture", {"requests": requests})
         assert [(o["outcome"], o["detail"]) for o in outcomes] == [("DEGRADED", detail)] * 2
-        answers = client.act("resolve", {"requests": [a | {"latency_budget_ms": 10_000} for a in asked]})
+        answers = client.act("resolve", {"requests": [a | {"latency_budget_ms": 10_000} for a in requests]})
         assert [(a["outcome"], a["detail"]) for a in answers] == [("FAILED", detail)] * 2
         (follow_up,) = rows(client, "sys.capture_jobs")
-        ended = job(client, follow_up["job_id"], "FAILED")  # a breach repeats: another try would not help
+        ended = job(client, follow_up["job_id"], "FAILED")  # a retry would break it again
         assert (ended["message"], ended["attempts"]) == (detail, 1)
         assert rows(client, "stats.columns") == []
 
 
-@pytest.mark.parametrize("gone", ["connector", "lake"])
-def test_a_job_whose_lake_is_gone_ends(tmp_path, lake, gone):
+@pytest.mark.parametrize("removed", ["connector", "lake"])
+def test_job_of_a_removed_lake_fails_or_waits_with_a_message(tmp_path, lake, removed):
     with serving(tmp_path, "--workers", 0) as server, server.connect() as client:
         with working(server.uri, roles=[("control",)]):
             connect(client, lake)
             (queued,) = client.act("capture", {"requests": [{"table": "lake.default.t0", "mode": "ASYNC"}]})
-            if gone == "connector":
+            if removed == "connector":
                 client.act("drop_connector", {"catalog": "lake"})
             else:
                 shutil.rmtree(lake)
         with working(server.uri, NativeEngine(), roles=[("job",)]):
-            told = job(client, queued["job_id"], "FAILED", "WAITING")
-            assert told["message"], told
-            if gone == "connector":
-                assert (told["state"], told["message"]) == ("FAILED", 'no connector "lake"; register it first')
+            ended = job(client, queued["job_id"], "FAILED", "WAITING")
+            assert ended["message"], ended
+            if removed == "connector":
+                assert (ended["state"], ended["message"]) == ("FAILED", 'no connector "lake"; register it first')
             assert client.act("cancel_job", {"job_id": queued["job_id"]})[0]["state"] in ("FAILED", "CANCELLED")
 
 
-def test_a_hundred_equal_misses_are_one_capture(tmp_path, lake):
-    """Concurrent clients; the capture takes long enough for all of them to join it."""
+def test_concurrent_equal_misses_share_one_capture(tmp_path, lake):
+    """The capture takes long enough for all concurrent clients to join it."""
     calls: list[int] = []
 
     class Slow(NativeEngine):
@@ -268,11 +268,11 @@ def test_a_hundred_equal_misses_are_one_capture(tmp_path, lake):
         body = {"requests": [{"table": "lake.default.t0", "latency_budget_ms": 10_000}]}
         outcomes: list[str] = []
 
-        def ask() -> None:
-            with Client(server.uri) as mine:
-                outcomes.append(mine.act("resolve", body)[0]["outcome"])
+        def resolve() -> None:
+            with Client(server.uri) as own_client:
+                outcomes.append(own_client.act("resolve", body)[0]["outcome"])
 
-        threads = [threading.Thread(target=ask) for _ in range(100)]
+        threads = [threading.Thread(target=resolve) for _ in range(100)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -281,31 +281,31 @@ def test_a_hundred_equal_misses_are_one_capture(tmp_path, lake):
         assert calls == [1]
 
 
-def test_sixteen_clients_of_a_thousand_targets(tmp_path):
+def test_concurrent_resolves_return_the_record_of_each_target(tmp_path):
     many = range(1, 1001)
     table = {"table_catalog": "c", "table_schema": "s", "table_name": "wide", "snapshot_id": 1}
     wide = [table | {"column_id": i, "column_name": f"c{i}", "logical_type": "INT", "row_count": i} for i in many]
     with serving(tmp_path, "--workers", 0) as server, server.connect() as client:
         client.put("stats.columns", pa.Table.from_pylist(wide))
         body = {"requests": [{"table": "c.s.wide", "target": Target.column(i).to_json()} for i in many]}
-        told: list[list[Any]] = []
+        records: list[list[Any]] = []
 
-        def ask() -> None:
-            with Client(server.uri) as mine:
-                answers = mine.act("resolve", body)
-                told.append([(a["outcome"], a["record"]["column_id"], a["record"]["row_count"]) for a in answers])
+        def resolve() -> None:
+            with Client(server.uri) as own_client:
+                answers = own_client.act("resolve", body)
+                records.append([(a["outcome"], a["record"]["column_id"], a["record"]["row_count"]) for a in answers])
 
-        threads = [threading.Thread(target=ask) for _ in range(16)]
+        threads = [threading.Thread(target=resolve) for _ in range(16)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert told == [[("HIT", i, i) for i in many]] * 16
+        assert records == [[("HIT", i, i) for i in many]] * 16
 
 
 @contextlib.contextmanager
 def long_scans(directory: Path, lake: Path) -> Iterator[tuple[Client, threading.Event]]:
-    """A server whose scans of columns go on until the event."""
+    """A server whose scans of columns last until the event is set."""
     release = threading.Event()
 
     def scan(requests: Sequence[CaptureRequest]) -> list[CaptureResult]:
@@ -327,17 +327,17 @@ def test_small_jobs_are_not_starved_by_long_scans(tmp_path, lake):
         long = [client.act("capture", {"requests": [of_column(t, mode="ASYNC")]})[0] for t in TABLES[:3]]
         job(client, long[0]["job_id"], "RUNNING")
         (small,) = client.act("capture", {"requests": [{"table": "lake.default.t3", "mode": "ASYNC"}]})
-        job(client, small["job_id"], "SUCCEEDED")  # while the scans go on
-        states = [client.act("get_job", {"job_id": told["job_id"]})[0]["state"] for told in long]
+        job(client, small["job_id"], "SUCCEEDED")  # while the scans run
+        states = [client.act("get_job", {"job_id": scan["job_id"]})[0]["state"] for scan in long]
         assert sorted(states) == ["QUEUED", "QUEUED", "RUNNING"]
         release.set()
-        for told in long:
-            job(client, told["job_id"], "SUCCEEDED")
+        for scan in long:
+            job(client, scan["job_id"], "SUCCEEDED")
 
 
-def test_a_planner_hears_of_a_table_while_scans_go_on(tmp_path, lake):
+def test_resolve_of_a_table_completes_during_long_scans(tmp_path, lake):
     with long_scans(tmp_path, lake) as (client, release):
-        for table in TABLES[:3]:  # more than there are threads for it
+        for table in TABLES[:3]:  # more than there are threads for scans
             (answer,) = client.act("resolve", {"requests": [of_column(table, latency_budget_ms=50)]})
             assert answer["outcome"] == "TIMEOUT"
         table = {"table": "lake.default.t3", "latency_budget_ms": 5000}
@@ -347,17 +347,17 @@ def test_a_planner_hears_of_a_table_while_scans_go_on(tmp_path, lake):
         release.set()
 
 
-def test_several_workers_share_the_queue(tmp_path, lake):
-    """Each job is done once, and of one table one at a time."""
+def test_workers_share_the_queue_with_one_job_per_table_at_a_time(tmp_path, lake):
+    """Each job runs once, and no two of one table run concurrently."""
     lock = threading.Lock()
     running: list[str] = []
     done: list[tuple[str, int]] = []
-    together: list[tuple[str, ...]] = []
+    concurrent: list[tuple[str, ...]] = []
 
     def capture(requests: Sequence[CaptureRequest]) -> list[CaptureResult]:
         with lock:
             running.append(requests[0].table.name)
-            together.append(tuple(running))
+            concurrent.append(tuple(running))
         time.sleep(0.1)
         with lock:
             running.remove(requests[0].table.name)
@@ -367,23 +367,23 @@ def test_several_workers_share_the_queue(tmp_path, lake):
     with serving(tmp_path, "--workers", 0) as server, server.connect() as client:
         with working(server.uri, roles=[("control",)]):
             connect(client, lake)
-        wanted = [(table, column) for table in TABLES for column in range(1, 6)]
-        queued = [client.act("capture", {"requests": [of_column(t, c, mode="ASYNC")]})[0] for t, c in wanted]
+        targets = [(table, column) for table in TABLES for column in range(1, 6)]
+        queued = [client.act("capture", {"requests": [of_column(t, c, mode="ASYNC")]})[0] for t, c in targets]
         engine = Engine(capture)
         with working(server.uri, engine, roles=[("job",)]), working(server.uri, engine, roles=[("job",)] * 2):
-            ended = [job(client, told["job_id"], "SUCCEEDED") for told in queued]
-    assert sorted(done) == sorted(wanted) and {told["attempts"] for told in ended} == {1}
-    assert all(len(set(tables)) == len(tables) for tables in together)
-    assert max(map(len, together)) > 1
+            ended = [job(client, each["job_id"], "SUCCEEDED") for each in queued]
+    assert sorted(done) == sorted(targets) and {each["attempts"] for each in ended} == {1}
+    assert all(len(set(tables)) == len(tables) for tables in concurrent)
+    assert max(map(len, concurrent)) > 1
 
 
-def test_only_the_files_that_failed_are_read_again(tmp_path):
+def test_follow_up_job_reads_only_the_files_that_failed(tmp_path):
     from deltalake import write_deltalake
 
-    place = tmp_path / "lake" / "t"
+    path = tmp_path / "lake" / "t"
     for start in (0, 10, 20):
-        write_deltalake(place, pa.table({"a": range(start, start + 10)}), mode="append")
-    bad, *good = sorted(place.glob("*.parquet"))
+        write_deltalake(path, pa.table({"a": range(start, start + 10)}), mode="append")
+    bad, *good = sorted(path.glob("*.parquet"))
     content = bad.read_bytes()
     bad.write_bytes(content[:-1] + b"?")
     with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
@@ -395,7 +395,7 @@ def test_only_the_files_that_failed_are_read_again(tmp_path):
         (row,) = rows(client, "stats.columns")
         assert (row["row_count"], row["completeness"], row["usable_for"]) == (20, "PARTIAL", "PLANNING")
         bad.write_bytes(content)
-        for file in good:  # who reads these now fails
+        for file in good:  # a second read of these would fail
             file.write_bytes(b"damaged")
         rest = job(client, first["message"].rpartition(" ")[2], "SUCCEEDED")
         assert not rest["degraded"], rest

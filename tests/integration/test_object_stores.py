@@ -1,4 +1,4 @@
-"""Every format on an object store, through every step: found, described, captured, scanned."""
+"""Every format on an object store, through every step: listed, described, captured and scanned."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ ROWS = pa.table(
 pytestmark = pytest.mark.usefixtures("nothing_secret_is_logged")
 
 
-def walk(config: ConnectorConfig, namespace: str, name: str, rows: int = 100, *, bounds: bool = True) -> dict:
-    """Goes from the uri to the rows; gives what was found on the way."""
+def capture_and_scan(
+    config: ConnectorConfig, namespace: str, name: str, rows: int = 100, *, bounds: bool = True
+) -> dict:
+    """Lists, describes, captures and scans a table; returns its description, statistics and connector."""
     connector = open_connector(config)
     try:
         assert namespace in connector.list_namespaces()
@@ -37,9 +39,9 @@ def walk(config: ConnectorConfig, namespace: str, name: str, rows: int = 100, *,
         assert current in listing.live_snapshot_ids
         native = connector.capture_snapshot_target_stats(namespace, name, current, ids)
         assert native.row_count == rows and native.total_size_bytes > 0
-        told = {row["column_name"]: row for part in native.file_columns() for row in part.to_pylist()}
+        by_column = {row["column_name"]: row for part in native.file_columns() for row in part.to_pylist()}
         if bounds:
-            assert (told["id"]["min"], told["label"]["null_count"]) == ("0", 25)
+            assert (by_column["id"]["min"], by_column["label"]["null_count"]) == ("0", 25)
         found: dict[str, list] = {}
         files = set(native.files["file_path"].to_pylist())
         for task in connector.plan_files(namespace, name, current, ids):
@@ -53,31 +55,33 @@ def walk(config: ConnectorConfig, namespace: str, name: str, rows: int = 100, *,
         connector.close()
 
 
-def test_parquet(aws):
+def test_parquet_on_s3_is_captured_and_scanned(aws):
     system = aws.file_system()
     pq.write_table(ROWS[:50], f"{aws.bucket}/lake/points/a.parquet", filesystem=system)
     pq.write_table(ROWS[50:], f"{aws.bucket}/lake/points/b.parquet", filesystem=system)
     connector = open_connector(ConnectorConfig("c", "parquet", f"s3://{aws.bucket}/lake", aws.options))
     assert connector.list_tables("default") == ["points"]
-    found = walk(
+    found = capture_and_scan(
         ConnectorConfig("c", "parquet", f"s3://{aws.bucket}/lake", aws.options), "default", "points", bounds=False
     )
     assert found["native"].files["file_path"][0].as_py() == f"s3://{aws.bucket}/lake/points/a.parquet"
     one = f"s3://{aws.bucket}/lake/points/a.parquet"
-    walk(ConnectorConfig("c", "parquet", one, aws.options), "default", "a", 50, bounds=False)
+    capture_and_scan(ConnectorConfig("c", "parquet", one, aws.options), "default", "a", 50, bounds=False)
 
 
-def test_delta(aws):
+def test_delta_on_s3_is_captured_and_scanned(aws):
     deltalake = pytest.importorskip("deltalake")
     deltalake.write_deltalake(f"s3://{aws.bucket}/lake/points", ROWS, storage_options=aws.options)
-    walk(ConnectorConfig("c", "delta", f"s3://{aws.bucket}/lake", aws.options), "default", "points")
-    walk(ConnectorConfig("c", "delta", f"s3://{aws.bucket}/lake/points", aws.options), "default", "points")
+    capture_and_scan(ConnectorConfig("c", "delta", f"s3://{aws.bucket}/lake", aws.options), "default", "points")
+    capture_and_scan(ConnectorConfig("c", "delta", f"s3://{aws.bucket}/lake/points", aws.options), "default", "points")
 
 
-def test_lance(aws):
+def test_lance_on_s3_is_captured_and_scanned(aws):
     lance = pytest.importorskip("lance")
     lance.write_dataset(ROWS, f"s3://{aws.bucket}/lake/points.lance", storage_options=aws.options)
-    walk(ConnectorConfig("c", "lance", f"s3://{aws.bucket}/lake", aws.options), "default", "points", bounds=False)
+    capture_and_scan(
+        ConnectorConfig("c", "lance", f"s3://{aws.bucket}/lake", aws.options), "default", "points", bounds=False
+    )
 
 
 def write_paimon(warehouse: Path) -> None:
@@ -98,7 +102,7 @@ def write_paimon(warehouse: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")
-def test_paimon(aws, tmp_path):
+def test_paimon_on_s3_is_captured_and_scanned(aws, tmp_path):
     pytest.importorskip("pypaimon")
     write_paimon(tmp_path)
     system = aws.file_system()
@@ -106,28 +110,28 @@ def test_paimon(aws, tmp_path):
         if path.is_file():
             with system.open_output_stream(f"{aws.bucket}/wh/{path.relative_to(tmp_path)}") as out:
                 out.write(path.read_bytes())
-    walk(ConnectorConfig("c", "paimon", f"s3://{aws.bucket}/wh", aws.options), "sales", "points")
+    capture_and_scan(ConnectorConfig("c", "paimon", f"s3://{aws.bucket}/wh", aws.options), "sales", "points")
 
 
-def test_iceberg_in_a_sql_catalog(aws, tmp_path):
+def test_iceberg_on_s3_is_captured_and_scanned_with_and_without_a_catalog(aws, tmp_path):
     pytest.importorskip("pyiceberg")
     uri = f"sqlite:///{tmp_path}/catalog.db"
     options = {**aws.iceberg, "warehouse": f"s3://{aws.bucket}/wh"}
     _write_iceberg("sql", uri=uri, **options)
-    found = walk(ConnectorConfig("c", "iceberg", uri, options), "sales", "points")
-    walk(ConnectorConfig("c", "iceberg", f"s3://{aws.bucket}/wh", aws.options), "sales", "points")
+    found = capture_and_scan(ConnectorConfig("c", "iceberg", uri, options), "sales", "points")
+    capture_and_scan(ConnectorConfig("c", "iceberg", f"s3://{aws.bucket}/wh", aws.options), "sales", "points")
     location = found["table"].location
     assert location.startswith("s3://")
 
 
-def test_iceberg_in_glue(aws):
+def test_iceberg_in_glue_is_captured_and_scanned_after_a_rename(aws):
     pytest.importorskip("pyiceberg")
     pytest.importorskip("boto3")
     options = {**aws.iceberg, **aws.glue, "warehouse": f"s3://{aws.bucket}/wh"}
     catalog = _write_iceberg("glue", namespace=f"n{aws.bucket[5:]}", **options)
-    walk(ConnectorConfig("c", "iceberg", "glue://", options), f"n{aws.bucket[5:]}", "points")
+    capture_and_scan(ConnectorConfig("c", "iceberg", "glue://", options), f"n{aws.bucket[5:]}", "points")
     catalog.rename_table((f"n{aws.bucket[5:]}", "points"), (f"n{aws.bucket[5:]}", "dots"))
-    walk(ConnectorConfig("c", "iceberg", "glue://", options), f"n{aws.bucket[5:]}", "dots")
+    capture_and_scan(ConnectorConfig("c", "iceberg", "glue://", options), f"n{aws.bucket[5:]}", "dots")
 
 
 def _write_iceberg(kind: str, namespace: str = "sales", **properties: str):
@@ -140,7 +144,7 @@ def _write_iceberg(kind: str, namespace: str = "sales", **properties: str):
 
 
 @pytest.mark.parametrize("format", ["parquet", "delta", "lance", "iceberg", "paimon"])
-def test_what_is_not_there_and_who_may_not_see_it(aws, format, monkeypatch):
+def test_error_of_a_missing_lake_names_its_uri_and_no_secret(aws, format, monkeypatch):
     nowhere = ConnectorConfig("c", format, f"s3://{aws.bucket}/nowhere", aws.options)
     with pytest.raises(StatflightError) as refused:
         open_connector(nowhere).list_namespaces()
@@ -150,7 +154,7 @@ def test_what_is_not_there_and_who_may_not_see_it(aws, format, monkeypatch):
     assert SECRET not in str(refused.value)
 
 
-_UNWELL = """
+_FAILS_ONCE = """
 import sys, threading
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -162,9 +166,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        asked = (self.command, self.path, self.headers.get("Range"))
-        if asked not in seen:
-            seen.add(asked)
+        request = (self.command, self.path, self.headers.get("Range"))
+        if request not in seen:
+            seen.add(request)
             return self.answer(status, b"", [])
         upstream = HTTPConnection("127.0.0.1", port)
         upstream.request(self.command, self.path, body, dict(self.headers))
@@ -198,18 +202,18 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("format", ["parquet", "delta", "lance", "iceberg"])
-def test_a_store_that_recovers_is_asked_again(aws, format):
-    """Every request fails at first."""
+def test_failed_requests_to_the_store_are_retried(aws, format):
+    """Every request fails the first time."""
     write = {"parquet": _write_parquet, "delta": _write_delta, "lance": _write_lance, "iceberg": _write_warehouse}
     pytest.importorskip(
         {"delta": "deltalake", "iceberg": "pyiceberg"}.get(format, format.replace("parquet", "pyarrow"))
     )
     write[format](aws)
-    with process(_UNWELL, str(aws.port), "500") as port:
+    with process(_FAILS_ONCE, str(aws.port), "500") as port:
         options = {**aws.options, "aws_endpoint": f"http://127.0.0.1:{port}"}
         config = ConnectorConfig("c", format, f"s3://{aws.bucket}/lake", options)
         namespace = "sales" if format == "iceberg" else "default"
-        walk(config, namespace, "points", bounds=format in ("delta", "iceberg"))
+        capture_and_scan(config, namespace, "points", bounds=format in ("delta", "iceberg"))
 
 
 def _write_parquet(aws) -> None:
@@ -235,10 +239,10 @@ def _write_warehouse(aws) -> None:
 _HANGING = """
 import socket, sys, threading
 server = socket.create_server(("127.0.0.1", 0))
-held = []
+connections = []
 def accept():
     while True:
-        held.append(server.accept()[0])
+        connections.append(server.accept()[0])
 threading.Thread(target=accept, daemon=True).start()
 print(server.getsockname()[1], flush=True)
 sys.stdin.read()
@@ -251,7 +255,7 @@ def hanging():
         yield f"http://127.0.0.1:{port}"
 
 
-def test_a_store_that_hangs_is_given_up(hanging):
+def test_hanging_store_times_out_with_a_retryable_error(hanging):
     options = {"aws_endpoint": hanging, "aws_access_key_id": "k", "aws_secret_access_key": SECRET, "aws_region": "r",
                "aws_allow_http": "true", "timeout": "0.5"}  # fmt: skip
     started = time.monotonic()
@@ -261,7 +265,7 @@ def test_a_store_that_hangs_is_given_up(hanging):
 
 
 @pytest.mark.parametrize("format", ["delta", "lance"])
-def test_a_library_with_a_store_of_its_own_gives_up_too(hanging, format):
+def test_timeout_applies_to_stores_of_format_libraries(hanging, format):
     library = pytest.importorskip({"delta": "deltalake", "lance": "lance"}[format])
     storage = {"aws_endpoint": hanging, "aws_access_key_id": "k", "aws_secret_access_key": SECRET, "aws_region": "r",
                "aws_allow_http": "true"}  # fmt: skip

@@ -1,7 +1,7 @@
-"""Every format in Google's and Azure's store, from the uri to the rows.
+"""Every format in the stores of Google and Azure, from the uri to the rows.
 
-The servers are small ones of ours. With `STATFLIGHT_TEST_GOOGLE` or `STATFLIGHT_TEST_AZURE`, the URL of an emulator
-such as fake-gcs-server or Azurite, it takes the place of ours.
+The servers are small test servers. `STATFLIGHT_TEST_GOOGLE` or `STATFLIGHT_TEST_AZURE`, the URL of an emulator such as
+fake-gcs-server or Azurite, replaces one of them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from capture.connectors.storage.places import open_place
 from store.errors import InvalidArgument, StatflightError
 from tests.integration import cloud_servers
 from tests.integration.aws_server import process
-from tests.integration.test_object_stores import ROWS, walk, write_paimon
+from tests.integration.test_object_stores import ROWS, capture_and_scan, write_paimon
 
 SERVER = Path(cloud_servers.__file__).read_text()
-AZURITE = "devstoreaccount1"  # and the key that everybody knows
+AZURITE = "devstoreaccount1"  # with its well-known key
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 FORMATS = {"parquet": "default", "delta": "default", "lance": "default", "paimon": "sales", "iceberg": "sales"}
 
@@ -37,7 +37,7 @@ class Cloud:
 
     root: str
     options: dict[str, str]
-    folder: Path  # of the objects, where the server is ours
+    folder: Path  # of the objects, for the test server
 
     def config(self, format: str, **more: str) -> ConnectorConfig:
         options = self.options | more
@@ -48,7 +48,7 @@ class Cloud:
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory):
-    """The lakes as files: a bucket `lake`."""
+    """The lakes as files, in a bucket `lake`."""
     folder = tmp_path_factory.mktemp("objects")
     home = folder / "lake"
     (home / "parquet/points").mkdir(parents=True)
@@ -86,9 +86,9 @@ def google(objects):
         bucket = f"lake-{uuid.uuid4().hex[:8]}"
         body = json.dumps({"name": bucket}).encode()
         urlopen(Request(f"{endpoint}/storage/v1/b?project=p", body, {"Content-Type": "application/json"})).close()
-        found = cloud(endpoint, f"gs://{bucket}/lake")
-        upload(found, objects)
-        yield found
+        store = cloud(endpoint, f"gs://{bucket}/lake")
+        upload(store, objects)
+        yield store
         return
     with process(SERVER, "google", str(objects)) as port:
         yield cloud(f"http://127.0.0.1:{port}", "gs://lake")
@@ -102,11 +102,11 @@ def azure(objects):
         return Cloud(f"abfss://{root}@{account}.dfs.core.windows.net", options, objects)
 
     if endpoint := os.environ.get("STATFLIGHT_TEST_AZURE"):
-        found = cloud(endpoint, f"lake{uuid.uuid4().hex[:8]}", AZURITE, AZURITE_KEY)
-        place = open_place(found.root, found.options)
+        store = cloud(endpoint, f"lake{uuid.uuid4().hex[:8]}", AZURITE, AZURITE_KEY)
+        place = open_place(store.root, store.options)
         place.file_system.create_dir(place.path.strip("/"))
-        upload(found, objects)
-        yield found
+        upload(store, objects)
+        yield store
         return
     with process(SERVER, "azure", str(objects)) as port:
         yield cloud(f"http://127.0.0.1:{port}", "lake", cloud_servers.ACCOUNT, cloud_servers.KEY)
@@ -115,14 +115,14 @@ def azure(objects):
 @pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")
 @pytest.mark.parametrize("store", ["google", "azure"])
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_lake(store, format, request):
+def test_lake_is_captured_and_scanned(store, format, request):
     cloud = request.getfixturevalue(store)
-    walk(cloud.config(format), FORMATS[format], "points", bounds=format not in ("parquet", "lance"))
+    capture_and_scan(cloud.config(format), FORMATS[format], "points", bounds=format not in ("parquet", "lance"))
 
 
 @pytest.mark.parametrize("store", ["google", "azure"])
 @pytest.mark.parametrize("format", FORMATS)
-def test_what_is_not_there(store, format, request):
+def test_error_names_a_missing_table_or_lake(store, format, request):
     cloud = request.getfixturevalue(store)
     config = cloud.config(format)
     with pytest.raises(StatflightError, match="points") as refused:
@@ -133,9 +133,9 @@ def test_what_is_not_there(store, format, request):
         open_connector(nowhere).list_namespaces()
 
 
-def test_a_wrong_key_of_azure_is_one_clear_reason(azure):
+def test_error_of_a_wrong_azure_key_names_no_key(azure):
     if "STATFLIGHT_TEST_AZURE" in os.environ:
-        pytest.skip("asks the server of ours")
+        pytest.skip("needs the test server")
     wrong = azure.config("parquet", azure_storage_account_key=base64.b64encode(b"another key").decode())
     with pytest.raises(StatflightError, match=r"AuthenticationFailed") as refused:
         open_connector(wrong).list_namespaces()
@@ -143,16 +143,16 @@ def test_a_wrong_key_of_azure_is_one_clear_reason(azure):
 
 
 @pytest.mark.parametrize("store", ["google", "azure"])
-def test_without_credentials_there_is_one_clear_reason(store, request, monkeypatch, tmp_path):
+def test_error_without_credentials_names_the_store_and_the_token(store, request, monkeypatch, tmp_path):
     cloud = request.getfixturevalue(store)
     for name in [name for name in os.environ if name.startswith(("GOOGLE_", "AZURE_", "GCE_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     if store == "google":
-        nothing = {"google_endpoint": json.loads(cloud.options["google_service_account_key"])["gcs_base_url"]}
+        endpoint = {"google_endpoint": json.loads(cloud.options["google_service_account_key"])["gcs_base_url"]}
     else:
-        nothing = {"azure_endpoint": cloud.options["azure_endpoint"]}
-    config = ConnectorConfig("c", "parquet", cloud.root, {**nothing, "timeout": "0.5"})
+        endpoint = {"azure_endpoint": cloud.options["azure_endpoint"]}
+    config = ConnectorConfig("c", "parquet", cloud.root, {**endpoint, "timeout": "0.5"})
     with pytest.raises(StatflightError, match=rf"{cloud.root[:5]}.* cannot be reached .*(?i:token)"):
         open_connector(config).list_namespaces()
 
@@ -168,11 +168,11 @@ def make_key() -> tuple[str, str]:
     return private.decode(), public.decode()
 
 
-@pytest.mark.parametrize("given", ["google_service_account_key", "google_service_account"])
-def test_the_key_of_a_service_account_signs_for_a_token(objects, tmp_path, given):
-    """The server checks the signature of what asks for the token, and the token on every request."""
+@pytest.mark.parametrize("option", ["google_service_account_key", "google_service_account"])
+def test_key_of_a_google_service_account_obtains_a_token(objects, tmp_path, option):
+    """The server checks the signature of the token request, and the token of every other request."""
     private, public = make_key()
-    told = objects.with_name(f"{objects.name}.tokens")
+    tokens_file = objects.with_name(f"{objects.name}.tokens")
     with process(SERVER, "google", str(objects)) as port:
         key = {"type": "service_account", "client_email": "reader@project", "private_key": private,
                "private_key_id": "1", "token_uri": f"http://127.0.0.1:{port}/token"}  # fmt: skip
@@ -180,14 +180,14 @@ def test_the_key_of_a_service_account_signs_for_a_token(objects, tmp_path, given
 
         def config(key: dict) -> ConnectorConfig:
             text = json.dumps(key)
-            if given == "google_service_account":
+            if option == "google_service_account":
                 (tmp_path / "key.json").write_text(text)
                 text = str(tmp_path / "key.json")
-            return ConnectorConfig("c", "parquet", "gs://lake/parquet", {**options, given: text})
+            return ConnectorConfig("c", "parquet", "gs://lake/parquet", {**options, option: text})
 
-        told.write_text(json.dumps({"key": public, "token": "a-hush-hush-token"}))
+        tokens_file.write_text(json.dumps({"key": public, "token": "a-hush-hush-token"}))
         try:
-            walk(config(key), "default", "points", bounds=False)
+            capture_and_scan(config(key), "default", "points", bounds=False)
             with pytest.raises(InvalidArgument, match=r"no token .*\(400\)") as refused:
                 open_connector(config(key | {"private_key": make_key()[0]}))
             assert "PRIVATE" not in str(refused.value)
@@ -195,8 +195,8 @@ def test_the_key_of_a_service_account_signs_for_a_token(objects, tmp_path, given
                 open_connector(config(key | {"private_key": "no key"}))
             with pytest.raises(InvalidArgument, match="not the key of a Google service account"):
                 open_connector(config({"type": "authorized_user"}))
-            nobody = {**options, "google_skip_signature": "true"}
+            unsigned = {**options, "google_skip_signature": "true"}
             with pytest.raises(StatflightError, match=r"gs://lake/parquet"):
-                open_connector(ConnectorConfig("c", "parquet", "gs://lake/parquet", nobody)).list_namespaces()
+                open_connector(ConnectorConfig("c", "parquet", "gs://lake/parquet", unsigned)).list_namespaces()
         finally:
-            told.unlink()
+            tokens_file.unlink()

@@ -1,4 +1,4 @@
-"""Pages in headless Chromium: axe-core finds nothing serious, in light and dark, on a desktop and on a phone.
+"""Pages in headless Chromium: axe-core finds no serious violation, in light and dark, on a desktop and on a phone.
 
 axe-core comes from npm into the user's cache; without Chromium, npm or a network the tests are skipped.
 """
@@ -42,12 +42,12 @@ SCREENS = {
 _RUN = """
 <script>window.addEventListener("load", () => setTimeout(async () => {
   const found = await axe.run(document, {resultTypes: ["violations"]});
-  const said = document.createElement("pre"); said.id = "axe-results";
-  said.textContent = JSON.stringify({
+  const results = document.createElement("pre"); results.id = "axe-results";
+  results.textContent = JSON.stringify({
     violations: found.violations.map(v => [v.impact, v.id, v.nodes.map(n => n.html + n.failureSummary).slice(0, 3)]),
     width: document.documentElement.scrollWidth, window: window.innerWidth,
     dark: getComputedStyle(document.body).backgroundColor});
-  document.body.append(said);
+  document.body.append(results);
 }, 0));</script>
 """
 
@@ -100,8 +100,8 @@ def site(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def examined(site, axe):
-    """The pages with axe-core in them, from a server of their own: the pages' policy lets no script run."""
+def instrumented_site(site, axe):
+    """The pages with axe-core injected, from another server: the policy of the pages lets no script run."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -118,7 +118,7 @@ def examined(site, axe):
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing: the pages' own tests say what was asked."""
+            """Logs nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
@@ -126,7 +126,7 @@ def examined(site, axe):
         server.shutdown()
 
 
-def look(url: str, flags: list[str], profile: Path) -> dict:
+def run_axe(url: str, flags: list[str], profile: Path) -> dict:
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom",
                f"--user-data-dir={profile}", "--virtual-time-budget=10000", *flags, url]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
@@ -137,19 +137,19 @@ def look(url: str, flags: list[str], profile: Path) -> dict:
 
 @pytest.mark.parametrize("screen", SCREENS)
 @pytest.mark.parametrize("page", PAGES)
-def test_nothing_serious_and_nothing_beside_the_window(examined, page, screen, tmp_path):
-    told = look(examined + PAGES[page], SCREENS[screen], tmp_path)
-    serious = [violation for violation in told["violations"] if violation[0] in ("serious", "critical")]
+def test_page_has_no_serious_violation_and_fits_the_window(instrumented_site, page, screen, tmp_path):
+    results = run_axe(instrumented_site + PAGES[page], SCREENS[screen], tmp_path)
+    serious = [violation for violation in results["violations"] if violation[0] in ("serious", "critical")]
     assert not serious
-    assert told["width"] <= told["window"], "the page scrolls sideways"
-    red = int(re.findall(r"\d+", told["dark"])[0])
+    assert results["width"] <= results["window"], "the page scrolls sideways"
+    red = int(re.findall(r"\d+", results["dark"])[0])
     assert (red < 80) == (screen == "dark")
 
 
-def test_axe_finds_what_is_wrong(axe, tmp_path):
+def test_axe_finds_a_known_violation(axe, tmp_path):
     head = "<!DOCTYPE html><html lang=en><head><title>x</title></head>"
     text = f"{head}<body><main><h1>x</h1><img src=a></main></body></html>"
     page = tmp_path / "page.html"
     page.write_text(text.replace("</body>", f"<script>{axe}</script>{_RUN}</body>"))
-    told = look(page.as_uri(), [], tmp_path / "profile")
-    assert [violation[1] for violation in told["violations"]] == ["image-alt"]  # axe finds what is there to find
+    results = run_axe(page.as_uri(), [], tmp_path / "profile")
+    assert [violation[1] for violation in results["violations"]] == ["image-alt"]

@@ -1,4 +1,4 @@
-"""Memory settings of workers, in a process of their own."""
+"""Memory settings of workers, measured in separate processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from flight_server.process.runtime import worker_memory
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="settings of glibc")
 
 FAULTS = """
 import resource, numpy
@@ -47,14 +47,14 @@ def output(code: str, variables: dict[str, str]) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, env=plain | variables).stdout
 
 
-def test_freed_memory_is_used_again():
+def test_worker_memory_settings_reuse_freed_memory():
     assert int(output(FAULTS, worker_memory())) * 10 < int(output(FAULTS, {}))
 
 
-def test_threads_share_few_arenas():
+def test_worker_memory_settings_limit_arenas():
     assert 1 <= output(ARENAS, worker_memory()).count("<heap nr=") <= 2
 
 
-def test_the_settings_can_be_left_out(monkeypatch):
+def test_keep_variable_disables_the_memory_settings(monkeypatch):
     monkeypatch.setenv("STATFLIGHT_KEEP", "memory")
     assert worker_memory() == {}

@@ -1,4 +1,4 @@
-"""Signals by the thousand, to a process that waits for them."""
+"""Thousands of signals to a process that waits for them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import time
 WAITING = """
 import signal, sys
 from flight_server.process.signals import Signals
-signals, came = Signals(signal.SIGUSR1, signal.SIGTERM), 0
+signals, received = Signals(signal.SIGUSR1, signal.SIGTERM), 0
 sys.stdout.write("ready\\n")
 sys.stdout.flush()
 while (number := signals.next(0.0001)) != signal.SIGTERM:
-    came += number is not None
-sys.stdout.write(str(came))
+    received += number is not None
+sys.stdout.write(str(received))
 """
 
 
-def test_many_hold_nothing_up():
+def test_thousands_of_signals_do_not_block_the_waiting_process():
     process = subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
@@ -28,7 +28,7 @@ def test_many_hold_nothing_up():
             if number % 50 == 0:
                 time.sleep(0.001)
         process.send_signal(signal.SIGTERM)
-        told, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert int(told) > 100
+    assert int(output) > 100

@@ -1,4 +1,4 @@
-"""Statistics that a lake's own engines left, from the lake to the reader: what they are labelled, what they answer."""
+"""Statistics that a lake's own engines stored in it, from the lake to the reader: freshness, and what they answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def column(client: Client, **more: Any) -> dict[str, Any]:
     return client.get({"table": "stats.columns", "predicates": [predicate], **more}).to_pylist()[0]
 
 
-def test_statistics_of_an_older_paimon_snapshot_stay_its_own(tmp_path):
+def test_statistics_of_an_older_paimon_snapshot_are_not_read_for_a_newer_one(tmp_path):
     import pypaimon
 
     catalog = pypaimon.CatalogFactory.create({"warehouse": str(tmp_path / "wh")})
@@ -66,9 +66,9 @@ def test_statistics_of_an_older_paimon_snapshot_stay_its_own(tmp_path):
 
     append(0, 10)
     (path / "statistics").mkdir()
-    told = {"colId": 0, "distinctCount": 10, "min": "0", "max": "9", "nullCount": 0, "avgLen": 8, "maxLen": 8}
+    stats = {"colId": 0, "distinctCount": 10, "min": "0", "max": "9", "nullCount": 0, "avgLen": 8, "maxLen": 8}
     (path / "statistics" / "stat-a-0").write_text(json.dumps({
-        "snapshotId": 1, "schemaId": 0, "mergedRecordCount": 10, "mergedRecordSize": 80, "colStats": {"id": told},
+        "snapshotId": 1, "schemaId": 0, "mergedRecordCount": 10, "mergedRecordSize": 80, "colStats": {"id": stats},
     }))  # fmt: skip
     latest = json.loads((path / "snapshot" / "snapshot-1").read_text())
     latest |= {"id": 2, "commitKind": "ANALYZE", "statistics": "stat-a-0"}
@@ -85,28 +85,28 @@ def test_statistics_of_an_older_paimon_snapshot_stay_its_own(tmp_path):
         append(10, 20_000)
         client.act("discover", {"catalog": "lake"})
         capture_table(client, name)
-        moved_on = column(client, snapshot="current")  # bounds of its own files, nothing of the older statistics
-        assert (moved_on["snapshot_id"], moved_on["freshness"], moved_on["row_count"]) == (3, "EXACT", 20_000)
-        assert (moved_on["ndv"], moved_on["avg_width_bytes"], moved_on["max"]) == (None, None, "19999")
+        uncomputed = column(client, snapshot="current")  # bounds of its own files, nothing from the older statistics
+        assert (uncomputed["snapshot_id"], uncomputed["freshness"], uncomputed["row_count"]) == (3, "EXACT", 20_000)
+        assert (uncomputed["ndv"], uncomputed["avg_width_bytes"], uncomputed["max"]) == (None, None, "19999")
         answer = resolve_ndv(client, name)
         assert answer["outcome"] == "CAPTURED" and answer["record"]["ndv"] == pytest.approx(20_000, rel=0.05)
-        healed = column(client, snapshot="current")
-        assert (healed["snapshot_id"], healed["freshness"]) == (3, "EXACT")
+        recomputed = column(client, snapshot="current")
+        assert (recomputed["snapshot_id"], recomputed["freshness"]) == (3, "EXACT")
 
 
-def test_statistics_of_an_older_lance_version_stay_its_own(tmp_path):
-    """A publication into the dataset lives on in the config of the versions that follow."""
+def test_published_statistics_of_an_older_lance_version_are_inherited(tmp_path):
+    """Later versions of the dataset keep the published statistics in their config."""
     import lance
 
-    place, name = tmp_path / "wh" / "dots.lance", "lake.default.dots"
-    lance.write_dataset(pa.table({"id": range(10)}), place)
+    path, name = tmp_path / "wh" / "dots.lance", "lake.default.dots"
+    lance.write_dataset(pa.table({"id": range(10)}), path)
     with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
         connect(client, "lance", tmp_path / "wh")
         assert resolve_ndv(client, name)["outcome"] == "CAPTURED"
-        (told,) = client.act("publish", {"table": name, "to": "lance"})
-        assert told["snapshot_id"] == 1  # the config that holds it is version 2, of the same rows
-        lance.write_dataset(pa.table({"id": range(10, 20_000)}), place, mode="append")
-        client.act("delete_stats", {"table": name})  # all that is known now comes from the lake
+        (publication,) = client.act("publish", {"table": name, "to": "lance"})
+        assert publication["snapshot_id"] == 1  # the config with the statistics is version 2, of the same rows
+        lance.write_dataset(pa.table({"id": range(10, 20_000)}), path, mode="append")
+        client.act("delete_stats", {"table": name})  # from here on, statistics come from the lake only
         client.act("discover", {"catalog": "lake"})
         capture_table(client, name)
         found = client.get({"table": "stats.columns", "snapshot": "current", "allow_stale": True}).to_pylist()
@@ -119,25 +119,25 @@ def test_statistics_of_an_older_lance_version_stay_its_own(tmp_path):
         assert (row["snapshot_id"], row["freshness"], row["max"]) == (3, "EXACT", "19999")
 
 
-def test_withdrawn_statistics_are_gone_from_the_lake(tmp_path):
+def test_withdraw_removes_the_statistics_from_the_lake(tmp_path):
     import lance
 
-    place, name = tmp_path / "wh" / "dots.lance", "lake.default.dots"
-    lance.write_dataset(pa.table({"id": range(10)}), place)
+    path, name = tmp_path / "wh" / "dots.lance", "lake.default.dots"
+    lance.write_dataset(pa.table({"id": range(10)}), path)
     with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
         connect(client, "lance", tmp_path / "wh")
         assert resolve_ndv(client, name)["outcome"] == "CAPTURED"
         client.act("publish", {"table": name, "to": "lance"})
-        assert any(key.startswith("lance.stats.") for key in lance.dataset(place).config())
+        assert any(key.startswith("lance.stats.") for key in lance.dataset(path).config())
         withdraw = {"table": name, "to": "lance"}
         assert client.act("withdraw", withdraw) == [withdraw | {"withdrawn": True}]
-        assert not any(key.startswith("lance.stats.") for key in lance.dataset(place).config())
+        assert not any(key.startswith("lance.stats.") for key in lance.dataset(path).config())
         assert client.get({"table": "sys.publications"}).num_rows == 0
         assert client.act("withdraw", withdraw) == [withdraw | {"withdrawn": False}]
 
 
-def test_sketches_that_spark_registers_later_are_taken_over(tmp_path):
-    """Registering statistics makes no new snapshot: the same snapshot is captured again."""
+def test_recapture_reads_sketches_registered_since_the_last_one(tmp_path):
+    """Registering statistics creates no snapshot: the same snapshot is captured again."""
     table = simple_table(tmp_path, Schema(NestedField(1, "id", LongType())), pa.table({"id": range(100)}))
     connector = IcebergConnector(ConnectorConfig("c", "iceberg", f"sqlite:///{tmp_path / 'catalog.db'}"))
     with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
@@ -157,7 +157,7 @@ def test_sketches_that_spark_registers_later_are_taken_over(tmp_path):
         assert resolve_ndv(client, name)["outcome"] == "HIT"
 
 
-def test_two_vectors_in_one_puffin_file_are_captured(tmp_path):
+def test_two_deletion_vectors_in_one_puffin_file_are_captured(tmp_path):
     schema = Schema(NestedField(1, "id", LongType()))
     table = simple_table(tmp_path, schema, *(pa.table({"id": range(i, i + 100)}) for i in (0, 100)))
     vectors = {path: list(range(10)) for path, _ in data_paths(table)}

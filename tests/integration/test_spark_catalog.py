@@ -1,4 +1,4 @@
-"""The `spark` home against a real session: in memory, and in a Hive metastore in Derby that outlives the server."""
+"""The `spark` publisher with a real session: in memory, and in a Hive metastore in Derby that outlives the server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def spark():
     holder.stop()
 
 
-def built(spark, root: Path, table: pa.Table) -> Table:
+def registered_table(spark, root: Path, table: pa.Table) -> Table:
     """A Parquet table, registered under a name of its own."""
     name = f"t{next(NUMBERS)}"
     path = root / name
@@ -57,7 +57,7 @@ def built(spark, root: Path, table: pa.Table) -> Table:
 class TestContract(PublisherContract):
     @pytest.fixture
     def table(self, tmp_path: Path, spark) -> Table:
-        return built(spark, tmp_path, rows(0, 150))
+        return registered_table(spark, tmp_path, rows(0, 150))
 
     def build(self, root: Path) -> Table:
         raise AssertionError("the fixture builds it")
@@ -75,7 +75,7 @@ def estimate(spark, query: str) -> str:
 
 
 def with_histograms(table: Table):
-    """The statistics with quantiles of whole numbers."""
+    """The table's statistics with quantiles of its integer columns."""
     statistics = table.statistics()
     columns = [
         dataclasses.replace(c, quantiles=sketches.kll(np.sort(table.rows[c.name].to_numpy()).astype(np.float64)))
@@ -84,9 +84,9 @@ def with_histograms(table: Table):
     return dataclasses.replace(statistics, columns=tuple(columns))
 
 
-def test_spark_estimates_with_what_was_published(spark, tmp_path):
+def test_spark_estimates_rows_with_published_statistics(spark, tmp_path):
     skewed = pa.table({"id": pa.array(range(1000), pa.int64()), "k": [5 if i % 100 else i for i in range(1000)]})
-    table = built(spark, tmp_path, skewed)
+    table = registered_table(spark, tmp_path, skewed)
     before = estimate(spark, f"SELECT * FROM {table.name} WHERE k < 6")
     publish(table.publisher(with_histograms(table)))
     assert "rowCount" not in before
@@ -99,7 +99,7 @@ def test_spark_estimates_with_what_was_published(spark, tmp_path):
     assert "num_of_bins: 254" in described["histogram"]
 
 
-def test_a_histogram_is_the_text_that_spark_itself_writes(spark):
+def test_serialized_histogram_equals_that_of_spark(spark):
     found = [Bin(1.0, 2.5, 3), Bin(2.5, 2.5, 1), Bin(2.5, 1e300, 2**40)]
     logical = spark()._jvm.org.apache.spark.sql.catalyst.plans.logical
     array = spark().sparkContext._gateway.new_array(logical.HistogramBin, len(found))
@@ -109,35 +109,35 @@ def test_a_histogram_is_the_text_that_spark_itself_writes(spark):
     assert SessionCatalog.of(spark()).histogram(serialized(found, 150)) == expected
 
 
-def test_names_of_columns_with_signs_of_their_own(spark, tmp_path):
-    """All numbers of a table travel as one text."""
+def test_column_names_with_special_characters_are_published(spark, tmp_path):
+    """All statistics of a table are sent as one text."""
     names = ["a b", "c=d", "e:f", "#g", "!h", "i\\j", "k'l", "ü", "m.n", "o.version"]
-    table = built(spark, tmp_path, pa.table({name: pa.array([1, 2, 3], pa.int64()) for name in names}))
+    table = registered_table(spark, tmp_path, pa.table({name: pa.array([1, 2, 3], pa.int64()) for name in names}))
     assert set(publish(table.publisher()).columns) == set(names)
 
 
-def test_a_table_whose_schema_is_not_in_the_catalog(spark, tmp_path):
-    """Delta keeps the schema in its log alone."""
-    table = built(spark, tmp_path, rows(0, 150))
+def test_table_without_a_schema_in_the_catalog_is_published(spark, tmp_path):
+    """Delta keeps the schema in its log only."""
+    table = registered_table(spark, tmp_path, rows(0, 150))
     external = spark()._jsparkSession.sharedState().externalCatalog().unwrapped()
     external.alterTableSchema("default", table.name, spark()._jvm.org.apache.spark.sql.types.StructType())
     assert publish(table.publisher()).columns == ("id", "label")
     assert "rowCount=14" in estimate(spark, f"SELECT * FROM {table.name} WHERE label = 'l1'")
 
 
-def test_every_type_can_be_planned_with(spark, tmp_path):
+def test_queries_on_every_published_type_can_be_planned(spark, tmp_path):
     """Malformed bounds or bins would fail every query on the table."""
-    made = tmp_path / "types"
+    path = tmp_path / "types"
     spark().sql(
         "SELECT id, cast(id % 100 AS tinyint) tiny, cast(id AS float) f, cast(id AS double) / 7 d,"
         " cast(id AS decimal(12, 2)) money, cast(id AS decimal(38, 10)) wide, id % 2 = 0 flag,"
         " date_add(DATE'1969-12-01', cast(id AS int)) day, timestamp_micros(id * 1000003) at,"
         " to_timestamp_ntz(concat('2026-01-01 00:00:', cast(10 + id % 50 AS string))) local,"
         " concat('x', id) text, cast(concat('b', id) AS binary) raw, array(id) list FROM range(500)"
-    ).coalesce(1).write.parquet(str(made))
-    spark().sql(f"CREATE TABLE types USING parquet LOCATION '{made}'")
-    table = Table("spark", ConnectorConfig("c", "parquet", str(tmp_path)), "default", "types", made,
-                  pq.read_table(made), spark=spark)  # fmt: skip
+    ).coalesce(1).write.parquet(str(path))
+    spark().sql(f"CREATE TABLE types USING parquet LOCATION '{path}'")
+    table = Table("spark", ConnectorConfig("c", "parquet", str(tmp_path)), "default", "types", path,
+                  pq.read_table(path), spark=spark)  # fmt: skip
     columns = tuple(
         ColumnStatistics(n, name, type, 500, 0, ndv=100.0, min=low, max=high, avg_width_bytes=4.0, max_width_bytes=9,
                          quantiles=sketches.kll(np.linspace(0, 400, 500)))
@@ -152,8 +152,8 @@ def test_every_type_can_be_planned_with(spark, tmp_path):
             ("gone", "INT", "1", "2"),
         ], 1)
     )  # fmt: skip
-    told = publish(table.publisher(table.statistics(columns=columns)))
-    assert set(told.left_out) == {"list", "gone", "local"}
+    result = publish(table.publisher(table.statistics(columns=columns)))
+    assert set(result.left_out) == {"list", "gone", "local"}
     for condition in ("id < 10", "tiny = 3", "f > 1", "d < 2.5", "money = 3.00", "wide < 5", "flag",
                       "day < DATE'1970-06-01'", "at > TIMESTAMP'1970-01-01 00:01:00'", "text = 'x1'",
                       "local > TIMESTAMP_NTZ'2026-01-01 00:00:30'"):  # fmt: skip
@@ -162,9 +162,9 @@ def test_every_type_can_be_planned_with(spark, tmp_path):
         assert "rowCount" in estimate(spark, query), condition
 
 
-def test_a_delta_table_is_found_by_its_name(spark, tmp_path):
+def test_delta_table_is_published_by_its_name_in_the_catalog(spark, tmp_path):
     write_deltalake(tmp_path / "events", rows(0, 150))
-    pq_path = built(spark, tmp_path, rows(0, 150))
+    pq_path = registered_table(spark, tmp_path, rows(0, 150))
     config = ConnectorConfig("c", "delta", str(tmp_path / "events"))
     table = Table("spark", config, "default", "events", tmp_path / "events", rows(0, 150), spark=spark)
     with pytest.raises(NotFound, match=r"not registered in Spark.*location"):
@@ -175,8 +175,8 @@ def test_a_delta_table_is_found_by_its_name(spark, tmp_path):
         publish(dataclasses.replace(table, options={"table": "nowhere.t"}).publisher())
 
 
-def test_a_table_that_spark_now_thinks_larger_is_told_of(spark, tmp_path):
-    table = built(spark, tmp_path, rows(0, 150))
+def test_dry_run_reports_a_table_above_the_broadcast_threshold(spark, tmp_path):
+    table = registered_table(spark, tmp_path, rows(0, 150))
     spark().conf.set("spark.sql.autoBroadcastJoinThreshold", "5000")
     try:
         assert "above the broadcast threshold of 5000" in publish(table.publisher(), dry_run=True).detail
@@ -184,7 +184,7 @@ def test_a_table_that_spark_now_thinks_larger_is_told_of(spark, tmp_path):
         spark().conf.unset("spark.sql.autoBroadcastJoinThreshold")
 
 
-def test_without_a_session(tmp_path):
+def test_publish_without_a_usable_session_is_rejected(tmp_path):
     (tmp_path / "t").mkdir()
     pq.write_table(rows(0, 10), tmp_path / "t/part.parquet")
     config = ConnectorConfig("c", "parquet", str(tmp_path))
@@ -214,8 +214,8 @@ def hive(settings: dict[str, str], statement: str) -> list:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_hive_metastore_keeps_them_for_other_sessions(tmp_path):
-    """Published by a server whose TOML names the metastore; read by a session of its own later."""
+def test_hive_metastore_keeps_statistics_for_other_sessions(tmp_path):
+    """A server whose TOML names the metastore publishes them; a new session reads them later."""
     lake = tmp_path / "lake/events"
     lake.mkdir(parents=True)
     skewed = pa.array([5] * 140 + list(range(10)), pa.int64())
@@ -235,8 +235,8 @@ def test_a_hive_metastore_keeps_them_for_other_sessions(tmp_path):
         targets = [{"kind": "TABLE"}, *({"kind": "COLUMN", "column_id": i} for i in (1, 2, 3))]
         requests = [{"table": "lake.default.events", "target": target} for target in targets]
         assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
-        (told,) = client.act("publish", {"table": "lake.default.events", "to": "spark"})
-        assert (told["columns"], told["location"]) == (["id", "label", "k"], "spark_catalog.default.events")
+        (answer,) = client.act("publish", {"table": "lake.default.events", "to": "spark"})
+        assert (answer["columns"], answer["location"]) == (["id", "label", "k"], "spark_catalog.default.events")
     facts = dict(row[:2] for row in hive(settings, "DESCRIBE EXTENDED events id"))
     assert (facts["distinct_count"], facts["min"], facts["max"]) == ("150", "0", "149")
     facts = dict(row[:2] for row in hive(settings, "DESCRIBE EXTENDED events k"))
@@ -244,23 +244,23 @@ def test_a_hive_metastore_keeps_them_for_other_sessions(tmp_path):
     (plan,) = hive(settings, "EXPLAIN COST SELECT * FROM events WHERE id < 15")
     assert "rowCount=16" in plan[0] or "rowCount=15" in plan[0]
 
-    hive(settings, "ANALYZE TABLE events COMPUTE STATISTICS FOR COLUMNS id")  # its time is known here, and its numbers
+    hive(settings, "ANALYZE TABLE events COMPUTE STATISTICS FOR COLUMNS id")  # so that its time and row count are known
     with serving(tmp_path, "--workers", 1, "--config", toml) as server, server.connect() as client:
         client.timeout = 300.0
         lake = {"catalog": "other", "format": "parquet", "uri": str(tmp_path / "lake")}
         client.act("register_connector", lake | {"options": {"statistics_from": "spark"}})
         client.act("discover", {"catalog": "other"})
-        (told,) = client.act("capture", {"requests": [{"table": "other.default.events", "kinds": ["ROW_COUNT"]}]})
-        assert (told["outcome"], told["detail"]) == ("CAPTURED", "")
-        whose = {"column": "table_catalog", "op": "EQ", "values": ["other"]}
-        found = client.get({"table": "stats.columns", "predicates": [whose]}).to_pylist()
+        (answer,) = client.act("capture", {"requests": [{"table": "other.default.events", "kinds": ["ROW_COUNT"]}]})
+        assert (answer["outcome"], answer["detail"]) == ("CAPTURED", "")
+        predicate = {"column": "table_catalog", "op": "EQ", "values": ["other"]}
+        found = client.get({"table": "stats.columns", "predicates": [predicate]}).to_pylist()
     ndv = {row["column_name"]: row["ndv"] for row in found}
     assert ndv["id"] == pytest.approx(150, rel=0.05)
     assert {row["producer"] for row in found} == {"UPSTREAM_METADATA_DERIVED"}
 
 
 def captured(spark, table: Table, database: Path) -> tuple[dict[str, float | None], str]:
-    """The ndv of each column of a capture by metadata that reads Spark's catalog too, and its detail."""
+    """The ndv of each column of a metadata capture that also reads Spark's catalog, and its detail."""
     config = dataclasses.replace(table.config, options={"statistics_from": "spark"})
     connector = with_catalogs(open_connector(config), config, spark)
     with LocalStore(database, [NativeEngine()]) as store:
@@ -269,8 +269,8 @@ def captured(spark, table: Table, database: Path) -> tuple[dict[str, float | Non
     return {row["column_name"]: row["ndv"] for row in found}, detail
 
 
-def test_statistics_of_sparks_analyze_are_read_back(spark, tmp_path):
-    table = built(spark, tmp_path, rows(0, 150))
+def test_statistics_of_analyze_table_are_read_from_the_catalog(spark, tmp_path):
+    table = registered_table(spark, tmp_path, rows(0, 150))
     assert "it has none" in captured(spark, table, tmp_path / "1.duckdb")[1]
     spark().sql(f"ANALYZE TABLE {table.name} COMPUTE STATISTICS FOR ALL COLUMNS")
     ndv, detail = captured(spark, table, tmp_path / "2.duckdb")
@@ -280,7 +280,7 @@ def test_statistics_of_sparks_analyze_are_read_back(spark, tmp_path):
     assert ndv == {"id": None, "label": None} and "was analysed at 150 rows, the table has 160" in detail
 
 
-def test_explain_shows_both_plans_and_the_truth(tmp_path):
+def test_explain_shows_estimates_before_and_after_and_true_counts(tmp_path):
     lake = tmp_path / "lake"
     ids = range(5000)
     for name, content in {

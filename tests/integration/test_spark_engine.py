@@ -1,4 +1,4 @@
-"""The computing engine on a Spark session: the same bytes as in process, expressions, cancelling, warm captures."""
+"""The computing engine on a Spark session: rows as in process, expressions, cancellation, and reuse of the session."""
 
 import contextlib
 import datetime as dt
@@ -51,9 +51,9 @@ class Lake:
                 ScanColumn(c.column_id, "part", "STRING", constant=pa.array([file.stem])) if c.name == "part" else c
                 for c in columns
             ]
-            gone = pa.array([0], pa.int64())
+            deleted = pa.array([0], pa.int64())
             size = file.stat().st_size
-            yield ScanTask("parquet", f"t/{file.name}", str(file), ROWS - 1, size, tuple(columns), "v", {}, gone)
+            yield ScanTask("parquet", f"t/{file.name}", str(file), ROWS - 1, size, tuple(columns), "v", {}, deleted)
 
 
 class MemorySink:
@@ -115,8 +115,8 @@ def requests(table):
     return [*columns, CaptureRequest.of(table, Target.column_group([1, 2]))]
 
 
-def as_by_spark(sink):
-    """The content, as if Spark had computed it."""
+def content_as_by_spark(sink):
+    """The content of a sink, with Spark as the engine."""
     return [line.replace("'engine_id': 'local'", "'engine_id': 'spark'") for line in sink.content()]
 
 
@@ -124,30 +124,30 @@ def expression(table, text):
     return CaptureRequest.of(table, Target.expression("spark", text.encode()))
 
 
-def test_spark_gives_the_bytes_of_a_capture_in_process(engine, table):
-    there, here = MemorySink(), MemorySink()
-    results = engine.capture_batch(requests(table), there)
+def test_spark_computes_the_same_rows_as_in_process(engine, table):
+    on_spark, inline = MemorySink(), MemorySink()
+    results = engine.capture_batch(requests(table), on_spark)
     assert {(r.outcome, r.detail, r.attributes["execution"]) for r in results} == {(Outcome.CAPTURED, "", "spark")}
-    SparkEngine(inline_max_cells=10**9).capture_batch(requests(table), here)
-    who = [{row["engine_id"] for row in sink.get("stats.columns") + sink.get("stats.file_columns")}
-           for sink in (there, here)]  # fmt: skip
-    assert who == [{"spark"}, {"local"}]
-    assert there.content() == as_by_spark(here)
-    assert len(there.get("stats.columns")) == 8
+    SparkEngine(inline_max_cells=10**9).capture_batch(requests(table), inline)
+    engine_ids = [{row["engine_id"] for row in sink.get("stats.columns") + sink.get("stats.file_columns")}
+                  for sink in (on_spark, inline)]  # fmt: skip
+    assert engine_ids == [{"spark"}, {"local"}]
+    assert on_spark.content() == content_as_by_spark(inline)
+    assert len(on_spark.get("stats.columns")) == 8
 
 
-def test_waves_of_files(engine, table, monkeypatch):
+def test_capture_in_waves_of_files_has_the_same_rows(engine, table, monkeypatch):
     from capture.spark import job
 
     monkeypatch.setattr(job, "_WAVE_ANSWERS", 16)
     whole, waves = MemorySink(), MemorySink()
     SparkEngine(inline_max_cells=10**9).capture_batch(requests(table), whole)
     engine.capture_batch(requests(table), waves)
-    assert waves.content() == as_by_spark(whole)
+    assert waves.content() == content_as_by_spark(whole)
     assert len(set(waves.shares)) >= 3
 
 
-def test_a_missing_file_is_named(engine, table, tmp_path):
+def test_detail_names_an_unreadable_file(engine, table, tmp_path):
     for file in table.connector.path.glob("*.parquet"):
         shutil.copy(file, tmp_path)
     (tmp_path / "p3.parquet").write_bytes(b"PAR1 nothing PAR1")
@@ -172,7 +172,7 @@ def test_a_missing_file_is_named(engine, table, tmp_path):
     ("1", ("INT", 0, 1, "1", "1")),
     ("extract(YEAR FROM at)", ("INT", 0, 1, "2026", "2026")),
 ])  # fmt: skip
-def test_expressions(engine, table, text, expected):
+def test_expression_has_its_type_counts_and_bounds(engine, table, text, expected):
     sink = MemorySink()
     (result,) = engine.capture_batch([expression(table, text)], sink)
     assert (result.outcome, result.detail) == (Outcome.CAPTURED, "")
@@ -193,13 +193,13 @@ def test_expressions(engine, table, text, expected):
     ("reflect('java.lang.System', 'exit', 1)", "Java"), ("`java_method`('a', 'b')", "Java"),
     ("explode(array(1))", "Spark"),
 ])  # fmt: skip
-def test_expressions_that_are_refused(engine, table, text, reason):
+def test_invalid_expression_fails_alone_with_the_reason(engine, table, text, reason):
     results = engine.capture_batch([expression(table, text), expression(table, "id")], MemorySink())
     assert [result.outcome for result in results] == [Outcome.DEGRADED, Outcome.CAPTURED]
     assert reason in results[0].detail
 
 
-def test_a_session_is_kept_warm(engine, table):
+def test_captures_reuse_the_session(engine, table):
     one = [CaptureRequest.of(table, Target.column(1))]
     engine.capture_batch(one, MemorySink())
     session = engine.spark._session
@@ -209,7 +209,7 @@ def test_a_session_is_kept_warm(engine, table):
 
 @contextlib.contextmanager
 def working(uri, engine):
-    """A worker of the server in this process, on its one Spark session."""
+    """A worker of the server, in this process and on its Spark session."""
     worker = Worker(Server(uri, None), Registry([engine, NativeEngine()]))
     worker.start([("control",), ("sync",), ("job", "light")])
     try:
@@ -225,7 +225,7 @@ def tracker(engine):
 
 
 def running(tracker):
-    """The id of the Spark job that runs, once one of its tasks does."""
+    """The id of the running Spark job, once one of its tasks runs."""
     (job,) = eventually(tracker.getActiveJobsIds, 90.0)
     eventually(
         lambda: sum(tracker.getStageInfo(stage).numActiveTasks for stage in tracker.getJobInfo(job).stageIds), 90.0
@@ -239,7 +239,7 @@ def stopped(tracker, job):
     return tracker.getJobInfo(job).status == "FAILED"
 
 
-def test_a_job_is_cancelled(engine, tracker):
+def test_cancellation_stops_a_running_spark_job(engine, tracker):
     jobs = []
 
     def slow(session):
@@ -256,7 +256,7 @@ def test_a_job_is_cancelled(engine, tracker):
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
-    """Tables `big`, of minutes of work in one file's space, and `small`."""
+    """Tables `big`, minutes of work in hard links to one file, and `small`."""
     path = tmp_path_factory.mktemp("tables")
     (path / "big").mkdir()
     (path / "small").mkdir()
@@ -269,22 +269,22 @@ def lake(tmp_path_factory):
 
 @contextlib.contextmanager
 def connected(directory, lake, engine):
-    """A client of a server that knows the lake, and whose captures this process makes."""
+    """A client of a server with the lake registered, whose worker is in this process."""
     with serving(directory) as server, server.connect() as client, working(server.uri, engine):
         client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(lake)})
         client.act("discover", {"catalog": "lake"})
         yield client
 
 
-def test_a_job_that_is_about_to_start_is_cancelled(engine, tracker):
-    ended = []
+def test_cancellation_stops_a_spark_job_before_it_starts(engine, tracker):
+    errors = []
 
     def slow(session):
         time.sleep(1)
         try:
             session.range(0, 4, 1, 4).selectExpr("java_method('java.lang.Thread', 'sleep', 60000L) AS x").toArrow()
-        except Exception as trouble:
-            ended.append(str(trouble))
+        except Exception as error:
+            errors.append(str(error))
             raise
 
     def poll():
@@ -293,7 +293,7 @@ def test_a_job_that_is_about_to_start_is_cancelled(engine, tracker):
 
     with pytest.raises(Cancelled):
         engine.spark.call(slow, poll)
-    assert "cancelled" in ended[0]
+    assert "cancelled" in errors[0]
 
 
 def test_cancel_job_stops_the_spark_job(engine, tracker, lake, tmp_path):
@@ -311,7 +311,7 @@ def test_cancel_job_stops_the_spark_job(engine, tracker, lake, tmp_path):
         assert client.get({"table": "stats.columns"})["column_name"].to_pylist() == ["id"]
 
 
-def test_a_sample_ends_with_its_time(engine, tracker, lake, tmp_path):
+def test_sample_ends_after_its_maximum_time(engine, tracker, lake, tmp_path):
     sampling = {"method": "RANDOM_ROW_GROUP", "max_seconds": 4}
     request = {"table": "lake.default.big", "target": {"kind": "COLUMN", "column_id": 1}, "sampling": sampling}
     with connected(tmp_path, lake, engine) as client:
@@ -327,7 +327,7 @@ def test_a_sample_ends_with_its_time(engine, tracker, lake, tmp_path):
     assert row["ndv_lower"] <= BIG_ROWS <= row["ndv_upper"]
 
 
-def test_jobs_of_several_threads(engine, table):
+def test_concurrent_captures_have_the_same_rows(engine, table):
     sinks = [MemorySink() for _ in range(3)]
     threads = [threading.Thread(target=engine.capture_batch, args=(requests(table), sink)) for sink in sinks]
     for thread in threads:
@@ -337,19 +337,19 @@ def test_jobs_of_several_threads(engine, table):
     assert sinks[0].content() == sinks[1].content() == sinks[2].content() != []
 
 
-def test_an_idle_session_stops_and_starts_again(engine, table):
+def test_session_starts_again_after_it_was_closed(engine, table):
     engine.close()
     assert engine.spark._session is None
     (result,) = engine.capture_batch([CaptureRequest.of(table, Target.column(1))], MemorySink())
     assert (result.outcome, result.attributes["execution"]) == (Outcome.CAPTURED, "spark")
 
 
-def test_workers_are_this_python(engine):
+def test_spark_workers_run_this_python(engine):
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     assert engine.spark.cores == 2
 
 
-def test_a_master_that_is_none(engine):
+def test_invalid_master_raises_an_upstream_error(engine):
     engine.close()
     with pytest.raises(UpstreamError, match="Spark did not start on nonsense"):
         Spark("nonsense").ensure()
@@ -358,7 +358,7 @@ def test_a_master_that_is_none(engine):
 @pytest.mark.parametrize("text", ["rand()", "uuid()", "id + rand(42)", "now()", "current_timestamp()", "current_date",
                                   "unix_timestamp()", "datediff(current_date(), date'2020-01-01')",
                                   "current_user()"])  # fmt: skip
-def test_an_expression_that_is_not_a_function_of_its_row_is_not_captured(engine, table, text):
+def test_expression_that_depends_on_more_than_its_row_is_uncapturable(engine, table, text):
     sink = MemorySink()
     (result,) = engine.capture_batch([expression(table, text)], sink)
     assert (result.outcome, f'the value of "{text}" is not a function of its row' in result.detail) == (

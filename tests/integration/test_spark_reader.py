@@ -1,4 +1,4 @@
-"""`spark.read.format("statflight")` against a running server: the rows, filters applied there, shares read apart."""
+"""`spark.read.format("statflight")` against a running server: rows, pushed-down filters, and partitions."""
 
 import math
 import os
@@ -71,7 +71,7 @@ def load(spark, uri, **options):
     return reader.load()
 
 
-def test_all_rows_in_shares(spark, uri):
+def test_partitions_together_have_every_row_once(spark, uri):
     frame = load(spark, uri, partitions=4)
     assert frame.rdd.getNumPartitions() == 4
     found = frame.select("table_name", "snapshot_id", "column_id", "row_count", "freshness").collect()
@@ -80,14 +80,14 @@ def test_all_rows_in_shares(spark, uri):
     assert {row.freshness for row in found} == {"EXACT", "STALE"}
 
 
-def test_columns_and_snapshot(spark, uri):
+def test_options_select_columns_and_snapshot(spark, uri):
     frame = load(spark, uri, columns="column_name, ndv", snapshot="current")
     assert frame.columns == ["column_name", "ndv"]
     assert frame.count() == TABLES * COLUMNS
 
 
-def test_no_setting_is_needed(spark, uri):
-    """Filter pushdown is off by default: Spark applies the filters then."""
+def test_filters_apply_without_the_pushdown_setting(spark, uri):
+    """Filter pushdown is off by default; Spark then applies the filters."""
     setting = "spark.sql.python.filterPushdown.enabled"
     spark.conf.set(setting, "false")
     try:
@@ -97,7 +97,7 @@ def test_no_setting_is_needed(spark, uri):
         spark.conf.set(setting, "true")
 
 
-def test_the_block_of_the_document(spark, tmp_path, monkeypatch):
+def test_block_of_the_clients_page_runs(spark, tmp_path, monkeypatch):
     document = Path(flight_server.__file__).with_name("CLIENTS.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```python spark\n(.*?)^```$", document, re.DOTALL | re.MULTILINE)
     orders = {"table_catalog": "lake", "table_schema": "sales", "table_name": "orders", "snapshot_id": 1}
@@ -110,7 +110,7 @@ def test_the_block_of_the_document(spark, tmp_path, monkeypatch):
         exec(compile(block, "CLIENTS.md", "exec"), {"spark": spark, "os": os})
 
 
-def test_filters_reach_the_server(spark, uri):
+def test_pushed_down_filters_select_the_matching_rows(spark, uri):
     frame = load(spark, uri)
     chosen = frame.where("table_name = 't3' AND snapshot_id = 2 AND column_id IN (1, 2, 7) AND NOT row_count = 3002")
     assert sorted((row.column_id, row.min) for row in chosen.collect()) == [(2, "2"), (7, None)]
@@ -121,7 +121,7 @@ def test_filters_reach_the_server(spark, uri):
 
 
 @pytest.mark.parametrize(
-    ("asked", "condition"),
+    ("spark_filter", "condition"),
     [
         (EqualTo(("a",), "x"), {"column": "a", "op": "EQ", "values": ["x"]}),
         (In(("a",), (1, 2)), {"column": "a", "op": "IN", "values": [1, 2]}),
@@ -138,25 +138,25 @@ def test_filters_reach_the_server(spark, uri):
         (EqualTo(("a",), b"x"), None),
     ],
 )
-def test_what_is_handed_on(asked, condition):
-    assert _condition(asked) == condition
+def test_supported_filters_become_conditions_and_others_none(spark_filter, condition):
+    assert _condition(spark_filter) == condition
 
 
-def test_filters_that_stay_with_spark():
+def test_push_returns_the_filters_left_to_spark():
     reader = StatflightReader(None, {"table": "stats.columns"}, type("S", (), {"names": ["a"]}), None)
     rest = list(reader.push([EqualTo(("a",), 1), GreaterThan(("a",), 2.5)]))
     assert rest == [GreaterThan(("a",), 2.5)]
     assert reader._command["predicates"] == [{"column": "a", "op": "EQ", "values": [1]}]
 
 
-def test_spark_does_not_see_the_method_overridden():
-    """It refuses such readers where its setting is off; the method is called where it is on."""
+def test_push_filters_works_without_looking_overridden():
+    """Spark rejects readers that override it while pushdown is off, and calls it while pushdown is on."""
     reader = pickle.loads(pickle.dumps(StatflightReader(None, {"table": "stats.columns"}, StructType(), None)))
     assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters
     assert list(reader.pushFilters([EqualTo(("a",), 1)])) == []
     assert reader._command["predicates"] == [{"column": "a", "op": "EQ", "values": [1]}]
 
 
-def test_a_missing_option_is_named():
+def test_error_names_a_missing_option():
     with pytest.raises(ValueError, match='"flight" is missing'):
         StatflightDataSource({"uri": "grpc://127.0.0.1:1"}).schema()

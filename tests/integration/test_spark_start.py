@@ -1,4 +1,4 @@
-"""Spark that does not start: the same kernels do the work here, and say so."""
+"""Spark that does not start: the kernels compute in process, and results have the reason."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ lake, table = test_engine.lake, test_engine.table  # fixtures
 
 
 @pytest.fixture(autouse=True)
-def collected():
-    """pyspark leaves the pipe of a gateway that ended to the garbage collector."""
+def collect_gateways():
+    """Collects the pipes of ended gateways, which pyspark leaves to the garbage collector."""
     yield
     with warnings.catch_warnings(action="ignore", category=ResourceWarning):
         gc.collect()
 
 
 @pytest.fixture(params=["a Java that ends at once", "no shell"])
-def broken(request, monkeypatch, tmp_path):
-    """The reason that captures give for Spark not starting here."""
-    if request.param == "no shell":  # which Spark's launcher is a script for
+def failure(request, monkeypatch, tmp_path):
+    """Keeps Spark from starting; returns the reason that results must have."""
+    if request.param == "no shell":  # Spark's launcher is a shell script
         (tmp_path / "bin").mkdir()
         monkeypatch.setenv("PATH", str(tmp_path / "bin"))
         return "its launcher is a bash script, and bash must be on the PATH of the worker"
@@ -39,14 +39,14 @@ def broken(request, monkeypatch, tmp_path):
     return "does not run (exit status 3); point JAVA_HOME of the worker at a JRE 17"
 
 
-def test_an_expression_says_why_it_cannot_be_had_and_is_not_tried_again(table, broken, tmp_path):
+def test_expression_capture_fails_with_the_reason_and_is_not_retryable(table, failure, tmp_path):
     target = Target.expression("spark", b"id + 1")
     (result,) = SparkEngine().capture_batch([CaptureRequest.of(table, target)], MemorySink())
     assert (result.outcome, result.attributes) == (Outcome.DEGRADED, {"retryable": False})
-    assert broken in result.detail and str(tmp_path) not in result.detail
+    assert failure in result.detail and str(tmp_path) not in result.detail
 
 
-def test_a_spark_that_does_not_start_leaves_the_work_to_the_kernels(table, broken):
+def test_column_capture_falls_back_to_the_kernels_in_process(table, failure):
     engine, sink = SparkEngine(inline_max_cells=10), MemorySink()
     (result,) = engine.capture_batch([column(table, "id")], sink)
     assert (result.outcome, result.engine_id, result.attributes["execution"]) == (Outcome.CAPTURED, "local", "inline")

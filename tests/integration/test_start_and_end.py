@@ -1,4 +1,4 @@
-"""The start and the end of a server, as an operator sees them."""
+"""Startup and shutdown of a server, as an operator sees them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def start(directory: Path, *flags: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("flag", ["--port", "--metrics-port", "--health-port"])
-def test_a_taken_port_is_one_line_and_leaves_no_file(tmp_path, flag):
+def test_port_in_use_is_a_one_line_error_and_leaves_no_file(tmp_path, flag):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -34,14 +34,14 @@ def test_a_taken_port_is_one_line_and_leaves_no_file(tmp_path, flag):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_address_of_another_machine_is_one_line(tmp_path):
+def test_address_of_another_machine_is_a_one_line_error(tmp_path):
     done = start(tmp_path, "--port", 0, "--host", "192.0.2.1", "--insecure")
     (line,) = done.stderr.splitlines()
     assert done.returncode == 1 and "cannot listen on 192.0.2.1:0" in line
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_database_in_use_is_one_line(tmp_path):
+def test_database_in_use_is_a_one_line_error(tmp_path):
     with serving(tmp_path):
         command = [STATFLIGHT, "serve", "--db", tmp_path / "stats.duckdb", "--port", "0"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
@@ -49,7 +49,7 @@ def test_a_database_in_use_is_one_line(tmp_path):
     assert done.returncode == 1 and "another process holds it" in line
 
 
-def test_a_log_in_json_is_json_throughout_and_knows_no_refusal_of_the_own_worker(tmp_path):
+def test_json_log_is_all_json_and_shutdown_rejects_no_own_worker(tmp_path):
     flags = ("--workers", 1, "--log-format", "json", "--watch-seconds", 1)
     with serving(tmp_path, *flags) as server, server.connect() as client:
         eventually(lambda: client.get({"table": "sys.engines"}).num_rows)
@@ -60,8 +60,8 @@ def test_a_log_in_json_is_json_throughout_and_knows_no_refusal_of_the_own_worker
     assert not [event for event in events if event.get("code") == "SHUTTING_DOWN"]
 
 
-def test_a_networked_server_sends_no_token_in_clear(tmp_path):
-    """Given tokens alone, it serves with TLS by a certificate that it makes itself."""
+def test_networked_server_with_tokens_serves_tls_only(tmp_path):
+    """Given only tokens, it generates a certificate."""
     (tmp_path / "tokens.toml").write_text(
         f'[[token]]\nname = "r"\nscopes = ["stats.read"]\nsha256 = "{hashlib.sha256(b"hush").hexdigest()}"\n'
     )
@@ -76,7 +76,7 @@ def test_a_networked_server_sends_no_token_in_clear(tmp_path):
             client.read("sys.flights")
 
 
-def test_a_networked_server_without_tokens_is_refused(tmp_path):
+def test_networked_server_without_tokens_does_not_start(tmp_path):
     done = start(tmp_path, "--port", 0, "--host", "0.0.0.0")
     assert done.returncode == 2 and "must have tokens and TLS" in done.stderr
     assert list(tmp_path.iterdir()) == []

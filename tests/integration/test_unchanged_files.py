@@ -1,4 +1,4 @@
-"""Captures of tables that changed a little: what was read is not read again, what was put is not put again."""
+"""Captures of tables with small changes: unchanged files are neither read nor put again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IGNORED = ("captured_at", "refreshed_at", "capture_mode", "freshness", "usable_f
 
 @dataclass
 class Watch:
-    """Files that a worker opened and rows it put, since the last call."""
+    """Files that a worker opened and rows it put, since the last `take`."""
 
     opened: Counter[str] = field(default_factory=Counter)
     put: Counter[str] = field(default_factory=Counter)
@@ -45,28 +45,28 @@ class Watch:
 
 @pytest.fixture
 def watch(monkeypatch) -> Watch:
-    """Counts what passes through the real file systems and the real sink."""
-    found = Watch()
+    """Counts calls of the real file systems and the real sink."""
+    counts = Watch()
     new_input, put, read_footer = LakeIO.new_input_here, DraftSink.put, reader.read_footer
 
     def opening(self, location):
-        found.opened["data" if location.endswith(".parquet") else _kind(location)] += 1
+        counts.opened["data" if location.endswith(".parquet") else _kind(location)] += 1
         return new_input(self, location)
 
     def putting(self, flight, rows, **more):
-        found.put[flight] += rows.num_rows
+        counts.put[flight] += rows.num_rows
         put(self, flight, rows, **more)
 
     def reading(place):
-        found.opened["footer"] += 1
+        counts.opened["footer"] += 1
         return read_footer(place)
 
     monkeypatch.setattr(LakeIO, "new_input_here", opening)
     monkeypatch.setattr(DraftSink, "put", putting)
     monkeypatch.setattr(reader, "read_footer", reading)
-    for held in (immutable_cache.FILES, immutable_cache.COLUMNS):
-        held.clear()
-    return found
+    for cache in (immutable_cache.FILES, immutable_cache.COLUMNS):
+        cache.clear()
+    return counts
 
 
 def _kind(location: str) -> str:
@@ -75,8 +75,8 @@ def _kind(location: str) -> str:
 
 
 @contextlib.contextmanager
-def house(directory: Path) -> Iterator[Client]:
-    """A server of its own, and a worker in this process."""
+def server_with_worker(directory: Path) -> Iterator[Client]:
+    """A new server, and its worker in this process."""
     directory.mkdir()
     with serving(directory) as live:
         worker = Worker(Server(live.uri, None), Registry([NativeEngine()]))
@@ -90,12 +90,12 @@ def house(directory: Path) -> Iterator[Client]:
 
 
 def capture(client: Client, table: str) -> None:
-    (told,) = client.act("capture", {"requests": [{"table": table, "target": {"kind": "TABLE"}, "mode": "SYNC"}]})
-    assert told["outcome"] == "CAPTURED", told
+    (outcome,) = client.act("capture", {"requests": [{"table": table, "target": {"kind": "TABLE"}, "mode": "SYNC"}]})
+    assert outcome["outcome"] == "CAPTURED", outcome
 
 
 def stored(client: Client, table: str) -> dict[str, list[dict[str, Any]]]:
-    """All that is stored of the table's current snapshot."""
+    """All stored rows of the table's current snapshot."""
     found = {}
     for flight in ("stats.tables", "stats.columns", "stats.files", "stats.file_columns"):
         rows = client.get({"table": flight, "snapshot": "current"}).drop_columns(
@@ -106,11 +106,11 @@ def stored(client: Client, table: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def afresh(directory: Path, connector: dict[str, Any], table: str) -> dict[str, list[dict[str, Any]]]:
-    """The answers of a server and a worker that never saw the table before."""
-    for held in (immutable_cache.FILES, immutable_cache.COLUMNS):
-        held.clear()
-    with house(directory) as client:
+def captured_afresh(directory: Path, connector: dict[str, Any], table: str) -> dict[str, list[dict[str, Any]]]:
+    """Stored rows of a new server and worker after one capture, with empty caches."""
+    for cache in (immutable_cache.FILES, immutable_cache.COLUMNS):
+        cache.clear()
+    with server_with_worker(directory) as client:
         client.act("register_connector", connector)
         client.act("discover", {"catalog": connector["catalog"]})
         capture(client, table)
@@ -134,9 +134,9 @@ def iceberg(tmp_path):
     catalog.close()
 
 
-def test_iceberg(iceberg, tmp_path, watch):
+def test_iceberg_recapture_reads_and_puts_only_changed_files(iceberg, tmp_path, watch):
     connector = {"catalog": "lake", "format": "iceberg", "uri": f"sqlite:///{tmp_path}/catalog.db"}
-    with house(tmp_path / "server") as client:
+    with server_with_worker(tmp_path / "server") as client:
         client.act("register_connector", connector)
         client.act("discover", {"catalog": "lake"})
         watch.take()
@@ -161,7 +161,7 @@ def test_iceberg(iceberg, tmp_path, watch):
         assert len(second["stats.files"]) == 6
         assert {row["max"] for row in second["stats.columns"]} == {"109", "n0109"}
 
-        iceberg.delete("id >= 40 and id < 45")  # half a file: written anew
+        iceberg.delete("id >= 40 and id < 45")  # half a file, which is rewritten
         iceberg.delete("id < 10")  # a whole file
         capture(client, "lake.db.t")
         opened, put = watch.take()
@@ -169,50 +169,50 @@ def test_iceberg(iceberg, tmp_path, watch):
         last = stored(client, "lake.db.t")
         assert sorted(row["row_count"] for row in last["stats.files"]) == [5, 10, 10, 10, 10]
         older = client.get({"table": "stats.file_columns", "snapshot": first["stats.tables"][0]["snapshot_id"]})
-        assert older.num_rows == 10  # of the first snapshot, as it was
-    assert last == afresh(tmp_path / "again", connector, "lake.db.t")
+        assert older.num_rows == 10  # the first snapshot is unchanged
+    assert last == captured_afresh(tmp_path / "again", connector, "lake.db.t")
 
 
-def test_parquet(tmp_path, watch):
+def test_parquet_recapture_reads_and_puts_only_changed_files(tmp_path, watch):
     lake = tmp_path / "lake" / "t"
     lake.mkdir(parents=True)
     for n in range(6):
         pq.write_table(rows(n * 10, n * 10 + 10), lake / f"{n}.parquet")
     connector = {"catalog": "lake", "format": "parquet", "uri": str(tmp_path / "lake")}
-    with house(tmp_path / "server") as client:
+    with server_with_worker(tmp_path / "server") as client:
         client.act("register_connector", connector)
         client.act("discover", {"catalog": "lake"})
         capture(client, "lake.default.t")
         opened, put = watch.take()
-        assert opened["footer"] == 6  # by discovery, and by no one else
+        assert opened["footer"] == 6  # by discovery only
         assert put["stats.file_columns"] == 12
         capture(client, "lake.default.t")
         assert watch.take() == (Counter(), Counter({"stats.tables": 1, "stats.columns": 2}))
         pq.write_table(rows(500, 510), lake / "7.parquet")
-        pq.write_table(rows(700, 710), lake / "3.parquet")  # another content, of the same rows and size
+        pq.write_table(rows(700, 710), lake / "3.parquet")  # other content with as many rows and bytes
         (lake / "0.parquet").unlink()
         capture(client, "lake.default.t")
         opened, put = watch.take()
         assert opened["footer"] == 2
         assert (put["stats.files"], put["stats.file_columns"]) == (2, 4)
         last = stored(client, "lake.default.t")
-    assert last == afresh(tmp_path / "again", connector, "lake.default.t")
+    assert last == captured_afresh(tmp_path / "again", connector, "lake.default.t")
 
 
-def test_a_listing_that_somebody_changed_is_put_anew(iceberg, tmp_path, watch):
+def test_all_files_are_put_again_after_statistics_of_one_were_deleted(iceberg, tmp_path, watch):
     connector = {"catalog": "lake", "format": "iceberg", "uri": f"sqlite:///{tmp_path}/catalog.db"}
-    with house(tmp_path / "server") as client:
+    with server_with_worker(tmp_path / "server") as client:
         client.act("register_connector", connector)
         client.act("discover", {"catalog": "lake"})
         capture(client, "lake.db.t")
-        gone = stored(client, "lake.db.t")["stats.files"][0]["file_path"]
-        told = client.act("delete_stats", {"table": "lake.db.t", "target": {"kind": "FILE", "file_path": gone}})
-        assert told == [{"deleted": 3}]
+        deleted = stored(client, "lake.db.t")["stats.files"][0]["file_path"]
+        result = client.act("delete_stats", {"table": "lake.db.t", "target": {"kind": "FILE", "file_path": deleted}})
+        assert result == [{"deleted": 3}]
         iceberg.append(rows(100, 110))
         watch.take()
         capture(client, "lake.db.t")
         opened, put = watch.take()
-        assert opened["manifest"] == 1  # what was read is known
+        assert opened["manifest"] == 1  # the other manifests are cached
         assert (put["stats.files"], put["stats.file_columns"]) == (6, 12)
         last = stored(client, "lake.db.t")
-    assert last == afresh(tmp_path / "again", connector, "lake.db.t")
+    assert last == captured_afresh(tmp_path / "again", connector, "lake.db.t")

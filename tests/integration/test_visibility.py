@@ -1,6 +1,6 @@
-"""Visibility: a caller limited to some tables sees nothing of the others, in every flight and by every action.
+"""Visibility: a caller limited to some tables sees nothing of the others, in any flight and by any action.
 
-Each part of the hidden table's name holds one word, and no answer may hold it.
+Each part of the hidden table's name contains one word, which no response may contain.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ HIDDEN_NAME = ".".join(HIDDEN)
 SCOPES = ["stats.read", "stats.write", "capture.run", "admin"]
 TOKENS = {"all": (SCOPES, ["*"]), "some": (SCOPES, ["lake.*"]), "none": ([], ["*"])}
 VERSION = 1  # the current snapshot of each table; there is one before it
-OF_ALL = ("sys.engines", "sys.functions", "sys.flights")  # flights that are not about tables
-# what no lake of this test declares
+TABLELESS = ("sys.engines", "sys.functions", "sys.flights")  # flights that are not about tables
+# always empty: no lake of this test declares constraints
 EMPTY = ("information_schema.referential_constraints", "information_schema.key_column_usage")
 
 
-def as_(server: LiveServer, name: str) -> Client:
+def connect_as(server: LiveServer, name: str) -> Client:
     return server.connect(authorization=f"Bearer {name}")
 
 
@@ -49,7 +49,7 @@ def served(tmp_path_factory) -> Iterator[LiveServer]:
     ]
     (directory / "tokens.toml").write_text("\n".join(entries))
     flags = ("--auth", directory / "tokens.toml")
-    with serving(directory, *flags) as server, as_(server, "all") as client:
+    with serving(directory, *flags) as server, connect_as(server, "all") as client:
         for table in (SEEN, HIDDEN):
             fill(client, directory, table)
     record(directory / "stats.duckdb")
@@ -58,7 +58,7 @@ def served(tmp_path_factory) -> Iterator[LiveServer]:
 
 
 def record(path: Path) -> None:
-    """A publication and a check of each table: what a worker and rules of the server would leave."""
+    """Adds a publication and a check of each table, as a worker and rules of the server would."""
     database = Database(path)
     catalog = Catalog(database)
     entries = [catalog.find(name) for name in (SEEN, HIDDEN)]
@@ -74,7 +74,7 @@ def record(path: Path) -> None:
 
 
 def fill(client: Client, directory: Path, table: tuple[str, str, str]) -> None:
-    """A row at least of the table in every flight that is about tables."""
+    """Puts at least one row of the table into every flight that is about tables."""
     import deltalake
 
     catalog, schema, name = table
@@ -89,7 +89,7 @@ def fill(client: Client, directory: Path, table: tuple[str, str, str]) -> None:
     column = {"column_id": 1, "column_name": "id"}
     path = {"file_path": f"{name}.parquet"}
     sketch = {"target_kind": "COLUMN", "column_id": 1, "sketch_type": "apache-datasketches-kll-v1"}
-    for name_of, row in {
+    for flight_name, row in {
         "stats.tables": {"row_count": 2},
         "stats.columns": column | {"logical_type": "LONG", "row_count": 2, "null_count": 0},
         "stats.files": path | {"row_count": 2},
@@ -97,26 +97,26 @@ def fill(client: Client, directory: Path, table: tuple[str, str, str]) -> None:
         "stats.expressions": {"engine_kind": "e", "engine_expression_key": b"k", "engine_version": "1"},
         "stats.column_groups": {"column_ids": [1, 2]},
     }.items():
-        client.put({"table": name_of, "mode": "upsert"}, pa.Table.from_pylist([key | row]))
-    made = {"QUANTILES": sketches.kll(np.array([1.0, 2.0])), "MCV": sketches.frequent([name], [2], 2, 0)}
-    told = [key | sketch | {"role": role, "data": data} for role, data in made.items()]
-    client.put({"table": "stats.sketches", "mode": "upsert"}, pa.Table.from_pylist(told))
+        client.put({"table": flight_name, "mode": "upsert"}, pa.Table.from_pylist([key | row]))
+    content = {"QUANTILES": sketches.kll(np.array([1.0, 2.0])), "MCV": sketches.frequent([name], [2], 2, 0)}
+    sketch_rows = [key | sketch | {"role": role, "data": data} for role, data in content.items()]
+    client.put({"table": "stats.sketches", "mode": "upsert"}, pa.Table.from_pylist(sketch_rows))
     client.act("capture", {"requests": [{"table": ".".join(table), "mode": "ASYNC"}]})
-    decide(client)
+    finish_waiting_job(client)
     client.get({"table": "stats.columns", "predicates": [{"column": "table_name", "op": "EQ", "values": [name]}]})
 
 
-def decide(client: Client) -> None:
-    """Does the job that waits as a worker would, so that there is a decision."""
+def finish_waiting_job(client: Client) -> None:
+    """Finishes the waiting job like a worker, so that there is a decision."""
     (lease,) = client.act("lease_job", {"worker_id": "w", "kinds": ["job", "light"], "wait_seconds": 10})
-    told = {"snapshot_id": lease["payload"]["requests"][0]["snapshot_id"], "storage_id": "table", "engine_id": "e"}
-    outcome = told | {"outcome": "UNCAPTURABLE", "detail": "", "attributes": {}}
-    decision = told | {"outcome": "UNCAPTURABLE", "detail": "", "target_kind": "TABLE", "elapsed_ms": 1.0}
+    target = {"snapshot_id": lease["payload"]["requests"][0]["snapshot_id"], "storage_id": "table", "engine_id": "e"}
+    outcome = target | {"outcome": "UNCAPTURABLE", "detail": "", "attributes": {}}
+    decision = target | {"outcome": "UNCAPTURABLE", "detail": "", "target_kind": "TABLE", "elapsed_ms": 1.0}
     key = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]}
     client.act("finish_job", key | {"outcomes": [outcome], "decisions": [decision], "final": True})
 
 
-def shows(table: pa.Table) -> bool:
+def shows_hidden_table(table: pa.Table) -> bool:
     return WORD in repr(table.to_pylist())
 
 
@@ -130,30 +130,30 @@ READS: list[dict[str, Any]] = [
 ]
 
 
-def of_flight(name: str, how: dict[str, Any]) -> dict[str, Any]:
-    return {"table": name} | (how if name.startswith("stats.") or "snapshot" not in how else {})
+def command_of(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    return {"table": name} | (options if name.startswith("stats.") or "snapshot" not in options else {})
 
 
 @pytest.mark.parametrize("name", FLIGHTS)
 def test_no_flight_shows_a_hidden_table(served, name):
-    with as_(served, "all") as everything, as_(served, "some") as limited:
-        for how in READS:
-            command = of_flight(name, how)
+    with connect_as(served, "all") as everything, connect_as(served, "some") as limited:
+        for options in READS:
+            command = command_of(name, options)
             tickets = [endpoint.ticket for endpoint in everything.info(command).endpoints]
             own = [endpoint.ticket for endpoint in limited.info(command).endpoints]
-            # what this test would find if it were shown
-            if name not in (*OF_ALL, *EMPTY, "sys.column_usage"):
-                assert any(shows(everything.get(ticket)) for ticket in tickets), how
+            # an unlimited caller sees it
+            if name not in (*TABLELESS, *EMPTY, "sys.column_usage"):
+                assert any(shows_hidden_table(everything.get(ticket)) for ticket in tickets), options
             raw = json.dumps(command | {"partitions": 1}).encode()
             for ticket in (*tickets, *own, flight.Ticket(raw)):
-                assert not shows(limited.get(ticket)), how
-            query = {"query_id": "q", "table": name, "output_format": how.get("output_format", "ARROW_IPC")}
+                assert not shows_hidden_table(limited.get(ticket)), options
+            query = {"query_id": "q", "table": name, "output_format": options.get("output_format", "ARROW_IPC")}
             assert not any(WORD.encode() in result for result in limited.act_raw("scan_system_table", query))
-            if "partitions" not in how:
+            if "partitions" not in options:
                 assert WORD.encode() not in limited.act_raw("read", command)[0]
 
 
-def under_nulls(table: pa.Table) -> bytes:
+def null_slot_bytes(table: pa.Table) -> bytes:
     """The bytes in the slots of NULLs of the columns with a fixed width."""
     found = b""
     for column in (chunk for chunks in table.columns for chunk in chunks.chunks):
@@ -164,12 +164,12 @@ def under_nulls(table: pa.Table) -> bytes:
     return found
 
 
-def test_no_bytes_of_others_are_under_nulls(served):
-    """DuckDB leaves what was in its memory in the slots of NULLs, such as pieces of the hidden names."""
-    some = 0
-    with as_(served, "all") as everything, as_(served, "some") as limited:
+def test_slots_of_nulls_contain_only_zeros(served):
+    """DuckDB leaves old memory in the slots of NULLs, such as parts of the hidden names."""
+    checked_bytes = 0
+    with connect_as(served, "all") as everything, connect_as(served, "some") as limited:
         for name in FLIGHTS:
-            for command in ({"table": name}, of_flight(name, {"snapshot": "current"})):
+            for command in ({"table": name}, command_of(name, {"snapshot": "current"})):
                 everything.get(command)
                 query = write_any("CommandStatementQuery", (1, f"SELECT * FROM {name} ORDER BY 1 DESC".encode()))
                 direct = write_any("CommandStatementQuery", (1, f"SELECT * FROM {name}".encode()))
@@ -180,10 +180,10 @@ def test_no_bytes_of_others_are_under_nulls(served):
                     pa.ipc.open_stream(scan).read_all(),
                     *([] if name == "adbc.statistics" else [limited.read(query), limited.read(direct)]),
                 ):
-                    residue = under_nulls(table)
-                    some += len(residue)
+                    residue = null_slot_bytes(table)
+                    checked_bytes += len(residue)
                     assert not residue.strip(b"\0"), (name, command, residue)
-    assert some > 1000  # there were NULLs
+    assert checked_bytes > 1000  # there were NULLs
 
 
 @pytest.mark.parametrize("name", [name for name in FLIGHTS if "table_name" in FLIGHTS[name].schema.names])
@@ -194,29 +194,29 @@ def test_no_predicate_shows_a_hidden_table(served, name):
          zip(("table_catalog", "table_schema", "table_name"), HIDDEN, strict=True)],
         [{"column": "table_name", "op": "NEQ", "values": [SEEN[2]]}],
     ]  # fmt: skip
-    with as_(served, "all") as everything, as_(served, "some") as limited:
-        for told in predicates:
-            command = {"table": name, "predicates": told}
+    with connect_as(served, "all") as everything, connect_as(served, "some") as limited:
+        for condition in predicates:
+            command = {"table": name, "predicates": condition}
             before = everything.get(command).num_rows
-            assert before > 0 or name in (*EMPTY, "sys.column_usage"), told
-            for _ in range(3):  # the second and third may come out of a cache
-                assert limited.get(command).num_rows == 0, told
+            assert before > 0 or name in (*EMPTY, "sys.column_usage"), condition
+            for _ in range(3):  # the second and third may be served from a cache
+                assert limited.get(command).num_rows == 0, condition
 
 
 def test_no_estimate_counts_hidden_rows(served):
-    with as_(served, "some") as limited, as_(served, "all") as everything:
+    with connect_as(served, "some") as limited, connect_as(served, "all") as everything:
         stored = {"table": "sys.flights", "predicates": [{"column": "name", "op": "EQ", "values": ["stats.columns"]}]}
         assert everything.get(stored)["row_estimate"].to_pylist() == [2]
         assert limited.get(stored)["row_estimate"].to_pylist() == [None]
 
 
 def bodies(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
-    """For each action what names the hidden table; an empty list for those that name none."""
-    with as_(server, "all") as client:
+    """Bodies of each action that name the hidden table; an empty list for actions without a table."""
+    with connect_as(server, "all") as client:
         jobs = client.get({"table": "sys.capture_jobs"}).to_pylist()
     job = {"job_id": next(job["job_id"] for job in jobs if job["table_catalog"] == HIDDEN[0])}
-    ask = {"requests": [{"table": HIDDEN_NAME, "snapshot": VERSION}]}
-    mixed = {"requests": [{"table": ".".join(SEEN), "snapshot": VERSION}, *ask["requests"]]}
+    request = {"requests": [{"table": HIDDEN_NAME, "snapshot": VERSION}]}
+    mixed = {"requests": [{"table": ".".join(SEEN), "snapshot": VERSION}, *request["requests"]]}
     sketch = {"table": HIDDEN_NAME, "snapshot": VERSION, "column": "id"}
     catalog = {"catalog": HIDDEN[0]}
     key = {"job_id": "x", "lease_token": "t"}
@@ -225,8 +225,8 @@ def bodies(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
         "validate_connector": [catalog],
         "drop_connector": [catalog],
         "discover": [catalog, catalog | {"table": f"{HIDDEN[1]}.{HIDDEN[2]}"}],
-        "capture": [ask, mixed],
-        "resolve": [ask, mixed],
+        "capture": [request, mixed],
+        "resolve": [request, mixed],
         "get_job": [job],
         "cancel_job": [job],
         "wait_job": [job],
@@ -250,21 +250,21 @@ def bodies(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_no_action_reaches_a_hidden_table(served):
-    told = bodies(served)
-    assert set(ACTIONS) <= set(told), "a new action needs a body here"
-    with as_(served, "some") as limited:
-        for name, each in told.items():
-            for body in each:
+    bodies_of = bodies(served)
+    assert set(ACTIONS) <= set(bodies_of), "a new action needs a body here"
+    with connect_as(served, "some") as limited:
+        for name, action_bodies in bodies_of.items():
+            for body in action_bodies:
                 with pytest.raises(flight.FlightUnauthorizedError, match="PERMISSION_DENIED"):
                     limited.act(name, body)
         assert WORD not in json.dumps(limited.act("expire", {"dry_run": True}))
         assert limited.act("discover", {"catalog": "lake"})[0]["table"] == ".".join(SEEN)
-    with as_(served, "all") as everything:  # nothing was done
+    with connect_as(served, "all") as everything:  # nothing was deleted
         assert everything.get({"table": "stats.tables"}).num_rows == 2
 
 
 def test_no_hint_names_a_hidden_table(served):
-    with as_(served, "some") as limited, as_(served, "all") as everything:
+    with connect_as(served, "some") as limited, connect_as(served, "all") as everything:
         for name, body in {
             "delete_stats": {"table": HIDDEN_NAME[:-1]},
             "discover": {"catalog": HIDDEN[0][:-1]},
@@ -281,25 +281,25 @@ def test_no_hint_names_a_hidden_table(served):
 def test_no_put_reaches_a_hidden_table(served):
     row = {"table_catalog": HIDDEN[0], "table_schema": HIDDEN[1], "table_name": HIDDEN[2], "snapshot_id": VERSION}
     own = dict(zip(("table_catalog", "table_schema", "table_name"), SEEN, strict=True)) | {"snapshot_id": VERSION}
-    with as_(served, "some") as limited:
+    with connect_as(served, "some") as limited:
         for mode in ("create", "upsert", "replace_snapshot"):
-            for told in ([row], [own, row]):
-                rows = pa.Table.from_pylist([each | {"row_count": 7} for each in told])
+            for records in ([row], [own, row]):
+                rows = pa.Table.from_pylist([each | {"row_count": 7} for each in records])
                 with pytest.raises(flight.FlightUnauthorizedError):
                     limited.put({"table": "stats.tables", "mode": mode}, rows)
-    with as_(served, "all") as everything:
+    with connect_as(served, "all") as everything:
         assert set(everything.get({"table": "stats.tables"})["row_count"].to_pylist()) == {2}
 
 
-def test_a_token_without_scopes_is_refused_everything_but_health(served):
-    told = bodies(served) | {"read": [{"table": "sys.flights"}],
-                             "scan_system_table": [{"query_id": "q", "table": "sys.flights"}]}  # fmt: skip
-    with as_(served, "none") as nobody:
+def test_token_without_scopes_may_only_call_health(served):
+    bodies_of = bodies(served) | {"read": [{"table": "sys.flights"}],
+                                  "scan_system_table": [{"query_id": "q", "table": "sys.flights"}]}  # fmt: skip
+    with connect_as(served, "none") as unscoped:
         for name in set(ACTIONS) - {"health"}:
             with pytest.raises(flight.FlightUnauthorizedError, match="PERMISSION_DENIED"):
-                nobody.act(name, told[name][0])
+                unscoped.act(name, bodies_of[name][0])
         for name in FLIGHTS:
             with pytest.raises(flight.FlightUnauthorizedError, match="PERMISSION_DENIED"):
-                nobody.get({"table": name})
+                unscoped.get({"table": name})
         with pytest.raises(flight.FlightUnauthorizedError, match="PERMISSION_DENIED"):
-            list(nobody.flight.list_flights(b"", nobody.options()))
+            list(unscoped.flight.list_flights(b"", unscoped.options()))
