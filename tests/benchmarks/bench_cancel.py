@@ -1,4 +1,4 @@
-"""DuckDB's work after a caller has left: at most 50 ms, before the first row and amid a stream.
+"""DuckDB's work after its caller has left: at most 50 ms, before the first row and in the middle of a stream.
 
 STATFLIGHT_BENCH_CANCELS (40) of each kind.
 """
@@ -33,13 +33,13 @@ from store.stats_store import Put
 pytestmark = pytest.mark.benchmark
 
 CANCELS = int(os.environ.get("STATFLIGHT_BENCH_CANCELS", "40"))
-ROWS, CONDITIONS = 1_500_000, 300  # DuckDB looks for an interruption between vectors of 2048 rows
+ROWS, CONDITIONS = 1_500_000, 300  # DuckDB checks for interrupts between vectors of 2048 rows
 MOST_MS = 50.0
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StatflightServer]:
-    """A server of this process, so that its queries can be watched."""
+    """A server in this process, so that its queries can be observed."""
     runtime.hush_tracebacks()
     app = App(Settings(db=tmp_path_factory.mktemp("cancel") / "s.duckdb", cache_bytes=0))
     rows = pa.table({
@@ -55,18 +55,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StatflightServe
     app.close()
 
 
-def ticket(how: dict[str, Any]) -> flight.Ticket:
-    return flight.Ticket(json.dumps({"table": "stats.file_columns", "filter": how}).encode())
+def ticket(condition: dict[str, Any]) -> flight.Ticket:
+    return flight.Ticket(json.dumps({"table": "stats.file_columns", "filter": condition}).encode())
 
 
 def absent(number: int) -> list[str]:
-    """A range of paths amid those there are, with none in it: nothing is known of it without a look."""
+    """A range between existing paths that contains none, so that DuckDB must scan to know."""
     path = f"part-{number * (ROWS // CONDITIONS):08d}"
     return [f"{path}.q", f"{path}.r"]
 
 
 RANGES = [{"column": "file_path", "op": "BETWEEN", "values": absent(number)} for number in range(CONDITIONS)]
-NO_ROW = ticket({"or": RANGES})  # it looks at all of them for the first
+NO_ROW = ticket({"or": RANGES})  # scans all rows for the first one
 ALL_ROWS = ticket({"not": {"or": RANGES}})
 
 
@@ -75,10 +75,10 @@ def is_busy(server: StatflightServer) -> bool:
 
 
 def until(holds: Callable[[], bool], within: float = 20.0) -> float:
-    """Waits until it holds; the time on the monotonic clock then."""
+    """Waits until a condition holds; returns the time on the monotonic clock."""
     deadline = time.monotonic() + within
     while not holds():
-        assert time.monotonic() < deadline, "it did not come about"
+        assert time.monotonic() < deadline, f"not so within {within} s"
         time.sleep(0.0005)
     return time.monotonic()
 
@@ -114,7 +114,7 @@ def by_deadline(server: StatflightServer) -> float:
 
 
 def by_cancel(server: StatflightServer) -> float:
-    """The caller cancels a stream whose next batch DuckDB is looking for."""
+    """The caller cancels a stream while DuckDB computes the next batch."""
     with flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
         reader = client.do_get(ALL_ROWS)
         reader.read_chunk()
@@ -139,13 +139,11 @@ def by_death(server: StatflightServer) -> float:
         return until(lambda: not is_busy(server)) - left
 
 
-def test_cancel(served: StatflightServer, tmp_path: Path) -> None:
+def test_work_stops_soon_after_the_caller_left(served: StatflightServer, tmp_path: Path) -> None:
     began = time.monotonic()
     with flight.connect(f"grpc://127.0.0.1:{served.port}") as client:
         assert client.do_get(NO_ROW).read_all().num_rows == 0
-    print(
-        f"\nthe query takes {time.monotonic() - began:.1f} s when it is left alone; {threading.active_count()} threads"
-    )
+    print(f"\nthe query takes {time.monotonic() - began:.1f} s when uninterrupted; {threading.active_count()} threads")
     taken: dict[str, list[float]] = {}
     for number in range(CANCELS):
         for leave in (by_interrupt, by_deadline, by_cancel, *([by_death] if number % 4 == 0 else [])):
@@ -154,5 +152,5 @@ def test_cancel(served: StatflightServer, tmp_path: Path) -> None:
         print(f"{name:<12} p50 {statistics.median(each):5.1f} ms, longest {max(each):5.1f} ms of {len(each)}")
     medians = {name: statistics.median(each) for name, each in taken.items()}
     for name in ("by_deadline", "by_cancel", "by_death"):
-        # a machine that is busy with other things keeps DuckDB itself from stopping in time
+        # on a busy machine DuckDB itself stops late
         assert medians[name] <= MOST_MS + medians["by_interrupt"], name

@@ -1,7 +1,7 @@
-"""Speed of a capture of all statistics, as ratios to what else one would do with the same files.
+"""Speed of a capture of all statistics, as ratios to other work on the same files.
 
 TPC-H lineitem, scale factor 1, 12 Parquet files: Spark's own `ANALYZE TABLE … FOR ALL COLUMNS` (six numbers a column),
-DuckDB's SUMMARIZE, and decoding the files without looking at a value. Runs are interleaved; a ratio is that of medians.
+DuckDB's SUMMARIZE, and decoding the files only. Runs are interleaved; a ratio is that of medians.
 `python -m pytest tests/benchmarks/bench_capture.py -m benchmark -s`; STATFLIGHT_BENCH_SCALE makes it smaller.
 """
 
@@ -33,7 +33,7 @@ SCALE = os.environ.get("STATFLIGHT_BENCH_SCALE", "1")
 
 
 class NullSink:
-    """Takes everything, knows nothing: every capture computes anew."""
+    """Discards all rows and stores none: every capture computes everything."""
 
     def put(self, flight, rows, *, extra=False, whole=False):
         pass
@@ -50,7 +50,7 @@ class NullSink:
 
 
 class KeepingSink(NullSink):
-    """Keeps what is put, as the store does for the next capture."""
+    """Keeps rows for the next capture, like the store."""
 
     def __init__(self):
         self.rows = {}
@@ -91,9 +91,9 @@ def timed(action):
     return time.perf_counter() - started
 
 
-def interleaved(actions, rounds=ROUNDS, before=1):
-    """Median seconds of each action, after some runs of each that do not count."""
-    for _ in range(before):
+def interleaved(actions, rounds=ROUNDS, warmups=1):
+    """Median seconds of each action, after some warm-up runs of each."""
+    for _ in range(warmups):
         for action in actions.values():
             action()
     took = {name: [] for name in actions}
@@ -140,7 +140,7 @@ def test_all_statistics_of_lineitem(engine, tmp_path, capsys):
                 f"SUMMARIZE FROM read_parquet('{tmp_path}/lineitem/*.parquet')"
             ).fetchall(),
             "decode": lambda: list(pool.map(decode, files)),
-        }, before=5)  # fmt: skip
+        }, warmups=5)  # fmt: skip
     session.sql("DROP TABLE bench_lineitem")
     ratios = {f"{name} / capture": medians[name] / medians["capture"] for name in ("ANALYZE", "SUMMARIZE")}
     ratios["capture / decode"] = medians["capture"] / medians["decode"]
@@ -151,13 +151,13 @@ def test_all_statistics_of_lineitem(engine, tmp_path, capsys):
 
 
 def worker_peak_mb():
-    """The most memory that one of Spark's Python workers has ever had, their common ancestor left out."""
+    """Peak memory in MB of the largest of Spark's Python workers; Linux."""
     peaks = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if b"pyspark.daemon" in (process / "cmdline").read_bytes():
-                told = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-                peaks.append(int(told["VmHWM"].split()[0]) / 1024)
+                status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+                peaks.append(int(status["VmHWM"].split()[0]) / 1024)
     return max(peaks, default=0.0)
 
 
@@ -189,7 +189,7 @@ def test_against_analyze(engine, tmp_path, capsys, make):
     medians = interleaved({
         "capture": lambda: capture(engine, table, "spark"),
         "ANALYZE": lambda: session.sql("ANALYZE TABLE bench_other COMPUTE STATISTICS FOR ALL COLUMNS").collect(),
-    }, before=5)  # fmt: skip
+    }, warmups=5)  # fmt: skip
     session.sql("DROP TABLE bench_other")
     report(capsys, make.__doc__, {
         "ANALYZE / capture": medians["ANALYZE"] / medians["capture"], "capture s": medians["capture"],
@@ -197,7 +197,7 @@ def test_against_analyze(engine, tmp_path, capsys, make):
     })  # fmt: skip
 
 
-def test_a_small_table(engine, tmp_path, capsys):
+def test_small_table(engine, tmp_path, capsys):
     (tmp_path / "small").mkdir()
     pq.write_table(pa.table({"id": range(10), "word": list("abcdefghij")}), tmp_path / "small/a.parquet")
     table = handle(tmp_path, "small")
@@ -207,8 +207,8 @@ def test_a_small_table(engine, tmp_path, capsys):
     assert took <= 0.150
 
 
-def test_a_wide_table(engine, tmp_path, capsys):
-    """Two hundred columns of few rows: the fixed cost of a column rules."""
+def test_wide_table(engine, tmp_path, capsys):
+    """Two hundred columns of few rows: the fixed cost per column dominates."""
     (tmp_path / "wide").mkdir()
     columns = {f"c{i:03}": pa.array([(j * 7919 + i) % 5003 for j in range(20_000)]) for i in range(200)}
     for number in range(2):
@@ -223,8 +223,8 @@ def test_a_wide_table(engine, tmp_path, capsys):
     report(capsys, "200 columns, one process", {"capture / decode": medians["capture"] / medians["decode"]})
 
 
-def test_one_file_more(engine, tmp_path, capsys):
-    """Lineitem in 101 files of which a hundred were captured before, against a table of the other one alone."""
+def test_one_added_file(engine, tmp_path, capsys):
+    """Lineitem in 101 files, a hundred of them captured before, compared with a table of the other file only."""
     files = generate(tmp_path, 101)
     engine.inline_max_cells = 10**12
     lake = ParquetConnector(ConnectorConfig("bench", "parquet", str(tmp_path)))

@@ -1,7 +1,7 @@
-"""A whole catalog at once: puts, discoveries and reads across thousands of tables, beside plain DuckDB.
+"""A whole catalog at once: puts and reads across thousands of tables, compared with plain DuckDB.
 
-The reads run in turn with the same question to one plain table that has nothing but the current rows; printed are
-medians and their ratios, with as many stored snapshots as STATFLIGHT_BENCH_CATALOG_SNAPSHOTS says (default 3 and 30).
+Reads alternate with the same query on one plain table that has only the current rows. Printed are medians and their
+ratios, for the numbers of stored snapshots in STATFLIGHT_BENCH_CATALOG_SNAPSHOTS (default 3 and 30).
 """
 
 from __future__ import annotations
@@ -76,41 +76,41 @@ def timed(function: Callable[[], Any]) -> float:
 
 @pytest.fixture(params=HISTORIES, ids=lambda n: f"{n} snapshots")
 def app(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[App]:
-    made = App(Settings(db=tmp_path / "s.duckdb", cache_bytes=0))
+    opened = App(Settings(db=tmp_path / "s.duckdb", cache_bytes=0))
     for snapshot in range(1, request.param + 1):
-        made.store.put([Put("stats.columns", rows(snapshot))])
-    made.database.submit(lambda c: c.execute("CHECKPOINT").fetchall(), alone=True).result()
-    yield made
-    made.close()
+        opened.store.put([Put("stats.columns", rows(snapshot))])
+    opened.database.submit(lambda c: c.execute("CHECKPOINT").fetchall(), alone=True).result()
+    yield opened
+    opened.close()
 
 
 def test_reads_do_not_grow_with_history(tmp_path: Path) -> None:
-    """Reads of what is current, and of pinned ids, with 3, 30 and 300 stored snapshots of the same tables."""
+    """Reads of current rows, and of pinned snapshot ids, with 3, 30 and 300 stored snapshots of the same tables."""
     apps = {}
     for snapshots in GROWING:
         apps[snapshots] = app = App(Settings(db=tmp_path / f"{snapshots}.duckdb", cache_bytes=0))
         for snapshot in range(1, snapshots + 1):
             app.store.put([Put("stats.columns", rows(snapshot, tables=FEW_TABLES))])
         app.database.submit(lambda c: c.execute("CHECKPOINT").fetchall(), alone=True).result()
-    grown: dict[tuple[str, str], float] = {}
+    growth: dict[tuple[str, str], float] = {}
     print()
     for name, (body, _) in READS.items():
-        asked = tickets.of_ticket(json.dumps({"table": "stats.columns", **body, "snapshot": "current"}).encode())
-        questions = {n: {"current": asked, "pinned": app.scanner.pin(asked, ANONYMOUS)} for n, app in apps.items()}
+        request = tickets.of_ticket(json.dumps({"table": "stats.columns", **body, "snapshot": "current"}).encode())
+        requests = {n: {"current": request, "pinned": app.scanner.pin(request, ANONYMOUS)} for n, app in apps.items()}
         times: dict[tuple[str, int], list[float]] = {}
         for _ in range(3 * ROUNDS):
             for snapshots, app in apps.items():
-                for word, question in questions[snapshots].items():
-                    took = timed(lambda: [*app.scanner.reader(question, ANONYMOUS)[1]])  # noqa: B023
-                    times.setdefault((word, snapshots), []).append(took)
-        for word in ("current", "pinned"):
-            ms = [statistics.median(times[word, snapshots]) * 1e3 for snapshots in GROWING]
-            grown[name, word] = ms[-1] / ms[0]
-            told = ", ".join(f"{n} snapshots {each:.1f} ms" for n, each in zip(GROWING, ms, strict=True))
-            print(f"{name}, {word}: {told}: {grown[name, word]:.2f} x (at most 1.2)")
+                for kind, scan in requests[snapshots].items():
+                    took = timed(lambda: [*app.scanner.reader(scan, ANONYMOUS)[1]])  # noqa: B023
+                    times.setdefault((kind, snapshots), []).append(took)
+        for kind in ("current", "pinned"):
+            ms = [statistics.median(times[kind, snapshots]) * 1e3 for snapshots in GROWING]
+            growth[name, kind] = ms[-1] / ms[0]
+            line = ", ".join(f"{n} snapshots {each:.1f} ms" for n, each in zip(GROWING, ms, strict=True))
+            print(f"{name}, {kind}: {line}: {growth[name, kind]:.2f} x (at most 1.2)")
     for app in apps.values():
         app.close()
-    assert max(grown.values()) <= 1.5, grown  # a busy machine is allowed for
+    assert max(growth.values()) <= 1.5, growth  # leaves room for a busy machine
 
 
 def test_puts(tmp_path: Path) -> None:
@@ -136,19 +136,19 @@ def test_reads(app: App) -> None:
         )
         print()
         for name, (body, sql) in READS.items():
-            asked = {"table": "stats.columns", **body}
-            questions = {
-                "current": tickets.of_ticket(json.dumps(asked | {"snapshot": "current"}).encode()),
-                "an older id": tickets.of_ticket(json.dumps(asked | {"snapshot": 1}).encode()),
+            command = {"table": "stats.columns", **body}
+            requests = {
+                "current": tickets.of_ticket(json.dumps(command | {"snapshot": "current"}).encode()),
+                "an older id": tickets.of_ticket(json.dumps(command | {"snapshot": 1}).encode()),
             }
-            questions["pinned"] = app.scanner.pin(questions["current"], ANONYMOUS)
+            requests["pinned"] = app.scanner.pin(requests["current"], ANONYMOUS)
             times: dict[str, list[float]] = {}
             for _ in range(ROUNDS):
                 plain = timed(lambda: [*cursor.sql(sql).to_arrow_reader(65_536)])  # noqa: B023
                 times.setdefault("plain", []).append(plain)
-                for word, question in questions.items():
-                    took = timed(lambda: [*app.scanner.reader(question, ANONYMOUS)[1]])  # noqa: B023
-                    times.setdefault(word, []).append(took)
-            medians = {word: statistics.median(each) * 1e3 for word, each in times.items()}
-            told = ", ".join(f"{word} {ms:.1f} ms ({ms / medians['plain']:.2f} x)" for word, ms in medians.items())
-            print(f"{name}: {told}")
+                for kind, scan in requests.items():
+                    took = timed(lambda: [*app.scanner.reader(scan, ANONYMOUS)[1]])  # noqa: B023
+                    times.setdefault(kind, []).append(took)
+            medians = {kind: statistics.median(each) * 1e3 for kind, each in times.items()}
+            line = ", ".join(f"{kind} {ms:.1f} ms ({ms / medians['plain']:.2f} x)" for kind, ms in medians.items())
+            print(f"{name}: {line}")

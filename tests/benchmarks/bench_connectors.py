@@ -1,9 +1,9 @@
 """Native capture of tables of very many files, each in a process of its own: time beside the library's, peak memory.
 
-The library lists the files with their statistics, which is the least it can do. Ours gives rows of all columns besides,
-and finds the table first. Processor time is told too: on a busy machine it says more than the clock. Then a second look
-at the same snapshot; and, through a server and its worker, the capture of a table of many files, of the same table
-again, and after one commit.
+The library only lists the files with their statistics, which is the least it can do; the capture also returns rows of
+all columns, and finds the table first. Processor time is printed too, as it depends less on other load. Then a repeated
+capture of the same snapshot; and, through a server and its worker, the capture of a table of many files, of the same
+table again, and after one commit.
 
 `python -m pytest tests/benchmarks/bench_connectors.py -m benchmark -s`; STATFLIGHT_BENCH_DELTA_ADDS,
 STATFLIGHT_BENCH_DELTA_COLUMNS, STATFLIGHT_BENCH_ICEBERG_FILES and STATFLIGHT_BENCH_FOOTERS make it smaller.
@@ -28,20 +28,20 @@ ADDS = int(os.environ.get("STATFLIGHT_BENCH_DELTA_ADDS", "300000"))
 COLUMNS = int(os.environ.get("STATFLIGHT_BENCH_DELTA_COLUMNS", "100"))
 FILES = int(os.environ.get("STATFLIGHT_BENCH_ICEBERG_FILES", "100000"))
 FOOTERS = int(os.environ.get("STATFLIGHT_BENCH_FOOTERS", "10000"))
-ROUNDS = int(os.environ.get("STATFLIGHT_BENCH_ROUNDS", "3"))  # library and capture in turn
+ROUNDS = int(os.environ.get("STATFLIGHT_BENCH_ROUNDS", "3"))  # of library and capture alternately
 MEMORY_MB = 1536
 TIMES = 2.0
 
 _MEASURE = """
 import json, resource, sys, time
 def measured(*works):
-    told = []
+    results = []
     for work in works:
         started, busy = time.perf_counter(), time.process_time()
         count = work()
         took = {"seconds": time.perf_counter() - started, "cpu": time.process_time() - busy, "count": count}
-        told.append(took | {"mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024})
-    print(json.dumps(told))
+        results.append(took | {"mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024})
+    print(json.dumps(results))
 """
 _OURS = """
 import importlib
@@ -82,11 +82,11 @@ measured(lambda: sum(1 for f in Path(sys.argv[2], "t").iterdir() if pyarrow.parq
 
 
 def run(code, format, uri):
-    held = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _MEASURE + code, format, uri],
         stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parents[2],
     )  # fmt: skip
-    return json.loads(held.stdout)
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("format", ["delta", "iceberg", "parquet"])
@@ -107,11 +107,11 @@ def test_tables_of_many_files(format, tmp_path):
     def ratio(unit):
         return statistics.median(ours[unit] / theirs[unit] for theirs, (ours, _) in rounds)
 
-    theirs, (ours, again) = rounds[-1]
+    theirs, (ours, repeated) = rounds[-1]
     print(
         f"\n{format}: {files} files, library {theirs['seconds']:.1f} s {theirs['mb']:.0f} MB, native capture with"
         f" discovery {ours['seconds']:.1f} s {ours['mb']:.0f} MB: {ratio('seconds'):.2f} times (at most {TIMES}),"
-        f" {ratio('cpu'):.2f} of processor time; a second one {again['seconds'] / ours['seconds']:.3f} of the first"
+        f" {ratio('cpu'):.2f} of processor time; a second one {repeated['seconds'] / ours['seconds']:.3f} of the first"
     )
     assert max(ours["mb"] for _, (ours, _) in rounds) <= MEMORY_MB
 
@@ -130,8 +130,8 @@ def test_one_commit_on_many_files(tmp_path):
         def capture():
             body = {"table": "lake.db.t", "target": {"kind": "TABLE"}, "mode": "SYNC"}
             started = time.perf_counter()
-            (told,) = client.act("capture", {"requests": [body]})
-            assert told["outcome"] == "CAPTURED", told
+            (outcome,) = client.act("capture", {"requests": [body]})
+            assert outcome["outcome"] == "CAPTURED", outcome
             return time.perf_counter() - started
 
         first, unchanged = capture(), capture()

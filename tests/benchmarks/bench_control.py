@@ -1,7 +1,7 @@
 """The control plane: resolve and capture through a server with one worker. Prints p50 in milliseconds, and ratios.
 
-`pytest tests/benchmarks/bench_control.py -m benchmark -s`, or run it as a script. STATFLIGHT_BENCH_TABLES says of how
-many tables jobs are queued.
+`pytest tests/benchmarks/bench_control.py -m benchmark -s`, or run it as a script. STATFLIGHT_BENCH_TABLES is the number
+of tables with queued jobs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def p50(run: Callable[[], object], times: int = 50) -> float:
     return statistics.median(taken)
 
 
-def say(text: str) -> None:
+def show(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
@@ -62,12 +62,12 @@ def connected() -> Iterator[tuple[str, Client, Path]]:
             from deltalake.transaction import AddAction
 
             adds = []
-            told = '{"numRecords": 10, "minValues": {"id": 0}, "maxValues": {"id": 9}, "nullCount": {"id": 0}}'
+            stats = '{"numRecords": 10, "minValues": {"id": 0}, "maxValues": {"id": 9}, "nullCount": {"id": 0}}'
             for number in range(99):
                 part = files / f"part-{number}.parquet"
                 pq.write_table(rows, part)
                 adds.append(
-                    AddAction(part.name, part.stat().st_size, {}, int(time.time() * 1000), True, told)
+                    AddAction(part.name, part.stat().st_size, {}, int(time.time() * 1000), True, stats)
                 )  # fmt: skip
             DeltaTable(files).create_write_transaction(adds, "append", DeltaTable(files).schema(), [])
         with serving(Path(home), "--workers", 1) as server, server.connect() as client:
@@ -84,16 +84,16 @@ def bench(uri: str, client: Client, lake: Path) -> dict[str, float]:
     health = p50(lambda: client.act("health"), 200)
     hit = p50(lambda: client.act("resolve", {"requests": [small]}), 200)
     found |= {"empty": empty, "health": health, "hit": hit, "hit_ratio": hit / empty}
-    say(f"empty action            {empty:8.2f} ms   health {health:.2f} ms")
-    say(f"warm resolve HIT        {hit:8.2f} ms   {hit / empty:.2f} × an empty action (≤ 1.5)")
+    show(f"empty action            {empty:8.2f} ms   health {health:.2f} ms")
+    show(f"warm resolve HIT        {hit:8.2f} ms   {hit / empty:.2f} × an empty action (≤ 1.5)")
 
     warm = p50(lambda: client.act("capture", {"requests": [small]}), 30)
     found["warm_capture"] = warm
-    say(f"warm capture, 10 rows   {warm:8.2f} ms   {warm / 150:.2f} × 150 ms")
+    show(f"warm capture, 10 rows   {warm:8.2f} ms   {warm / 150:.2f} × 150 ms")
     columns = [small] + [small | {"target": {"kind": "COLUMN", "column_id": i}} for i in (1, 2)]
     whole = p50(lambda: client.act("capture", {"requests": columns}), 30)
     found["warm_capture_columns"] = whole
-    say(f"… with its columns      {whole:8.2f} ms   {whole / 150:.2f} × 150 ms")
+    show(f"… with its columns      {whole:8.2f} ms   {whole / 150:.2f} × 150 ms")
 
     cold = []
     for table in range(20):
@@ -104,26 +104,26 @@ def bench(uri: str, client: Client, lake: Path) -> dict[str, float]:
         assert answer["outcome"] == "CAPTURED", answer
     found["cold_resolve"] = statistics.median(cold)
     half = found["cold_resolve"]
-    say(f"cold SYNC resolve       {half:8.2f} ms   {half / 250:.2f} × 250 ms (100 files; max {max(cold):.0f})")
+    show(f"cold SYNC resolve       {half:8.2f} ms   {half / 250:.2f} × 250 ms (100 files; max {max(cold):.0f})")
 
     wide = "lake.default.wide"
-    asks = [{"table": wide, "target": {"kind": "COLUMN", "column_id": i}, "kinds": ["NULL_COUNT"]}
+    requests = [{"table": wide, "target": {"kind": "COLUMN", "column_id": i}, "kinds": ["NULL_COUNT"]}
             for i in range(1, TARGETS + 1)]  # fmt: skip
     client.timeout = 120.0  # the log has statistics of 32 columns, the others are scanned
-    assert {o["outcome"] for o in client.act("capture", {"requests": asks})} == {"CAPTURED"}
-    one = p50(lambda: client.act("resolve", {"requests": asks}), 5)
-    say(f"resolve of {TARGETS} targets  {one:8.2f} ms")
+    assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
+    one = p50(lambda: client.act("resolve", {"requests": requests}), 5)
+    show(f"resolve of {TARGETS} targets  {one:8.2f} ms")
     found["resolve_1000"] = one
     wrong: list[object] = []
 
-    def ask() -> None:
-        with Client(uri) as mine:
+    def resolve_repeatedly() -> None:
+        with Client(uri) as own_client:
             for _ in range(3):
-                answers = mine.act("resolve", {"requests": asks})
+                answers = own_client.act("resolve", {"requests": requests})
                 if [a["record"] and a["record"]["column_id"] for a in answers] != list(range(1, TARGETS + 1)):
                     wrong.append({a["outcome"] for a in answers})
 
-    threads = [threading.Thread(target=ask) for _ in range(CLIENTS)]
+    threads = [threading.Thread(target=resolve_repeatedly) for _ in range(CLIENTS)]
     started = time.perf_counter()
     for thread in threads:
         thread.start()
@@ -132,13 +132,13 @@ def bench(uri: str, client: Client, lake: Path) -> dict[str, float]:
     took = time.perf_counter() - started
     found["storm"] = took
     rate = CLIENTS * 3 * TARGETS / took
-    say(f"{CLIENTS} clients × 3 × {TARGETS}   {took * 1000:8.0f} ms   {rate:,.0f} targets/s, {len(wrong)} wrong")
+    show(f"{CLIENTS} clients × 3 × {TARGETS}   {took * 1000:8.0f} ms   {rate:,.0f} targets/s, {len(wrong)} wrong")
     assert not wrong, wrong[:3]
     return found
 
 
 def drain(root: Path, tables: int, workers: int) -> None:
-    """A durable job for each table of a lake, from the request to the end of the last one; and looks at the lake."""
+    """Times durable jobs of all tables of a lake, from the request to the end of the last one, and two discoveries."""
     lake, home = root / "lake", root / f"home{workers}"
     home.mkdir(parents=True)
     rows = io.BytesIO()
@@ -150,25 +150,25 @@ def drain(root: Path, tables: int, workers: int) -> None:
     with serving(home, "--workers", workers) as server, server.connect() as client:
         client.timeout = 3600.0
         client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(lake)})
-        looks = [timed(lambda: client.act("discover", {"catalog": "lake"})) for _ in range(2)]
-        say(f"discover of {tables} tables: {looks[0]:.1f} s, unchanged {looks[1]:.1f} s (at most 5)")
+        discoveries = [timed(lambda: client.act("discover", {"catalog": "lake"})) for _ in range(2)]
+        show(f"discover of {tables} tables: {discoveries[0]:.1f} s, unchanged {discoveries[1]:.1f} s (at most 5)")
         targets = [{"kind": "TABLE"}, *({"kind": "COLUMN", "column_id": i} for i in range(1, 11))]
         names = [f"lake.default.t{number:05}" for number in range(tables)]
-        asked = [{"table": name, "target": target, "mode": "ASYNC"} for name in names for target in targets]
-        own = server.process.pid
-        before = cpu_ms(own)
-        queued = timed(lambda: client.act("capture", {"requests": asked}))
+        requests = [{"table": name, "target": target, "mode": "ASYNC"} for name in names for target in targets]
+        server_pid = server.process.pid
+        before = cpu_ms(server_pid)
+        queued = timed(lambda: client.act("capture", {"requests": requests}))
         active = [{"column": "state", "op": "IN", "values": ["QUEUED", "WAITING", "RUNNING"]}]
-        look = {"table": "sys.capture_jobs", "columns": ["job_id"], "predicates": active}
+        active_jobs = {"table": "sys.capture_jobs", "columns": ["job_id"], "predicates": active}
 
         def wait() -> None:
-            while client.read(look).num_rows:
+            while client.read(active_jobs).num_rows:
                 time.sleep(0.5)
 
         drained = timed(wait)
         assert set(client.read({"table": "sys.capture_jobs"})["state"].to_pylist()) == {"SUCCEEDED"}
-        cpu = (cpu_ms(own) - before) / tables
-        say(f"{tables} jobs, {workers} workers: queued in {queued:.1f} s, drained in {drained:.1f} s, which is"
+        cpu = (cpu_ms(server_pid) - before) / tables
+        show(f"{tables} jobs, {workers} workers: queued in {queued:.1f} s, drained in {drained:.1f} s, which is"
             f" {drained * 1000 / tables:.1f} ms a job; CPU of the server {cpu:.1f} ms a job")  # fmt: skip
 
 
@@ -189,5 +189,5 @@ def test_control_plane() -> None:
 
 
 if __name__ == "__main__":
-    with connected() as told:
-        bench(*told)
+    with connected() as parts:
+        bench(*parts)

@@ -1,8 +1,8 @@
-"""SQL over statistics: beside roapi (Flight SQL in Rust over Arrow in memory), beside JSON commands, through DuckDB.
+"""SQL over statistics compared with roapi (Flight SQL in Rust over Arrow in memory), JSON commands, and DuckDB.
 
-All of a comparison is measured in one run, call by call in turn. roapi comes from PyPI: `pip install roapi`, or
+The sides of a comparison alternate call by call in one run. roapi comes from PyPI: `pip install roapi`, or
 STATFLIGHT_BENCH_ROAPI names its program; without it that comparison is skipped.
-STATFLIGHT_BENCH_ROWS: rows of stats.file_columns. STATFLIGHT_BENCH_DIR: where databases are kept between runs.
+STATFLIGHT_BENCH_ROWS: rows of stats.file_columns. STATFLIGHT_BENCH_DIR: keeps databases between runs.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def roapi_over(directory: Path, **tables: Path) -> Iterator[str]:
 
 
 class Sql:
-    """Flight SQL by the pyarrow client."""
+    """Flight SQL with the pyarrow client."""
 
     def __init__(self, uri: str):
         self.flight = flight.connect(uri)
@@ -81,8 +81,8 @@ class Sql:
         return sum(chunk.data.num_rows for e in info.endpoints for chunk in self.flight.do_get(e.ticket))
 
 
-def in_turn(calls: dict[str, Call], rounds: int) -> dict[str, float]:
-    """The median milliseconds of each call."""
+def interleaved(calls: dict[str, Call], rounds: int) -> dict[str, float]:
+    """The median milliseconds of each call, run alternately."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
         for name, call in calls.items():
@@ -107,7 +107,7 @@ SHAPES: dict[str, tuple[Callable[[int], str], float, int]] = {  # statement by n
 
 
 @pytest.mark.skipif(ROAPI is None, reason="roapi is not installed")
-def test_beside_roapi(served: str, tmp_path: Path) -> None:
+def test_compared_with_roapi(served: str, tmp_path: Path) -> None:
     with StatsClient(served) as client:
         for name in ("columns", "file_columns"):
             pq.write_table(client.read(f"stats.{name}", snapshot="current"), tmp_path / f"{name}.parquet")
@@ -120,16 +120,16 @@ def test_beside_roapi(served: str, tmp_path: Path) -> None:
             other = lambda n, sql=sql: them.rows(sql(n).format(c="c", f="f"))  # noqa: E731
             assert ours(1) == other(1), shape
             ours(1)
-            found = in_turn({"statflight": ours, "roapi": other}, max(3, ROUNDS // share))
+            found = interleaved({"statflight": ours, "roapi": other}, max(3, ROUNDS // share))
             ratios[shape] = found["statflight"] / found["roapi"]
             print(
                 f"{shape:<10} statflight {found['statflight']:8.2f} ms, roapi {found['roapi']:8.2f} ms: {ratios[shape]:.2f}"
             )
-    missed = {shape: ratio for shape, ratio in ratios.items() if ratio > SHAPES[shape][1]}
-    assert not missed, missed
+    above_bound = {shape: ratio for shape, ratio in ratios.items() if ratio > SHAPES[shape][1]}
+    assert not above_bound, above_bound
 
 
-def test_beside_json_commands(served: str) -> None:
+def test_compared_with_json_commands(served: str) -> None:
     with (
         StatsClient(served) as client,
         dbapi.connect(served, autocommit=True) as connection,
@@ -148,7 +148,7 @@ def test_beside_json_commands(served: str) -> None:
             "prepared": prepared,
         }
         assert calls["json"](0) == calls["prepared"](0) == 50
-        found = in_turn(calls, ROUNDS)
+        found = interleaved(calls, ROUNDS)
     ratio = found["prepared"] / found["json"]
     print(f"\nprepared {found['prepared']:.2f} ms, JSON {found['json']:.2f} ms: {ratio:.2f}")
 
@@ -157,7 +157,7 @@ def test_beside_json_commands(served: str) -> None:
             cursor.execute("SELECT column_name FROM stats.columns WHERE table_name = 'table00003' LIMIT 1")
             return len(cursor.fetchall())
 
-    connected = in_turn({"first": first}, 30)["first"]
+    connected = interleaved({"first": first}, 30)["first"]
     print(f"ADBC connect and first row: {connected:.1f} ms")
     assert ratio <= 2.5 and connected <= 30
 
@@ -177,12 +177,12 @@ def test_duckdb_over_a_dataset(served: str, monkeypatch: pytest.MonkeyPatch) -> 
             ),
         }
         assert calls["json"](0) == calls["duckdb"](0) > 500
-        found = in_turn(calls, ROUNDS)
-        asked: list[dict[str, object]] = []
+        found = interleaved(calls, ROUNDS)
+        commands: list[dict[str, object]] = []
         get = client.get
-        monkeypatch.setattr(client, "get", lambda command, **more: (asked.append(command), get(command, **more))[1])
+        monkeypatch.setattr(client, "get", lambda command, **more: (commands.append(command), get(command, **more))[1])
         duckdb.sql("SELECT sum(ndv) FROM d JOIN t USING (table_name) WHERE d.table_schema = 'schema3'").fetchall()
-        columns = [sorted(command["columns"]) for command in asked]  # type: ignore[call-overload]
+        columns = [sorted(command["columns"]) for command in commands]  # type: ignore[call-overload]
     ratio = found["duckdb"] / found["json"]
     print(
         f"\nDuckDB over a dataset {found['duckdb']:.2f} ms (over the same rows in memory {found['memory']:.2f}), "
@@ -192,8 +192,8 @@ def test_duckdb_over_a_dataset(served: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert all(set(each) <= {"ndv", "table_name", "table_schema"} for each in columns)
 
 
-def resident(uri: str) -> int:
-    """The bytes that the server at a port has in memory, its shared pages left out."""
+def resident_bytes(uri: str) -> int:
+    """Resident memory in bytes of the server that listens at a port."""
     port = int(uri.rpartition(":")[2])
     inodes = {line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
               if line.split()[3] == "0A" and int(line.split()[1].partition(":")[2], 16) == port}  # fmt: skip
@@ -216,12 +216,12 @@ def test_idle_sessions(served: str) -> None:
         cursor.adbc_prepare("SELECT * FROM stats.columns WHERE table_name = ?")
         return connection, cursor
 
-    for connection, cursor in [session() for _ in range(8)]:  # what the first ones load stays
+    for connection, cursor in [session() for _ in range(8)]:  # the first ones fill the caches
         cursor.close()
         connection.close()
-    before = resident(served)
+    before = resident_bytes(served)
     sessions = [session() for _ in range(64)]
-    grown = resident(served) - before
+    grown = resident_bytes(served) - before
     for connection, cursor in sessions:
         cursor.close()
         connection.close()

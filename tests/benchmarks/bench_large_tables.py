@@ -1,8 +1,8 @@
 """Captures of TPC-H tables, and of one of 200 columns, by a server with one worker: seconds until the last outcome.
 
 Each is interleaved with DuckDB's SUMMARIZE of the same files and, with STATFLIGHT_BENCH_SPARK=1, with Spark's `ANALYZE
-TABLE … FOR ALL COLUMNS`. The first capture of lineitem is on a server that has captured nothing large before. Besides:
-processor seconds of the worker, which other work on the machine changes little, and the most memory it has had so far.
+TABLE … FOR ALL COLUMNS`. The first capture of lineitem is the first large capture of its server. Also printed: CPU
+seconds of the worker, which other work on the machine changes little, and its peak memory so far.
 `python -m pytest tests/benchmarks/bench_large_tables.py -m benchmark -s`; STATFLIGHT_BENCH_SCALE (1) makes it smaller.
 """
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.benchmark
 SCALE = os.environ.get("STATFLIGHT_BENCH_SCALE", "1")
 WITH_SPARK = os.environ.get("STATFLIGHT_BENCH_SPARK") == "1"
 ROUNDS = 5
-TABLES = {"part": 1, "customer": 1, "orders": 4, "lineitem": 12}  # and into how many files each is divided
+TABLES = {"part": 1, "customer": 1, "orders": 4, "lineitem": 12}  # table → number of files
 
 
 def generate(root: Path) -> None:
@@ -47,7 +47,7 @@ def generate(root: Path) -> None:
 
 
 def capture(client: Client, table: str, columns: int) -> float:
-    """Seconds of a capture of all columns that reads all files anew."""
+    """Seconds of a capture of all columns that reads all files."""
     name = f"lake.default.{table}"
     with contextlib.suppress(pa.ArrowException):  # nothing is stored yet
         client.act("delete_stats", {"table": name})
@@ -85,7 +85,7 @@ def analyzer(root: Path) -> Iterator[Callable[[str], Any] | None]:
 
 
 def peak_mb(pid: int) -> float:
-    """The most memory that a process ever had, in MB; Linux."""
+    """Peak memory of a process in MB; Linux."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(status["VmHWM"].split()[0]) / 1024
 
@@ -119,15 +119,15 @@ def test_large_tables(tmp_path, capsys):
                 seconds = {"capture": capture(client, table, columns[table])}
                 used = (cpu_ms(worker) - before) / 1000
                 seconds |= {name: timed(action) for name, action in others.items()}
-                if at:  # the first round warms
+                if at:  # the first round warms up
                     cpu.append(used)
                     for name, value in seconds.items():
                         took[name].append(value)
             median = {name: statistics.median(values) for name, values in took.items()}
             ratios = "".join(f", {name} / capture {median[name] / median['capture']:.1f}" for name in others)
-            used_by = f"CPU of the worker {statistics.median(cpu):.2f} s, its most memory {peak_mb(worker):.0f} MB"
-            shown = f"{median['capture']:.2f} s, best {min(took['capture']):.2f} s{ratios}"
-            lines.append(f"{table}: {shown}; {used_by}")
+            worker_text = f"CPU of the worker {statistics.median(cpu):.2f} s, its peak memory {peak_mb(worker):.0f} MB"
+            seconds_text = f"{median['capture']:.2f} s, best {min(took['capture']):.2f} s{ratios}"
+            lines.append(f"{table}: {seconds_text}; {worker_text}")
         lines.append(f"lineitem, first large capture of a server: {first:.2f} s")
     with capsys.disabled():
         print(f"\nTPC-H SF{SCALE} through a server\n  " + "\n  ".join(lines))

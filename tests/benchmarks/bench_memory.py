@@ -23,7 +23,7 @@ pytestmark = pytest.mark.benchmark
 
 ROWS = int(os.environ.get("STATFLIGHT_BENCH_MEMORY_ROWS", "10000000"))
 TABLES, COLUMNS = 10_000, 50
-MOST_BYTES = 1_500_000_000
+MAX_BYTES = 1_500_000_000
 SCANS = {
     "all current rows": {"snapshot": "current"},
     "all stored rows, 3 columns": {"columns": ["table_name", "column_name", "ndv"]},
@@ -38,7 +38,7 @@ def server_of(db: Path) -> Path:
     for process in (Path("/proc", pid) for pids in children for pid in pids):
         if str(db).encode() in (process / "cmdline").read_bytes().split(b"\0"):
             return process
-    raise AssertionError(f"nobody serves {db}")
+    raise AssertionError(f"no process serves {db}")
 
 
 def resident_bytes(process: Path) -> int:
@@ -47,7 +47,7 @@ def resident_bytes(process: Path) -> int:
 
 
 def scan(client: flight.FlightClient, command: dict[str, object]) -> int:
-    """Rows of a scan of stats.columns, none kept."""
+    """Number of rows of a scan of stats.columns; keeps none in memory."""
     reader, count = client.do_get(flight.Ticket(json.dumps({"table": "stats.columns"} | command).encode())), 0
     while True:
         try:
@@ -60,18 +60,18 @@ def test_memory_of_a_server(tmp_path: Path) -> None:
     with serving(db := tmp_path / "m.duckdb") as client:
         server, peaks = server_of(db), {}
 
-        def note(what: str) -> None:
-            peaks[what] = max(resident_bytes(server), peaks.get(what, 0))
+        def record(phase: str) -> None:
+            peaks[phase] = max(resident_bytes(server), peaks.get(phase, 0))
 
-        def watch(what: str, work: object) -> float:
+        def watch(phase: str, work: object) -> float:
             started = time.perf_counter()
             with ThreadPoolExecutor(1) as pool:
                 done = pool.submit(work)  # type: ignore[arg-type]
                 while not done.done():
-                    note(what)
+                    record(phase)
                     time.sleep(0.05)
                 done.result()
-            print(f"{what}: {peaks[what] / 1e6:,.0f} MB at most, {time.perf_counter() - started:.1f} s", flush=True)
+            print(f"{phase}: {peaks[phase] / 1e6:,.0f} MB at most, {time.perf_counter() - started:.1f} s", flush=True)
             return time.perf_counter() - started
 
         snapshots = max(1, ROWS // (TABLES * COLUMNS))
@@ -79,7 +79,7 @@ def test_memory_of_a_server(tmp_path: Path) -> None:
         def load() -> None:
             for snapshot in range(1, snapshots + 1):
                 # batches as a client sends them, each snapshot with other content
-                counts = put(client, "stats.columns", _renewed(snapshot))
+                counts = put(client, "stats.columns", _rows_of(snapshot))
                 assert counts["created"] == TABLES * COLUMNS
 
         print()
@@ -88,10 +88,10 @@ def test_memory_of_a_server(tmp_path: Path) -> None:
             watch(name, lambda command=command: scan(client, command))  # type: ignore[misc]
         watch("at rest, 10 s later", lambda: time.sleep(10))
         assert scan(client, {"columns": []} | {"limit": 1}) == 1
-    assert max(peaks.values()) <= MOST_BYTES, peaks
+    assert max(peaks.values()) <= MAX_BYTES, peaks
 
 
-def _renewed(snapshot: int) -> pa.Table:
+def _rows_of(snapshot: int) -> pa.Table:
     keys = ("freshness", "usable_for")
-    made = rows(snapshot, tables=TABLES, columns=COLUMNS, shift=snapshot)
-    return made.drop_columns([name for name in keys if name in made.column_names])
+    table = rows(snapshot, tables=TABLES, columns=COLUMNS, shift=snapshot)
+    return table.drop_columns([name for name in keys if name in table.column_names])

@@ -1,6 +1,6 @@
 """Pages of a catalog of 10,000 tables and of a table of 500 columns: first byte, processor time and size.
 
-Processor time is of this process, the browser included, and changes little with other work on the machine.
+Processor time is of this process, the client included, and changes little with other work on the machine.
 `python -m pytest tests/benchmarks/bench_pages.py -m benchmark -s`
 """
 
@@ -21,7 +21,7 @@ TABLES, ROUNDS = 10_000, 15
 WIDE = "/table?name=lake.s.wide"
 PAGES = ("/", "/?sort=rows&desc=1", "/?q=0042", "/?in=lake.s7&page=2", "/index.json", "/table?name=lake.s7.table_00007",
          WIDE, "/column?table=lake.s.wide&name=c7")  # fmt: skip
-FIRST_BYTE_MS, WIDE_MS, MOST_BYTES = 100, 300, 200_000
+FIRST_BYTE_MS, WIDE_MS, MAX_BYTES = 100, 300, 200_000
 
 
 def measured(url: str) -> tuple[float, float, int]:
@@ -44,4 +44,4 @@ def test_pages(tmp_path):
             size = rounds[0][2]
             print(f"{page:<40}{first:>9.1f} ms{cpu:>9.1f} ms{size:>10,}")
             assert cpu <= (WIDE_MS if page == WIDE else FIRST_BYTE_MS), page
-            assert size <= MOST_BYTES or page == WIDE, page
+            assert size <= MAX_BYTES or page == WIDE, page

@@ -1,16 +1,16 @@
 """The value of published statistics to Spark: plans, estimates and run times of TPC-H without and with them.
 
 Eight Parquet tables in Spark's session catalog, cost-based optimizer and join reorder on, default settings otherwise.
-Statistics are captured by a server and published by `--to spark`'s publisher, or made by Spark's own ANALYZE. q-error:
-the greater of estimated and true rows divided by the lesser; without statistics Spark estimates sizes only, from which
-rows follow by the width it gives them.
+Statistics are captured by a server and published by `--to spark`'s publisher, or computed by Spark's own ANALYZE.
+q-error: the greater of estimated and true rows divided by the lesser; without statistics Spark estimates sizes only,
+from which rows follow by the width it assumes.
 
-All sides run in one session, and each runs each query once before times are taken. Then the plans of a query, as they
-ran, take turns; sides with the same plan share its times: a difference between them would be noise.
+All sides run in one session, and each runs each query once before times are measured. Then the distinct executed plans
+of a query alternate; sides with the same plan share its times, as a difference between them would be noise.
 
 `python -m pytest tests/benchmarks/bench_plans.py -m benchmark -s`; STATFLIGHT_BENCH_SCALE makes it smaller (default 1).
-STATFLIGHT_BENCH_QUERIES=1,2,3 runs some of the queries; with STATFLIGHT_BENCH_DIR what is measured is kept there, and
-the next run measures the rest.
+STATFLIGHT_BENCH_QUERIES=1,2,3 runs some of the queries; STATFLIGHT_BENCH_DIR keeps the measurements, and the next run
+measures the rest.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ def spark():
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    kept = os.environ.get("STATFLIGHT_BENCH_DIR")
-    found = Path(kept) if kept else tmp_path_factory.mktemp("plans")
+def directory(tmp_path_factory):
+    configured = os.environ.get("STATFLIGHT_BENCH_DIR")
+    found = Path(configured) if configured else tmp_path_factory.mktemp("plans")
     found.mkdir(exist_ok=True)
     return found
 
 
 @pytest.fixture(scope="module")
-def tpch(place):
+def tpch(directory):
     """The lake of the eight tables."""
-    lake = place / "lake"
+    lake = directory / "lake"
     for table in TABLES:
         if (lake / table).exists():
             continue
@@ -92,26 +92,26 @@ def test_times_of_analyze(spark, tpch, tmp_path):
     """Capture and publish of the eight tables, and Spark's own ANALYZE of them, with histograms and without."""
     session = spark()
     register(session, tpch, TABLES)
-    for table in TABLES:  # neither side pays for the first look at a file
+    for table in TABLES:  # reads each file once before times are measured
         session.sql(f"SELECT count(*) FROM {table}").collect()
     print(f"\nscale {SCALE}, eight tables")
     for histograms in (False, True):
-        place = tmp_path / str(histograms)
-        captured, published = capture_and_publish(spark, place, lake_of(tpch), TABLES, histograms=histograms)
+        home = tmp_path / str(histograms)
+        captured, published = capture_and_publish(spark, home, lake_of(tpch), TABLES, histograms=histograms)
         analyzed, ours = analyze(session, tpch, TABLES, histograms), captured + published
         print(f"{'with' if histograms else 'without'} histograms: capture {captured} + publish {published}; Spark's"
               f" ANALYZE {analyzed}: {analyzed.wall / ours.wall:.1f} times as long"
               f" (processors: {analyzed.cpu / ours.cpu:.1f})")  # fmt: skip
 
 
-def test_tpch(spark, place, tpch):
-    held = statistics_of_sides(spark, place, tpch, TABLES, histograms=False)
+def test_tpch(spark, directory, tpch):
+    statistics_by_side = statistics_of_sides(spark, directory, tpch, TABLES, histograms=False)
     chosen = {number: QUERIES[number] for number in CHOSEN or QUERIES}
-    report(f"TPC-H, scale {SCALE}", measure_all(spark(), TABLES, held, chosen, place / "tpch.json"))
+    report(f"TPC-H, scale {SCALE}", measure_all(spark(), TABLES, statistics_by_side, chosen, directory / "tpch.json"))
 
 
 def test_skewed_keys(spark, tmp_path):
-    """Zipf keys: a few are in most of the rows, so that averages mislead and histograms tell."""
+    """Zipf keys: a few are in most of the rows, so that averages mislead and histograms help."""
     lake, random, scale = tmp_path / "zipf", np.random.default_rng(7), float(SCALE)
     rows = max(int(2_000_000 * scale), 20_000)
     keys = np.minimum(random.zipf(1.5, rows), 100_000)
@@ -128,8 +128,8 @@ def test_skewed_keys(spark, tmp_path):
         1: f"{joined} k = 1", 2: f"{joined} k > 50", 3: f"{joined} k BETWEEN 2 AND 4 AND grp < 10",
         4: f"{joined} day < 30 AND label = 't7'", 5: f"{joined} k < 3 AND v < 100",
     }  # fmt: skip
-    held = statistics_of_sides(spark, tmp_path, lake, tables, histograms=True)
-    report("Zipf keys", measure_all(spark(), tables, held, queries, tmp_path / "zipf.json"))
+    statistics_by_side = statistics_of_sides(spark, tmp_path, lake, tables, histograms=True)
+    report("Zipf keys", measure_all(spark(), tables, statistics_by_side, queries, tmp_path / "zipf.json"))
 
 
 @dataclass(frozen=True)
@@ -149,12 +149,12 @@ class Seconds:
 @contextmanager
 def timed(*pids: int) -> Iterator[Callable[[], Seconds]]:
     """Yields a function that measures the block so far: wall time, and processor time of some processes."""
-    begun, used = time.perf_counter(), sum(map(cpu_seconds, pids))
-    yield lambda: Seconds(time.perf_counter() - begun, sum(map(cpu_seconds, pids)) - used)
+    started, used = time.perf_counter(), sum(map(cpu_seconds, pids))
+    yield lambda: Seconds(time.perf_counter() - started, sum(map(cpu_seconds, pids)) - used)
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process, user and system; unlike run times it does not tell of others on the machine."""
+    """Processor time of a process, user and system; it depends less on other load than run times do."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     return sum(map(int, stat.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
@@ -175,14 +175,14 @@ def statistics_of_sides(spark: Any, tmp_path: Path, lake: Path, tables: Any, his
     catalog = session._jsparkSession.sessionState().catalog()
     parser = session._jsparkSession.sessionState().sqlParser()
 
-    def held() -> list[Any]:
+    def current() -> list[Any]:
         return [catalog.getTableMetadata(parser.parseTableIdentifier(name)).stats() for name in tables]
 
     register(session, lake, tables)
     capture_and_publish(spark, tmp_path, lake_of(lake), tables)
-    published = held()
+    published = current()
     analyze(session, lake, tables, histograms)
-    return dict(zip(SIDES, ([session._jvm.scala.Option.empty()] * len(published), published, held()), strict=True))
+    return dict(zip(SIDES, ([session._jvm.scala.Option.empty()] * len(published), published, current()), strict=True))
 
 
 def lake_of(directory: Path, format: str = "parquet") -> ConnectorConfig:
@@ -233,73 +233,73 @@ def analyze(session: Any, lake: Path, tables: Any, histograms: bool) -> Seconds:
 
 
 def measure_all(
-    session: Any, tables: Any, held: dict[str, list[Any]], queries: dict[int, str], kept: Path
+    session: Any, tables: Any, statistics_by_side: dict[str, list[Any]], queries: dict[int, str], results: Path
 ) -> dict[int, dict[str, Any]]:  # fmt: skip
-    """Each query with the statistics of each side.
+    """Measures each query with the statistics of each side.
 
     Returns:
         By query number and side the `plan`, the `seconds` and seconds of `cpu` of each run, and the q-errors of `joins`
-        and of scans with `filters`; of earlier runs too when they were kept.
+        and of scans with `filters`; those of earlier runs included if the file of results exists.
     """
     catalog = session._jsparkSession.sessionState().catalog()
     parser = session._jsparkSession.sessionState().sqlParser()
     names = [parser.parseTableIdentifier(name) for name in tables]
 
     def switch(side: str) -> None:
-        for name, stats in zip(names, held[side], strict=True):
+        for name, stats in zip(names, statistics_by_side[side], strict=True):
             catalog.alterTableStats(name, stats)
 
-    done = {int(number): told for number, told in json.loads(kept.read_text()).items()} if kept.exists() else {}
+    done = {int(number): runs for number, runs in json.loads(results.read_text()).items()} if results.exists() else {}
     with cost_based(session, True):
         for number, sql in queries.items():
-            told = done.setdefault(number, {side: {"seconds": [], "cpu": []} for side in SIDES})
-            if len(told[SIDES[0]]["cpu"]) < RUNS:
+            runs = done.setdefault(number, {side: {"seconds": [], "cpu": []} for side in SIDES})
+            if len(runs[SIDES[0]]["cpu"]) < RUNS:
                 for side in SIDES:
                     switch(side)
-                    told[side]["plan"] = run(session, sql)
+                    runs[side]["plan"] = run(session, sql)
         for _ in range(RUNS):
             for number, sql in queries.items():
                 if len(done[number][SIDES[0]]["cpu"]) < RUNS:
                     run_times(session, sql, switch, done[number])
-                    kept.write_text(json.dumps(done))
+                    results.write_text(json.dumps(done))
         for number, sql in queries.items():
             if any("joins" not in done[number][side] for side in SIDES):
                 q_errors(session, sql, switch, done[number])
-                kept.write_text(json.dumps(done))
+                results.write_text(json.dumps(done))
     return dict(sorted(done.items()))
 
 
 def run(session: Any, sql: str) -> str:
-    """Runs a query; its plan as it ran, without what differs from run to run."""
+    """Runs a query; returns its executed plan without the parts that differ from run to run."""
     query = session.sql(sql)
     query.collect()
     text = str(query._jdf.queryExecution().executedPlan().toString())
     return re.sub(r"#\d+L?|plan_id=\d+|Statistics\([^)]*\)|\*\(\d+\)", "", text.partition("== Initial Plan ==")[0])
 
 
-def run_times(session: Any, sql: str, switch: Callable[[str], None], told: dict[str, Any]) -> None:
-    """Tells the times of one run of each plan of a query, in turn first."""
+def run_times(session: Any, sql: str, switch: Callable[[str], None], runs: dict[str, Any]) -> None:
+    """Adds the times of one run of each plan of a query, in alternating order."""
     plans: dict[str, list[str]] = {}
     for side in SIDES:
-        plans.setdefault(told[side]["plan"], []).append(side)
-    for sides in list(plans.values())[:: -1 if len(told[SIDES[0]]["cpu"]) % 2 else 1]:
+        plans.setdefault(runs[side]["plan"], []).append(side)
+    for sides in list(plans.values())[:: -1 if len(runs[SIDES[0]]["cpu"]) % 2 else 1]:
         switch(sides[0])
         with timed(jvm(session)) as taken:
             session.sql(sql).collect()
             seconds = taken()
         for side in sides:
-            told[side]["seconds"].append(seconds.wall)
-            told[side]["cpu"].append(seconds.cpu)
+            runs[side]["seconds"].append(seconds.wall)
+            runs[side]["cpu"].append(seconds.cpu)
 
 
-def q_errors(session: Any, sql: str, switch: Callable[[str], None], told: dict[str, Any]) -> None:
-    """Tells the q-errors of `joins` and of scans with `filters` of a query's plan of each side."""
+def q_errors(session: Any, sql: str, switch: Callable[[str], None], runs: dict[str, Any]) -> None:
+    """Adds the q-errors of `joins` and of scans with `filters` in a query's plan of each side."""
     counts: dict[str, int] = {}
     for side in SIDES:
         switch(side)
         plan = plan_of(session, sql, with_statistics=True)
         for kind, name in (("Filter", "filters"), ("Join", "joins")):
-            told[side][name] = [q_error(session, op, counts) for op in plan.operators if op.kind == kind]
+            runs[side][name] = [q_error(session, op, counts) for op in plan.operators if op.kind == kind]
 
 
 def q_error(session: Any, operator: Operator, counts: dict[str, int]) -> float:
@@ -311,40 +311,40 @@ def q_error(session: Any, operator: Operator, counts: dict[str, int]) -> float:
 
 
 def estimated_rows(plan: Any) -> int:
-    """Rows of the JVM's plan that Spark estimates, or as many as have the size that it estimates."""
+    """Rows that Spark estimates for a plan, or as many as have the size that it estimates."""
     rows, size = plan.stats().rowCount(), plan.stats().sizeInBytes()
     return int(str(rows.get())) if rows.isDefined() else int(str(size)) // (8 + int(plan.schema().defaultSize()))
 
 
 def report(title: str, found: dict[int, dict[str, Any]]) -> None:
-    """The table that goes into the README, as it is, and what sums it up."""
+    """Prints the table that the README has, and a summary."""
     print(f"\n{title}: processor time, the least of {RUNS} runs\n\n| query | without | published | ANALYZE | less by "
           "| plan | joins off by, without | published | ANALYZE |\n|" + "---|" * 9)  # fmt: skip
-    best = {n: {s: {w: min(told[s][w]) for w in ("cpu", "seconds")} for s in SIDES} for n, told in found.items()}
-    changed = {n for n, told in found.items() if told["without"]["plan"] != told["published"]["plan"]}
-    for number, told in found.items():
+    best = {n: {s: {w: min(runs[s][w]) for w in ("cpu", "seconds")} for s in SIDES} for n, runs in found.items()}
+    changed = {n for n, runs in found.items() if runs["without"]["plan"] != runs["published"]["plan"]}
+    for number, runs in found.items():
         cells = [f"{best[number][side]['cpu']:.1f} s" for side in SIDES]
         cells.append(f"{best[number]['without']['cpu'] / best[number]['published']['cpu']:.2f} ×")
         cells.append("changed" if number in changed else "same")
-        print(f"| {number} | {' | '.join(cells + [shown(told[side]['joins']) for side in SIDES])} |")
-    others = [number for number, told in found.items() if told["published"]["plan"] != told["ANALYZE"]["plan"]]
+        print(f"| {number} | {' | '.join(cells + [median_text(runs[side]['joins']) for side in SIDES])} |")
+    others = [number for number, runs in found.items() if runs["published"]["plan"] != runs["ANALYZE"]["plan"]]
     print(f"queries that run by another plan after ANALYZE than after publishing: {others or 'none'}")
-    for what in ("cpu", "seconds"):
-        gains = {n: sides["without"][what] / sides["published"][what] for n, sides in best.items()}
+    for unit in ("cpu", "seconds"):
+        gains = {n: sides["without"][unit] / sides["published"][unit] for n, sides in best.items()}
         of_changed = [gains[n] for n in changed] or [1.0]
-        print(f"{what}: {sum(sides['without'][what] for sides in best.values()):.1f} without, "
-              f"{sum(sides['published'][what] for sides in best.values()):.1f} with; less by (geometric mean) "
+        print(f"{unit}: {sum(sides['without'][unit] for sides in best.values()):.1f} without, "
+              f"{sum(sides['published'][unit] for sides in best.values()):.1f} with; less by (geometric mean) "
               f"{statistics.geometric_mean(gains.values()):.2f}, of the {len(changed)} queries whose plan changed "
               f"{statistics.geometric_mean(of_changed):.2f}")  # fmt: skip
-    for what in ("joins", "filters"):
+    for kind in ("joins", "filters"):
         for side in SIDES:
-            if errors := list(itertools.chain.from_iterable(told[side][what] for told in found.values())):
+            if errors := list(itertools.chain.from_iterable(runs[side][kind] for runs in found.values())):
                 mean = statistics.geometric_mean(errors)
-                print(f"q-error of {what}, {side}: median {shown(errors)}, geometric mean {mean:,.1f}")
+                print(f"q-error of {kind}, {side}: median {median_text(errors)}, geometric mean {mean:,.1f}")
 
 
-def shown(errors: list[float]) -> str:
-    """The median, in powers of ten where it is beyond measure."""
+def median_text(errors: list[float]) -> str:
+    """The median; in powers of ten from a million on."""
     if not errors:
         return ""
     median = statistics.median(errors)

@@ -66,17 +66,17 @@ def test_beside_an_appending_writer(home, tmp_path, monkeypatch):
     writer = subprocess.Popen([sys.executable, "-c", _APPENDING, home, str(tmp_path)], stdout=subprocess.PIPE,
                               text=True, cwd=Path(__file__).parents[2])  # fmt: skip
     assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
-    table, done, moved, lost, times = reopened(home, tmp_path), 0, 0, 0, []
+    table, done, stale, lost, times = reopened(home, tmp_path), 0, 0, 0, []
     for _ in range(PUBLICATIONS):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
             publish(table.publisher())
             done += 1
         except LostRace:
             lost += 1
         except Conflict:
-            moved += 1
-        times.append(time.perf_counter() - begun)
+            stale += 1
+        times.append(time.perf_counter() - started)
     (tmp_path / "stop").touch()
     appended = int(writer.stdout.read())
     assert writer.wait() == 0
@@ -87,14 +87,14 @@ def test_beside_an_appending_writer(home, tmp_path, monkeypatch):
         monkeypatch.setattr(publisher, "orphan_seconds", 0.0)
     assert publish(table.publisher()).state == "CURRENT"
     print(
-        f"\n{home}: {PUBLICATIONS} publications beside {appended} appends, none lost: {done} done, {moved} refused for "
+        f"\n{home}: {PUBLICATIONS} publications beside {appended} appends, none lost: {done} done, {stale} refused for "
         f"the table had moved on, {lost} lost every race; {sum(times) / len(times) * 1000:.0f} ms each"
     )
 
 
 @pytest.mark.parametrize("home", ["trino", "lance", "iceberg", "paimon", "glue", "hive", "spark"])
-def test_a_table_of_500_columns(home, tmp_path, request):
-    """Through the server's action; to Spark in a session that is running, as a worker's is after the first time."""
+def test_table_of_500_columns(home, tmp_path, request):
+    """Through the server's action; to Spark in a running session, as in a worker after its first publication."""
     content = pa.table({f"c{i}": rows(0, 1000)["id"] for i in range(COLUMNS)})
     lake = {"format": {"trino": "delta"}.get(home, home), "uri": str(tmp_path / "lake")}
     options: dict[str, str] = {}
@@ -134,15 +134,15 @@ def test_a_table_of_500_columns(home, tmp_path, request):
         if home == "spark":
             columns, seconds = published_to_spark(client, server.uri, tmp_path / "lake")
         else:
-            begun = time.perf_counter()
-            (told,) = client.act("publish", {"table": "lake.default.wide", "to": home, "options": options})
-            seconds, columns = time.perf_counter() - begun, told["columns"]
+            started = time.perf_counter()
+            (answer,) = client.act("publish", {"table": "lake.default.wide", "to": home, "options": options})
+            seconds, columns = time.perf_counter() - started, answer["columns"]
     assert len(columns) == COLUMNS
     print(f"\n{home}: {COLUMNS} columns in {seconds:.2f} s")
 
 
 def published_to_spark(client: Client, uri: str, lake: Path) -> tuple[tuple[str, ...], float]:
-    """The columns and seconds of a publication in a session of this process."""
+    """Publishes in a Spark session of this process; the columns and the seconds."""
     spark = Spark("local[1]")
     with spark.held() as session:
         session().sql(f"CREATE TABLE wide USING parquet LOCATION '{lake / 'wide'}'")
@@ -150,15 +150,15 @@ def published_to_spark(client: Client, uri: str, lake: Path) -> tuple[tuple[str,
         config, server = ConnectorConfig("lake", "parquet", str(lake)), Server(uri, None)
         (row,) = client.get({"table": "sys.tables"}).to_pylist()
         name = {"catalog": "lake", "schema": "default", "name": "wide", "full_name": "lake.default.wide"}
-        asked = {"table": name, "snapshot_id": row["snapshot_id"], "allow_inherited": False}
-        begun = time.perf_counter()
-        stored = stored_statistics(server, asked, SparkCatalogPublisher.sketches)
+        payload = {"table": name, "snapshot_id": row["snapshot_id"], "allow_inherited": False}
+        started = time.perf_counter()
+        stored = stored_statistics(server, payload, SparkCatalogPublisher.sketches)
         destination = Destination(ParquetConnector(config), config, {}, session)
-        told = publish(SparkCatalogPublisher(destination, stored))
-        seconds = time.perf_counter() - begun
+        publication = publish(SparkCatalogPublisher(destination, stored))
+        seconds = time.perf_counter() - started
         server.close()
     spark.stop()
-    return told.columns, seconds
+    return publication.columns, seconds
 
 
 def write_paimon(lake: Path, content: pa.Table) -> None:

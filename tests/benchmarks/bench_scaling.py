@@ -1,6 +1,6 @@
 """Beyond one process: one large table on 1, 2 and 4 executors, and many small ones on 1, 2 and 4 workers.
 
-On a machine with fewer cores than executors the shape counts, not the height. Each line has seconds, and their ratio to
+On a machine with fewer cores than executors the trend counts, not the values. Each line has seconds, and their ratio to
 the first. `python -m pytest tests/benchmarks/bench_scaling.py -m benchmark -s`; STATFLIGHT_BENCH_ROWS (million) and
 STATFLIGHT_BENCH_TABLES make it smaller.
 """
@@ -23,7 +23,7 @@ MILLION_ROWS = int(os.environ.get("STATFLIGHT_BENCH_ROWS", "100"))
 TABLES = int(os.environ.get("STATFLIGHT_BENCH_TABLES", "2000"))
 FILES = 25
 SIZES = (1, 2, 4)
-PATIENCE_SECONDS = 3600.0
+TIMEOUT_SECONDS = 3600.0
 
 __all__ = ["environment"]  # a fixture
 
@@ -68,7 +68,7 @@ def seconds_to_capture(directory, lake, workers, settings="", **options):
     directory.mkdir()
     (directory / "statflight.toml").write_text(settings)
     with serving(directory, "--workers", workers, **options) as server, server.connect() as client:
-        client.timeout = PATIENCE_SECONDS
+        client.timeout = TIMEOUT_SECONDS
         client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(lake)})
         client.act("discover", {"catalog": "lake"})
         columns = client.get({"table": "information_schema.columns"}).to_pylist()
@@ -98,13 +98,13 @@ def test_one_large_table_on_more_executors(environment, tmp_path, capsys):
     seconds = {}
     for size in SIZES:
         with contextlib.ExitStack() as stack:
-            anywhere = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+            any_port = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
             folder = tmp_path / f"on{size}"
             folder.mkdir()
-            log = stack.enter_context(daemon(environment, folder / "master", "master.Master", *anywhere))
+            log = stack.enter_context(daemon(environment, folder / "master", "master.Master", *any_port))
             url = wait_for_log(log, r"Starting Spark master at (spark://\S+)")
             for number in range(size):
-                arguments = (*anywhere, "--cores", "1", "--memory", "1g", url)
+                arguments = (*any_port, "--cores", "1", "--memory", "1g", url)
                 log = stack.enter_context(daemon(environment, folder / f"w{number}", "worker.Worker", *arguments))
                 wait_for_log(log, "(Successfully registered) with master")
             settings = f'spark_master = "{url}"\ninline_max_cells = 0\n'

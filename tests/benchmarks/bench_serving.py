@@ -1,8 +1,8 @@
-"""Serving against a bare pyarrow Flight server over cached batches: ratios, interleaved in one run.
+"""Serving compared with a bare pyarrow Flight server over cached batches: ratios, interleaved in one run.
 
-STATFLIGHT_BENCH_ROWS: rows of stats.file_columns. STATFLIGHT_BENCH_TABLES, STATFLIGHT_BENCH_SNAPSHOTS: how many tables
-(default 2000), and stored snapshots of each (default 5). STATFLIGHT_BENCH_DIR: where databases are kept between runs.
-STATFLIGHT_BENCH_SECONDS: how long each load lasts.
+STATFLIGHT_BENCH_ROWS: rows of stats.file_columns. STATFLIGHT_BENCH_TABLES, STATFLIGHT_BENCH_SNAPSHOTS: number of tables
+(default 2000), and of stored snapshots of each (default 5). STATFLIGHT_BENCH_DIR: keeps databases between runs.
+STATFLIGHT_BENCH_SECONDS: duration of each load.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ ROWS = int(os.environ.get("STATFLIGHT_BENCH_ROWS", "1000000"))
 SECONDS = float(os.environ.get("STATFLIGHT_BENCH_SECONDS", "3"))
 ROUNDS = 1500
 CLIENTS = 16
-SEEN = min(199, TABLES - 1)  # tables that are asked for again and again
-KNOWN = 250  # points that are asked for again and again
+READ_TABLES = min(199, TABLES - 1)  # tables that are read repeatedly
+POINTS = 250  # points that are read repeatedly
 
 
 @contextmanager
@@ -71,9 +71,9 @@ def uris(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Addresses of statflight and of the bare server, over the same rows."""
     directory = Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path_factory.mktemp("bench"))
     database = database_in(directory)
-    own = shutil.copy(database, tmp_path_factory.mktemp("raw") / "own.duckdb")  # the server holds the first
+    copy = shutil.copy(database, tmp_path_factory.mktemp("raw") / "own.duckdb")  # the server locks the first
     with started(serve(database), directory / "server.log") as ours:
-        raw = [sys.executable, str(HERE / "raw_server.py"), ours, "--bulk", "--duckdb", str(own)]
+        raw = [sys.executable, str(HERE / "raw_server.py"), ours, "--bulk", "--duckdb", str(copy)]
         with started(raw, directory / "raw.log") as theirs:
             yield ours, theirs
 
@@ -97,7 +97,7 @@ def request_of(table: int, column: int) -> dict[str, object]:
     return {"table": ".".join(name_of(table)), "target": {"kind": "COLUMN", "column_id": column}}
 
 
-Call = Callable[[int], int]  # the number of the call → rows or results that came
+Call = Callable[[int], int]  # number of the call → rows or results received
 
 
 class Client:
@@ -110,7 +110,7 @@ class Client:
         return self.flight.do_get(flight.Ticket(ticket)).read_all()
 
     def rows(self, ticket: bytes) -> int:
-        """Rows of a stream, batch by batch, none kept."""
+        """Number of rows of a stream, read batch by batch; keeps none in memory."""
         reader, rows = self.flight.do_get(flight.Ticket(ticket)), 0
         while True:
             try:
@@ -126,13 +126,13 @@ class Client:
         return pa.ipc.open_stream(answer.body).read_next_batch().num_rows
 
 
-def places(number: int) -> tuple[int, int]:
-    """A table and a column of it, in turn, of the first SEEN tables."""
-    return number * 7 % SEEN, number * 13 % COLUMNS_PER_TABLE + 1
+def target_of(number: int) -> tuple[int, int]:
+    """A table of the first READ_TABLES ones and one of its columns, in turn."""
+    return number * 7 % READ_TABLES, number * 13 % COLUMNS_PER_TABLE + 1
 
 
 def calls(kind: str, client: Client) -> Call:
-    """The loop of one client."""
+    """The call that one client repeats."""
     match kind:
         case "empty":
             return lambda _: client.get(b"empty").num_rows
@@ -143,19 +143,19 @@ def calls(kind: str, client: Client) -> Call:
         case "health":
             return lambda _: len(client.act("health"))
         case "point":
-            return lambda n: client.get(point(*places(n))).num_rows
+            return lambda n: client.get(point(*target_of(n))).num_rows
         case "read":
-            return lambda n: client.read(point(*places(n)))
-        case "point again":  # a planner has its commands ready
-            known = [point(*places(n)) for n in range(KNOWN)]
-            return lambda n: client.get(known[n % KNOWN]).num_rows
+            return lambda n: client.read(point(*target_of(n)))
+        case "point again":  # like a planner, with prepared commands
+            tickets = [point(*target_of(n)) for n in range(POINTS)]
+            return lambda n: client.get(tickets[n % POINTS]).num_rows
         case "read again":
-            known = [point(*places(n)) for n in range(KNOWN)]
-            return lambda n: client.read(known[n % KNOWN])
+            tickets = [point(*target_of(n)) for n in range(POINTS)]
+            return lambda n: client.read(tickets[n % POINTS])
         case "resolve":
-            return lambda n: len(client.act("resolve", json.dumps({"requests": [request_of(*places(n))]}).encode()))
+            return lambda n: len(client.act("resolve", json.dumps({"requests": [request_of(*target_of(n))]}).encode()))
         case "resolve again":
-            return lambda n: calls("resolve", client)(n % KNOWN)
+            return lambda n: calls("resolve", client)(n % POINTS)
         case "resolve1000":
             requests = [request_of(TABLES - 1, column) for column in range(1, WIDE_COLUMNS + 1)]
             body = json.dumps({"requests": requests}).encode()
@@ -164,7 +164,7 @@ def calls(kind: str, client: Client) -> Call:
 
 
 def latencies(ours: Call, theirs: Call, rounds: int = ROUNDS) -> tuple[list[float], list[float]]:
-    """Seconds of each call, the two in turn."""
+    """Seconds of each call, the two run alternately."""
     found: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds):
         for call, seconds in zip((ours, theirs), found, strict=True):
@@ -174,24 +174,24 @@ def latencies(ours: Call, theirs: Call, rounds: int = ROUNDS) -> tuple[list[floa
     return found
 
 
-def told(name: str, ratio: float, bound: str, detail: str = "") -> None:
+def show(name: str, ratio: float, bound: str, detail: str = "") -> None:
     print(f"\n  {name:<44} {ratio:6.2f}  ({bound}) {detail}", flush=True)
 
 
 def compare_p50(name: str, ours: Call, theirs: Call, bound: float, rounds: int = ROUNDS) -> None:
     latencies(ours, theirs, max(20, rounds // 5))  # warm
-    mine, bare = latencies(ours, theirs, rounds)
-    p50, base = statistics.median(mine), statistics.median(bare)
-    told(name, p50 / base, f"at most {bound}", f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs")
+    measured, bare = latencies(ours, theirs, rounds)
+    p50, base = statistics.median(measured), statistics.median(bare)
+    show(name, p50 / base, f"at most {bound}", f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs")
 
 
 def test_point_latency(uris: tuple[str, str]) -> None:
     ours, theirs = Client(uris[0]), Client(uris[1])
-    for number in range(2 * SEEN):  # every table is warm
-        assert ours.get(point(*places(number))).num_rows == 1
+    for number in range(2 * READ_TABLES):  # every table is warm
+        assert ours.get(point(*target_of(number))).num_rows == 1
     empty = calls("empty", theirs)
     again = calls("read again", ours)
-    for number in range(2 * KNOWN):
+    for number in range(2 * POINTS):
         again(number)
     compare_p50("warm point by action / empty DoGet", again, empty, 1.2)
     compare_p50("warm point by DoGet / empty DoGet", calls("point again", ours), empty, 1.4)
@@ -202,7 +202,7 @@ def test_point_latency(uris: tuple[str, str]) -> None:
     assert ours.get(bundle).num_rows == WIDE_COLUMNS
     compare_p50("1000-target bundle / empty DoGet", lambda _: ours.rows(bundle), empty, 1.8)
     compare_p50("(bare server, 1000 rows / empty DoGet)", lambda _: theirs.rows(b"bundle"), empty, 1.8)
-    # never the same command twice: what no cache has seen
+    # every command differs, so that no cache has its result
     names = ["column_name", "row_count", "null_count", "ndv", "min", "max"]
     cold = command(table=3, columns=names, snapshot="current")[:-1]
     cold_calls: Call = lambda n: ours.get(  # noqa: E731
@@ -213,11 +213,11 @@ def test_point_latency(uris: tuple[str, str]) -> None:
 
 
 def test_cold_lookup_latency(uris: tuple[str, str], tmp_path: Path) -> None:
-    """A server that keeps nothing in memory: DuckDB answers each time, out of a table's value or out of its rows."""
-    theirs, own = Client(uris[1]), tmp_path / database_in(Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path)).name
-    if not own.exists():
-        shutil.copy(Path(os.environ["STATFLIGHT_BENCH_DIR"]) / own.name, own)  # the other server holds the first
-    with started(serve(own), tmp_path / "cold.log", STATFLIGHT_CACHE_BYTES="0") as cold:
+    """A server without a cache: DuckDB reads each time, from a materialized slice or from the rows."""
+    theirs, db = Client(uris[1]), tmp_path / database_in(Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path)).name
+    if not db.exists():
+        shutil.copy(Path(os.environ["STATFLIGHT_BENCH_DIR"]) / db.name, db)  # the other server locks the first
+    with started(serve(db), tmp_path / "cold.log", STATFLIGHT_CACHE_BYTES="0") as cold:
         ours, few = Client(cold), {"column": "column_id", "op": "LTE", "values": [20]}
         names = ["column_name", "row_count", "null_count", "ndv", "min", "max"]
 
@@ -227,7 +227,7 @@ def test_cold_lookup_latency(uris: tuple[str, str], tmp_path: Path) -> None:
         empty = calls("empty", theirs)
         assert lookup(snapshot="current")(1) == 20
         assert lookup(columns=names)(1) == 20 * SNAPSHOTS
-        time.sleep(5)  # the tables are packed
+        time.sleep(5)  # the slices are materialized
         compare_p50("20 rows out of DuckDB, 6 columns / empty DoGet",
                     lookup(columns=names, snapshot="current"), empty, 4.0, 500)  # fmt: skip
         compare_p50("20 rows out of DuckDB, 35 columns / empty DoGet", lookup(snapshot="current"), empty, 4.0, 500)
@@ -235,42 +235,42 @@ def test_cold_lookup_latency(uris: tuple[str, str], tmp_path: Path) -> None:
         compare_p50("(20 rows at all snapshots, not materialized, 35 columns)", lookup(), empty, 4.0, 500)
 
 
-def test_first_looks_after_a_start(uris: tuple[str, str], tmp_path: Path) -> None:
-    """Tables are made ready after a start, those that were read before it first: the very first look at each."""
-    theirs, own = Client(uris[1]), tmp_path / "restarted.duckdb"
-    shutil.copy(database_in(Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path)), own)
+def test_first_reads_after_a_start(uris: tuple[str, str], tmp_path: Path) -> None:
+    """The first read of each table; a start prewarms tables, those that were read before it first."""
+    theirs, db = Client(uris[1]), tmp_path / "restarted.duckdb"
+    shutil.copy(database_in(Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path)), db)
     few = {"column": "column_id", "op": "LTE", "values": [20]}
     lookup: Call = lambda n: client.get(command(table=n, predicates=[few], snapshot="current")).num_rows  # noqa: E731
     for warm in (False, True):
-        with started(serve(own), tmp_path / "restarted.log") as uri:
+        with started(serve(db), tmp_path / "restarted.log") as uri:
             client = Client(uri)
             time.sleep(5 if warm else 0)
             client.get(b'{"table": "sys.flights"}')
-            mine, bare = latencies(lookup, calls("empty", theirs), SEEN)
-            p50, base = statistics.median(mine), statistics.median(bare)
-            told(f"20 rows, first look, {'read before the start' if warm else 'never read before'}", p50 / base,
+            measured, bare = latencies(lookup, calls("empty", theirs), READ_TABLES)
+            p50, base = statistics.median(measured), statistics.median(bare)
+            show(f"20 rows, first read, {'read before the start' if warm else 'never read before'}", p50 / base,
                  "at most 4.0", f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs")  # fmt: skip
 
 
-def test_first_looks_after_a_publish(uris: tuple[str, str], tmp_path: Path) -> None:
-    """All tables are published again, and made ready again: the first look at each."""
-    theirs, own = Client(uris[1]), tmp_path / "published.duckdb"
-    shutil.copy(database_in(Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path)), own)
+def test_first_reads_after_a_publish(uris: tuple[str, str], tmp_path: Path) -> None:
+    """The first read of each table after all were published again, which prewarms them."""
+    theirs, db = Client(uris[1]), tmp_path / "published.duckdb"
+    shutil.copy(database_in(Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path)), db)
     few = {"column": "column_id", "op": "LTE", "values": [20]}
     lookup: Call = lambda n: client.get(command(table=n, predicates=[few], snapshot="current")).num_rows  # noqa: E731
-    with started(serve(own), tmp_path / "published.log") as uri:
+    with started(serve(db), tmp_path / "published.log") as uri:
         client, put = Client(uri), json.dumps({"table": "stats.columns", "mode": "upsert"}).encode()
-        for _ in range(2):  # they are in the cache
-            latencies(lookup, lookup, SEEN)
-        for number in range(SEEN):
+        for _ in range(2):  # fills the cache
+            latencies(lookup, lookup, READ_TABLES)
+        for number in range(READ_TABLES):
             rows = columns_rows(number, COLUMNS_PER_TABLE + 1)
             writer, _ = client.flight.do_put(flight.FlightDescriptor.for_command(put), rows.schema)
             writer.write_table(rows)
             writer.close()
         time.sleep(5)
-        mine, bare = latencies(lookup, calls("empty", theirs), SEEN)
-        p50, base = statistics.median(mine), statistics.median(bare)
-        told("20 rows, first look, published before", p50 / base, "at most 4.0",
+        measured, bare = latencies(lookup, calls("empty", theirs), READ_TABLES)
+        p50, base = statistics.median(measured), statistics.median(bare)
+        show("20 rows, first read, published before", p50 / base, "at most 4.0",
              f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs")  # fmt: skip
 
 
@@ -278,9 +278,9 @@ def test_resolve_latency(uris: tuple[str, str]) -> None:
     ours, theirs = Client(uris[0]), Client(uris[1])
     (answer,) = ours.act("resolve", json.dumps({"requests": [request_of(1, 1)]}).encode())
     assert json.loads(answer)["outcome"] == "HIT"
-    for number in range(2 * SEEN):
+    for number in range(2 * READ_TABLES):
         calls("resolve", ours)(number)
-    for number in range(2 * KNOWN):
+    for number in range(2 * POINTS):
         calls("resolve again", ours)(number)
     compare_p50("warm resolve HIT / empty action", calls("resolve again", ours), calls("act", theirs), 1.5)
     compare_p50("first resolve of a column / empty action", calls("resolve", ours), calls("act", theirs), 2.0)
@@ -297,19 +297,19 @@ def throughput(uri: str, ticket: bytes) -> tuple[float, int]:
 def compare_streams(
     name: str, uris: tuple[str, str], ours: Callable[[int], bytes], theirs: bytes, bound: float, rounds: int = 5
 ) -> None:
-    mine, bare = [], []
+    measured, bare = [], []
     for number in range(rounds):
         rate, rows = throughput(uris[0], ours(number))
         raw, raw_rows = throughput(uris[1], theirs)
         assert rows == raw_rows
-        mine.append(rate)
+        measured.append(rate)
         bare.append(raw)
-    rate, raw = statistics.median(mine), statistics.median(bare)
-    told(name, rate / raw, f"at least {bound}", f"{rate / 1e6:.2f} against {raw / 1e6:.2f} million rows/s")
+    rate, raw = statistics.median(measured), statistics.median(bare)
+    show(name, rate / raw, f"at least {bound}", f"{rate / 1e6:.2f} against {raw / 1e6:.2f} million rows/s")
 
 
 def test_streams(uris: tuple[str, str]) -> None:
-    # a snapshot that allows everything is asked of DuckDB; the number makes every command another
+    # DuckDB runs the query because of the condition; the number makes every command differ
     always = {"column": "row_count", "op": "GTE", "values": [0]}
     compare_streams(
         "cold scan of DuckDB / bare", uris,
@@ -320,7 +320,7 @@ def test_streams(uris: tuple[str, str]) -> None:
                     b"integers", 0.7, 25)  # fmt: skip
     compare_streams("(bare server, DuckDB's reader / cached)", (uris[1], uris[1]), lambda _: b"duckdb", b"integers",
                     0.7, 25)  # fmt: skip
-    whole = command("stats.file_columns")  # the same bytes again and again: DuckDB answers each time
+    whole = command("stats.file_columns")  # the same command each time, which DuckDB still runs
     compare_streams("repeated scan / bare", uris, lambda _: whole, b"bulk", 0.5)
     compare_streams("repeated scan, 3 integer columns / bare", uris,
                     lambda _: command("stats.file_columns", columns=INTEGERS), b"integers", 0.5, 25)  # fmt: skip
@@ -350,19 +350,19 @@ def compare_loads(name: str, ours: tuple[str, str], theirs: tuple[str, str], bou
     for _ in range(3):
         for (uri, kind), rate in zip((ours, theirs), rates, strict=True):
             rate.append(load(uri, kind, CLIENTS, SECONDS)[0])
-    mine, bare = (statistics.median(rate) for rate in rates)
-    told(name, mine / bare, bound, f"{mine:.0f} against {bare:.0f} calls/s")
+    measured, bare = (statistics.median(rate) for rate in rates)
+    show(name, measured / bare, bound, f"{measured:.0f} against {bare:.0f} calls/s")
 
 
 def test_sixteen_clients(uris: tuple[str, str]) -> None:
-    for number in range(2 * SEEN):
+    for number in range(2 * READ_TABLES):
         calls("point", Client(uris[0]))(number)
     empty = (uris[1], "empty")
     compare_loads("16 clients, points by action / empty DoGets", (uris[0], "read again"), empty, "at least 0.85")
     compare_loads("16 clients, points by DoGet / empty DoGets", (uris[0], "point again"), empty, "at least 0.85")
     compare_loads("(bare server, one row / empty DoGets)", (uris[1], "one row"), empty, "at least 0.85")
     rate, taken = load(uris[0], "resolve1000", CLIENTS, 2 * SECONDS)
-    told(
+    show(
         "16 clients, resolve of 1000 targets", rate * 1000, "targets/s", f"p50 {statistics.median(taken) * 1e3:.0f} ms"
     )
 
@@ -377,7 +377,7 @@ def test_points_beside_a_bulk_stream(uris: tuple[str, str]) -> None:
     busy = load(uris[0], "read", 1, SECONDS)[1]
     bulk.communicate()
     p99 = [taken[int(len(taken) * 0.99)] for taken in (busy, quiet)]
-    told("point p99 beside a bulk stream / quiet p99", p99[0] / p99[1], "at most 10",
+    show("point p99 beside a bulk stream / quiet p99", p99[0] / p99[1], "at most 10",
          f"{p99[0] * 1e3:.2f} ms against {p99[1] * 1e3:.2f} ms")  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Many small tables in one request, and one alone: milliseconds a table through a server with one worker, and how much
-of the processors the server and its worker take for a table, which other work on the machine changes little.
+"""Many small tables in one request, and one alone: milliseconds per table through a server with one worker, and CPU
+time of the server and its worker per table, which other work on the machine changes little.
 
-Tables of 1000 rows × 10 columns, of Parquet and of Delta; beside them DuckDB's SUMMARIZE of the same files.
+Tables of 1000 rows × 10 columns, of Parquet and of Delta, compared with DuckDB's SUMMARIZE of the same files.
 `python -m pytest tests/benchmarks/bench_small_tables.py -m benchmark -s`; STATFLIGHT_BENCH_TABLES (200) sets how many.
 """
 
@@ -29,16 +29,16 @@ ALONE = 5
 def make(format: str, root: Path) -> None:
     rng = np.random.default_rng(1)
     for number in range(TABLES):
-        of = [rng.integers(0, 500, 1000), rng.random(1000), np.array([f"v{x}" for x in rng.integers(0, 300, 1000)])]
-        rows = pa.table({f"c{i}": of[i % 3] for i in range(10)})
-        place = root / f"t{number:03}"
+        arrays = [rng.integers(0, 500, 1000), rng.random(1000), np.array([f"v{x}" for x in rng.integers(0, 300, 1000)])]
+        rows = pa.table({f"c{i}": arrays[i % 3] for i in range(10)})
+        directory = root / f"t{number:03}"
         if format == "delta":
             import deltalake
 
-            deltalake.write_deltalake(str(place), rows)
+            deltalake.write_deltalake(str(directory), rows)
         else:
-            place.mkdir(parents=True)
-            pq.write_table(rows, place / "0.parquet")
+            directory.mkdir(parents=True)
+            pq.write_table(rows, directory / "0.parquet")
 
 
 def cpu_ms(pid: int) -> float:
@@ -48,14 +48,14 @@ def cpu_ms(pid: int) -> float:
 
 
 def capture(client: Client, numbers: range) -> float:
-    """Milliseconds a table."""
-    asked = [
+    """Captures tables in one request; milliseconds per table."""
+    requests = [
         {"table": f"lake.default.t{number:03}", "snapshot": "current", "target": target}
         for number in numbers
         for target in [{"kind": "TABLE"}, *({"kind": "COLUMN", "column_id": i} for i in range(1, 11))]
     ]
     began = time.perf_counter()
-    outcomes = client.act("capture", {"requests": asked})
+    outcomes = client.act("capture", {"requests": requests})
     took = (time.perf_counter() - began) * 1000 / len(numbers)
     assert {outcome["outcome"] for outcome in outcomes} == {"CAPTURED"}
     return took
@@ -72,17 +72,17 @@ def test_small_tables(tmp_path, capsys, format):
         client.act("discover", {"catalog": "lake"})
         capture(client, range(1))
         alone = statistics.median(capture(client, range(number, number + 1)) for number in range(1, 1 + ALONE))
-        own = server.process.pid
-        pids = [own, *map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split())]
-        before = sum(map(cpu_ms, pids[1:])), cpu_ms(own)
+        server_pid = server.process.pid
+        pids = [server_pid, *map(int, Path(f"/proc/{server_pid}/task/{server_pid}/children").read_text().split())]
+        before = sum(map(cpu_ms, pids[1:])), cpu_ms(server_pid)
         together = capture(client, range(1 + ALONE, TABLES))
-        after = sum(map(cpu_ms, pids[1:])), cpu_ms(own)
+        after = sum(map(cpu_ms, pids[1:])), cpu_ms(server_pid)
         of_worker, of_server = ((now - then) / (TABLES - 1 - ALONE) for now, then in zip(after, before, strict=True))
     files = sorted((tmp_path / "lake").rglob("*.parquet"))[:50]
     began = time.perf_counter()
     for file in files:
         duckdb.sql(f"SUMMARIZE FROM '{file}'").fetchall()
-    beside = (time.perf_counter() - began) * 1000 / len(files)
+    summarize = (time.perf_counter() - began) * 1000 / len(files)
     with capsys.disabled():
-        print(f"\n{format}: {alone:.0f} ms alone, {together:.1f} ms a table of {TABLES}; SUMMARIZE {beside:.1f} ms;"
+        print(f"\n{format}: {alone:.0f} ms alone, {together:.1f} ms a table of {TABLES}; SUMMARIZE {summarize:.1f} ms;"
               f" CPU a table: server {of_server:.1f} ms, worker {of_worker:.1f} ms")  # fmt: skip

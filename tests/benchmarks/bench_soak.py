@@ -1,10 +1,10 @@
-"""A day in small: reads, puts, captures and cancels at once, while the server is stopped, killed and started again.
+"""A soak test: concurrent reads, puts, captures and cancels, while the server is stopped, killed and started again.
 
-Whatever was acknowledged has to be there after each start and at the end, every answer has to be whole, every job has
-to end, and in the longest life, which is the last, memory has to be flat once the server is warm. Warm it is late: the
-first tens of thousands of joins cost DuckDB 2.0 some 30 MB of its own (4 kB each, then less and less).
+Everything acknowledged must be there after each start and at the end, every response must be complete, every job must
+end, and in the last and longest life memory must be flat once the server is warm. Warming up takes long: the first tens
+of thousands of joins cost DuckDB 2.0 some 30 MB of its own (4 kB each, then less and less).
 
-STATFLIGHT_BENCH_SOAK_SECONDS (600); the first third of it sees the restarts.
+STATFLIGHT_BENCH_SOAK_SECONDS (600); the restarts happen in its first third.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tests.integration.store_server import Client, check_whole, generation, tabl
 pytestmark = pytest.mark.benchmark
 
 SECONDS = float(os.environ.get("STATFLIGHT_BENCH_SOAK_SECONDS", "600"))
-LIVES = 6  # before the last one; killed and stopped in turn
-PUBLISHED, ROWS = 40, 300  # tables whose set is replaced again and again, and its rows
+LIVES = 6  # before the last one; killed and stopped alternately
+PUBLISHED, ROWS = 40, 300  # tables that are replaced repeatedly, and the rows of each
 LAKE_TABLES = 4
 MORE_ALLOWED = 0.10  # of memory, from the second quarter of the last life to its last
-GONE = (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError, OSError)
+UNAVAILABLE = (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError, OSError)
 
 
 class Running:
@@ -70,9 +70,9 @@ class Running:
     def memory(self) -> tuple[float, float]:
         """MB of the server, and of its worker."""
         assert self.process is not None
-        own = self.process.pid
-        children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
-        return _anonymous(own), sum(_anonymous(int(child)) for child in children)
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return _anonymous(pid), sum(_anonymous(int(child)) for child in children)
 
 
 def _anonymous(pid: int) -> float:
@@ -82,20 +82,20 @@ def _anonymous(pid: int) -> float:
 
 
 class Load:
-    """The loops of the clients, a thread each; `stop` ends them, `trouble` collects failures."""
+    """The loops of the clients, a thread each; `stop` ends them, `errors` collects failures."""
 
     def __init__(self, running: Running):
         self.running = running
         self.stop = threading.Event()
-        self.trouble: list[BaseException] = []
+        self.errors: list[BaseException] = []
         self.done: Counter[str] = Counter()
         self.acknowledged: dict[str, int] = {}  # published table → generation
         self.sent: dict[str, int] = {}
         self.jobs: set[str] = set()
         self.threads = [
-            threading.Thread(target=self._repeat, args=(what, random.Random(number)), daemon=True)
-            for number, what in enumerate(
-                [self.publish] * 2 + [self.look_up] * 2 + [self.read_all, self.capture, self.cancel, self.ask]
+            threading.Thread(target=self._repeat, args=(action, random.Random(number)), daemon=True)
+            for number, action in enumerate(
+                [self.publish] * 2 + [self.look_up] * 2 + [self.read_all, self.capture, self.cancel, self.query_system]
             )
         ]
 
@@ -109,73 +109,73 @@ class Load:
             thread.join(60)
             assert not thread.is_alive()
 
-    def _repeat(self, what: Callable[[Client, random.Random], None], chance: random.Random) -> None:
+    def _repeat(self, action: Callable[[Client, random.Random], None], rng: random.Random) -> None:
         client = None
         while not self.stop.is_set():
             try:
                 client = client or Client(self.running.uri)
-                what(client, chance)
-                self.done[what.__name__] += 1
-            except GONE:  # a restart
+                action(client, rng)
+                self.done[action.__name__] += 1
+            except UNAVAILABLE:  # a restart
                 self.done["refused in a restart"] += 1
                 client = None
                 time.sleep(0.1)
-            except BaseException as trouble:
-                self.trouble.append(trouble)
+            except BaseException as error:
+                self.errors.append(error)
                 return
 
-    def publish(self, client: Client, chance: random.Random) -> None:
-        # tables are dealt to the two publishers, so that each knows its own order
-        own = int(threading.current_thread() is self.threads[0])
-        name = f"p{chance.randrange(PUBLISHED // 2) * 2 + own}"
+    def publish(self, client: Client, rng: random.Random) -> None:
+        # each publisher has half of the tables, so that the order of its puts is known
+        offset = int(threading.current_thread() is self.threads[0])
+        name = f"p{rng.randrange(PUBLISHED // 2) * 2 + offset}"
         number = self.sent.get(name, 0) + 1
         self.sent[name] = number
         client.put("stats.columns", generation(number, ROWS, name), "replace_snapshot")
         self.acknowledged[name] = number
 
-    def look_up(self, client: Client, chance: random.Random) -> None:
-        check_whole(client.get("stats.columns", predicates=table_predicates(f"p{chance.randrange(PUBLISHED)}")), ROWS)
+    def look_up(self, client: Client, rng: random.Random) -> None:
+        check_whole(client.get("stats.columns", predicates=table_predicates(f"p{rng.randrange(PUBLISHED)}")), ROWS)
         time.sleep(0.002)
 
-    def read_all(self, client: Client, chance: random.Random) -> None:
+    def read_all(self, client: Client, rng: random.Random) -> None:
         found = client.get("stats.columns", columns=["table_name", "row_count"])
         for name in found["table_name"].unique().to_pylist():
             if name.startswith("p"):
                 check_whole(found.filter(pa.compute.equal(found["table_name"], name)), ROWS)
         time.sleep(0.05)
 
-    def capture(self, client: Client, chance: random.Random) -> None:
-        table = f"lake.default.t{chance.randrange(LAKE_TABLES)}"
-        if chance.random() < 0.05:
-            _write(self.running.directory / "lake", table.rpartition(".")[2], chance.randrange(1, 100))
-        mode = chance.choice(["SYNC", "ASYNC"])
+    def capture(self, client: Client, rng: random.Random) -> None:
+        table = f"lake.default.t{rng.randrange(LAKE_TABLES)}"
+        if rng.random() < 0.05:
+            _write(self.running.directory / "lake", table.rpartition(".")[2], rng.randrange(1, 100))
+        mode = rng.choice(["SYNC", "ASYNC"])
         outcome = client.act("capture", requests=[{"table": table, "kinds": ["ROW_COUNT"], "mode": mode}])
         if outcome["job_id"]:
             self.jobs.add(outcome["job_id"])
         assert outcome["outcome"] in ("CAPTURED", "QUEUED", "DEGRADED"), outcome
         time.sleep(0.5)
 
-    def cancel(self, client: Client, chance: random.Random) -> None:
-        ticket = flight.Ticket(json.dumps({"table": "stats.columns", "snapshot": chance.choice([1, "current"])}))
-        options = flight.FlightCallOptions(timeout=chance.choice([0.001, 0.005, 5.0]))
+    def cancel(self, client: Client, rng: random.Random) -> None:
+        ticket = flight.Ticket(json.dumps({"table": "stats.columns", "snapshot": rng.choice([1, "current"])}))
+        options = flight.FlightCallOptions(timeout=rng.choice([0.001, 0.005, 5.0]))
         with contextlib.suppress(flight.FlightTimedOutError, flight.FlightCancelledError, StopIteration):
             reader = client.flight.do_get(ticket, options)
             reader.read_chunk()
             reader.cancel()
         time.sleep(0.02)
 
-    def ask(self, client: Client, chance: random.Random) -> None:
+    def query_system(self, client: Client, rng: random.Random) -> None:
         client.act("health")
         for name in ("sys.capture_jobs", "sys.connectors", "information_schema.columns", "sys.flights"):
             client.get(name)
-        client.act("resolve", requests=[{"table": f"lake.default.t{chance.randrange(LAKE_TABLES)}"}])
+        client.act("resolve", requests=[{"table": f"lake.default.t{rng.randrange(LAKE_TABLES)}"}])
         time.sleep(0.1)
 
     def check(self) -> None:
-        """Every acknowledged set is there, or a newer one that was being sent."""
-        known = dict(self.acknowledged)
+        """Checks that every acknowledged generation is there, or a newer one that was being sent."""
+        acknowledged = dict(self.acknowledged)
         client = Client(self.running.uri)
-        for name, least in known.items():
+        for name, least in acknowledged.items():
             found = check_whole(client.get("stats.columns", predicates=table_predicates(name)), ROWS)
             assert found is not None, f"{name} is lost"
             assert least <= found <= self.sent[name], (name, least, found, self.sent[name])
@@ -183,7 +183,7 @@ class Load:
 
 def _write(lake: Path, table: str, rows: int) -> None:
     (lake / table).mkdir(parents=True, exist_ok=True)
-    part = lake / table / ".writing"  # connectors look at no hidden file
+    part = lake / table / ".writing"  # connectors ignore hidden files
     pq.write_table(pa.table({"a": range(rows)}), part)
     part.replace(lake / table / "part.parquet")
 
@@ -209,23 +209,23 @@ def test_soak(running: Running) -> None:
     print()
     for number in range(LIVES):
         _wait(load, began + SECONDS / 3 * (number + 1) / LIVES)
-        how = signal.SIGTERM if number % 2 else signal.SIGKILL
-        running.end(how)
+        signal_ = signal.SIGTERM if number % 2 else signal.SIGKILL
+        running.end(signal_)
         running.start()
         load.check()
-        print(f"{time.monotonic() - began:5.0f} s: {how.name}, started again, {load.done['publish']} puts")
+        print(f"{time.monotonic() - began:5.0f} s: {signal_.name}, started again, {load.done['publish']} puts")
     samples: list[tuple[float, float]] = []
-    told = time.monotonic()
+    last_report = time.monotonic()
     while time.monotonic() < began + SECONDS:
         _wait(load, time.monotonic() + 1)
         samples.append(running.memory())
-        if time.monotonic() - told > SECONDS / 20:
-            told = time.monotonic()
+        if time.monotonic() - last_report > SECONDS / 20:
+            last_report = time.monotonic()
             size = (running.directory / "s.duckdb").stat().st_size / 1e6
-            print(f"{told - began:5.0f} s: server {samples[-1][0]:.0f} MB, worker {samples[-1][1]:.0f} MB, "
+            print(f"{last_report - began:5.0f} s: server {samples[-1][0]:.0f} MB, worker {samples[-1][1]:.0f} MB, "
                   f"file {size:.0f} MB, {dict(load.done)}")  # fmt: skip
     load.join()
-    assert not load.trouble, load.trouble
+    assert not load.errors, load.errors
     load.check()
     _jobs_end(running, load)
     quarter = len(samples) // 4
@@ -241,7 +241,7 @@ def test_soak(running: Running) -> None:
 
 def _wait(load: Load, until: float) -> None:
     while time.monotonic() < until:
-        assert not load.trouble, load.trouble
+        assert not load.errors, load.errors
         time.sleep(0.05)
 
 
@@ -249,5 +249,5 @@ def _jobs_end(running: Running, load: Load) -> None:
     client = Client(running.uri)
     for job_id in load.jobs:
         job = client.act("wait_job", job_id=job_id)
-        # a file that was written over before its job's turn came takes its snapshot along
+        # a file replaced before its job ran removes the job's snapshot
         assert job["state"] == "SUCCEEDED" or "is gone" in job["message"], job

@@ -1,7 +1,7 @@
-"""The store against DuckDB itself and against its own empty answer: ratios, both sides interleaved in one run.
+"""The store compared with DuckDB itself and with its own empty responses: ratios, both sides interleaved in one run.
 
-STATFLIGHT_BENCH_ROWS: rows of stats.file_columns (10 000 000 for the figures of the issue); a tenth as many rows of
-stats.columns and sketches of 1 KB come on top. STATFLIGHT_BENCH_SNAPSHOTS: of the history benchmark.
+STATFLIGHT_BENCH_ROWS: rows of stats.file_columns (10 000 000 for a full run); a tenth as many rows of stats.columns and
+sketches of 1 KB come on top. STATFLIGHT_BENCH_SNAPSHOTS: of the history benchmark.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def put(client: flight.FlightClient, name: str, rows: pa.Table, mode: str = "cre
 
 
 class Bare:
-    """DuckDB's own: the same physical table in a file of its own, one commit for each stream."""
+    """DuckDB alone: the same physical table in a file of its own, one commit for each stream."""
 
     def __init__(self, path: Path):
         self.connection = duckdb.connect(str(path))
@@ -103,10 +103,10 @@ def timed(function: Callable[[], Any]) -> float:
 
 
 class Loaded:
-    """A server with the rows, and what loading them took on both sides: seconds of each pair of streams.
+    """A server with the rows, and the seconds that both sides took to load each pair of streams.
 
-    Two streams are in flight, as a loader would have them: the server checks one while it stores the other. DuckDB
-    itself takes one after the other, which is its fastest.
+    Two streams are in flight, as with a real loader: the server checks one while it stores the other. DuckDB itself
+    loads one after the other, which is fastest for it.
     """
 
     def __init__(self, directory: Path, client: flight.FlightClient):
@@ -140,7 +140,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
         yield Loaded(directory, client)
 
 
-def tell(what: str, ratio: float, target: str, detail: str = "") -> None:
+def show(what: str, ratio: float, target: str, detail: str = "") -> None:
     print(f"\n{what}: {ratio:.2f} (target {target}) {detail}", flush=True)
 
 
@@ -149,7 +149,7 @@ def test_load_by_put(loaded: Loaded) -> None:
     rows = STREAM_FILES * store_data.COLUMNS
     ratio = sum(loaded.theirs) / sum(loaded.ours)
     rates = f"{rows * STREAMS / sum(loaded.ours):,.0f} against {rows * STREAMS / sum(loaded.theirs):,.0f} rows/s"
-    tell(f"load of {rows * STREAMS:,} rows, over DuckDB's own", ratio, "≥ 0.5", rates)
+    show(f"load of {rows * STREAMS:,} rows, over DuckDB's own", ratio, "≥ 0.5", rates)
     assert ratio >= 0.5
 
 
@@ -169,7 +169,7 @@ def test_load_by_one_client(loaded: Loaded) -> None:
     ratio = sum(theirs) / sum(ours)
     rows_of = STREAM_FILES * store_data.COLUMNS * len(ours)
     rates = f"{rows_of / sum(ours):,.0f} against {rows_of / sum(theirs):,.0f} rows/s"
-    tell("load by one client, over DuckDB's own", ratio, "≥ 0.5", rates)
+    show("load by one client, over DuckDB's own", ratio, "≥ 0.5", rates)
     assert ratio >= 0.5
 
 
@@ -184,7 +184,7 @@ def test_upsert_by_put(loaded: Loaded) -> None:
     ratio = statistics.median(theirs) / statistics.median(ours)
     rows_of = UPSERT_FILES * store_data.COLUMNS
     rates = f"{rows_of / statistics.median(ours):,.0f} against {rows_of / statistics.median(theirs):,.0f} rows/s"
-    tell("upsert of 100 000 rows, over DuckDB's own", ratio, "≥ 0.5", rates)
+    show("upsert of 100 000 rows, over DuckDB's own", ratio, "≥ 0.5", rates)
     assert ratio >= 0.5
 
 
@@ -212,7 +212,7 @@ def test_columns_of_one_snapshot_and_size(loaded: Loaded) -> None:
         assert rows == (0 if b'"limit": 0' in ticket else store_data.COLUMNS)
         return time.perf_counter() - started
 
-    # what is asked for the first time comes out of DuckDB, what is asked again mostly out of memory
+    # first reads come from DuckDB, repeated ones mostly from memory
     tickets = [command(snapshot=random.randrange(1, SNAPSHOTS + 1)) for _ in range(100)]
     cold = [read(ticket) for ticket in tickets]
     for _ in range(3):
@@ -225,25 +225,25 @@ def test_columns_of_one_snapshot_and_size(loaded: Loaded) -> None:
     least = statistics.median(empty)
     ratio = statistics.median(warm) / least
     p50 = f"{statistics.median(warm) * 1e3:.2f} ms against {least * 1e3:.2f} ms"
-    tell("one table's columns at one snapshot, over an empty read", ratio, "≤ 4", p50)
-    tell("the same at the first look, out of DuckDB", statistics.median(cold) / least, "none")
+    show("one table's columns at one snapshot, over an empty read", ratio, "≤ 4", p50)
+    show("the same at the first read, from DuckDB", statistics.median(cold) / least, "none")
     size = loaded.db.stat().st_size + Path(f"{loaded.db}.wal").stat().st_size
-    tell("file over payload", size / loaded.payload, "≤ 1.6", f"{size / 1e6:,.0f} MB of {loaded.payload / 1e6:,.0f} MB")
+    show("file over payload", size / loaded.payload, "≤ 1.6", f"{size / 1e6:,.0f} MB of {loaded.payload / 1e6:,.0f} MB")
     assert ratio <= 4
     assert size <= 1.6 * loaded.payload
 
 
-def test_history_grows_by_what_changes(tmp_path: Path) -> None:
+def test_history_grows_by_the_changed_files(tmp_path: Path) -> None:
     """1000 files of 20 columns, at each snapshot one more and one less."""
     database = Database(tmp_path / "h.db")
     store = DuckDBStatsStore(database, Catalog(database))
     sizes = []
     for snapshot in range(SNAPSHOTS):
         per_column = store_data.file_columns(1, 1000, snapshot, first=snapshot)
-        # what a file says does not change with the snapshot
-        unchanging = np.arange(snapshot * store_data.COLUMNS, (snapshot + 1000) * store_data.COLUMNS)
+        # the statistics of a file do not change with the snapshot
+        row_counts = np.arange(snapshot * store_data.COLUMNS, (snapshot + 1000) * store_data.COLUMNS)
         per_column = per_column.set_column(
-            per_column.column_names.index("row_count"), "row_count", pa.array(unchanging + 10**7)
+            per_column.column_names.index("row_count"), "row_count", pa.array(row_counts + 10**7)
         ).drop_columns(["min", "max", "null_count", "ndv", "rows_scanned"])
         files = store_data.key(1, 1000, snapshot) | {
             "file_path": store_data.paths(1, np.arange(snapshot, snapshot + 1000)),
@@ -256,6 +256,6 @@ def test_history_grows_by_what_changes(tmp_path: Path) -> None:
     table = store.catalog.get("lake.sales.table_00001")
     assert store.count(table, SNAPSHOTS - 1) == 1000
     database.close()
-    tell(f"size after {SNAPSHOTS} snapshots, over that after the first", sizes[-1] / sizes[0], "≤ 3",
+    show(f"size after {SNAPSHOTS} snapshots, over that after the first", sizes[-1] / sizes[0], "≤ 3",
          f"{sizes[-1] / 1e6:.1f} MB of {sizes[0] / 1e6:.1f} MB")  # fmt: skip
     assert sizes[-1] <= 3 * sizes[0]

@@ -39,11 +39,11 @@ def delta_log(folder: Path, files: int, columns: int) -> Path:
     )
     counts = json.dumps({f"c{i}": 0 for i in range(columns)})
     with pq.ParquetWriter(log / f"{1:020}.checkpoint.parquet", schema, compression="zstd") as writer:
-        held = metadata | {
+        checkpointed = metadata | {
             "format": {"provider": "parquet", "options": []},
             "configuration": list(metadata["configuration"].items()),
         }
-        writer.write_table(pa.Table.from_pylist([{"protocol": protocol}, {"metaData": held}], schema))
+        writer.write_table(pa.Table.from_pylist([{"protocol": protocol}, {"metaData": checkpointed}], schema))
         for start in range(0, files, 5000):
             rows = []
             for i in range(start, min(start + 5000, files)):
@@ -87,7 +87,7 @@ def footers(folder: Path, files: int, columns: int = 20) -> Path:
 
 
 def iceberg_manifests(folder: Path, files: int, columns: int = 20, per_manifest: int = 5000) -> tuple[str, str]:
-    """A table of a SQL catalog whose data files are in its manifests only; gives the catalog's uri and warehouse."""
+    """Creates a table whose data files are in its manifests only; returns the uri and warehouse of its SQL catalog."""
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.schema import Schema
     from pyiceberg.types import LongType, NestedField, StringType
@@ -104,7 +104,7 @@ def iceberg_manifests(folder: Path, files: int, columns: int = 20, per_manifest:
 
 
 def append_files(table, start: int, stop: int) -> None:
-    """One commit of files that are nowhere else than in its manifest."""
+    """Commits files that exist in the commit's manifest only."""
     from pyiceberg.conversions import to_bytes
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record

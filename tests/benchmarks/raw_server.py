@@ -1,9 +1,9 @@
-"""A bare pyarrow Flight server over cached batches: what no server in Python can beat by much.
+"""A bare pyarrow Flight server over cached batches: hardly any server in Python can be faster.
 
-Reads what it serves once, from the server it is compared with: `raw_server.py URI` prints its own address.
-Tickets: `empty`, `point`, `bundle`, `bulk`, `integers`. Actions: `empty` answers one small result.
-`--duckdb FILE` adds `duckdb`: three integer columns as DuckDB's own reader gives them, with no join, no condition and
-no Python between the two.
+`raw_server.py URI` reads its data once, from the server it is compared with, and prints its own address.
+Tickets: `empty`, `point`, `bundle`, `bulk`, `integers`. Actions: `empty` returns one small result.
+`--duckdb FILE` adds `duckdb`: three integer columns straight from DuckDB's own reader, without joins, conditions or
+Python code in between.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class RawServer(flight.FlightServerBase):
 
 
 if __name__ == "__main__":
-    own = sys.argv[sys.argv.index("--duckdb") + 1] if "--duckdb" in sys.argv else None
-    server = RawServer(sys.argv[1], "--bulk" in sys.argv, own)
+    database = sys.argv[sys.argv.index("--duckdb") + 1] if "--duckdb" in sys.argv else None
+    server = RawServer(sys.argv[1], "--bulk" in sys.argv, database)
     sys.stdout.write(f"listening on grpc://127.0.0.1:{server.port}\n")
     sys.stdout.flush()
     server.serve()

@@ -1,7 +1,7 @@
-"""Synthetic statistics for the serving benchmarks: many tables with several stored snapshots, as lakes have them.
+"""Synthetic statistics for the serving benchmarks: many tables with several stored snapshots each.
 
-They are put through the store itself. STATFLIGHT_BENCH_TABLES: how many tables (at least 2), the last one wide.
-STATFLIGHT_BENCH_SNAPSHOTS: how many stored snapshots each has; columns change with each, and files are added.
+They are put through the store itself. STATFLIGHT_BENCH_TABLES: number of tables (at least 2), the last one wide.
+STATFLIGHT_BENCH_SNAPSHOTS: stored snapshots of each; columns change with each snapshot, and files are added.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def columns_rows(number: int, columns: int, snapshot: int = SNAPSHOTS) -> pa.Tab
 
 
 def file_columns_rows(number: int, files: int, snapshot: int = SNAPSHOTS) -> pa.Table:
-    """Rows of a table's first files, which say the same at every snapshot."""
+    """Rows of a table's first files, which are equal at every snapshot."""
     rows = files * COLUMNS_PER_TABLE
     ids = np.tile(np.arange(1, COLUMNS_PER_TABLE + 1), files)
     paths = pa.array([f"s3://bucket/warehouse/table{number:05d}/data/part-{i:05d}.parquet" for i in range(files)])

@@ -113,15 +113,15 @@ def sketches(table: int, snapshots: range, size: int = 1024) -> pa.Table:
 
 
 def physical(rows: pa.Table, table_key: int) -> pa.Table:
-    """The rows of `file_columns` as the physical table has them, but for created_at."""
+    """The rows of `file_columns` in the form of the physical table, without created_at."""
     size = rows.num_rows
     leading = {
         "table_key": pa.array(np.full(size, table_key)),
         "from_pos": pa.array(np.zeros(size, np.int64)),
         "to_pos": pa.array(np.full(size, OPEN_END)),
     }
-    kept = {
+    stored = {
         name: rows[name] if name in rows.column_names else pa.nulls(size, type)
         for name, type in stored_columns("stats.file_columns").items()
     }
-    return pa.table(leading | kept | {"generation": pa.array(np.ones(size, np.int64))})
+    return pa.table(leading | stored | {"generation": pa.array(np.ones(size, np.int64))})

@@ -5,7 +5,7 @@ import java.util.*;
 
 /** The calls of SQL tools over the Arrow Flight SQL JDBC driver; prints one line for each thing found. */
 public class Jdbc {
-    static void say(String key, Object value) {
+    static void show(String key, Object value) {
         System.out.println(key + "=" + value);
     }
 
@@ -48,39 +48,39 @@ public class Jdbc {
             grids(connection);
             statements(connection);
         }
-        say("done", true);
+        show("done", true);
     }
 
     static void metadata(DatabaseMetaData meta) throws Exception {
-        say("product", meta.getDatabaseProductName() + " " + meta.getDatabaseProductVersion());
-        say("catalogs", rows(meta.getCatalogs(), "TABLE_CAT"));
-        say("schemas", rows(meta.getSchemas(), "TABLE_SCHEM"));
-        say("schemas like", rows(meta.getSchemas("statflight", "stats%"), "TABLE_SCHEM"));
-        say("table types", rows(meta.getTableTypes(), "TABLE_TYPE"));
-        say("tables", rows(meta.getTables(null, "stats", "col%", null), "TABLE_SCHEM", "TABLE_NAME", "TABLE_TYPE"));
+        show("product", meta.getDatabaseProductName() + " " + meta.getDatabaseProductVersion());
+        show("catalogs", rows(meta.getCatalogs(), "TABLE_CAT"));
+        show("schemas", rows(meta.getSchemas(), "TABLE_SCHEM"));
+        show("schemas like", rows(meta.getSchemas("statflight", "stats%"), "TABLE_SCHEM"));
+        show("table types", rows(meta.getTableTypes(), "TABLE_TYPE"));
+        show("tables", rows(meta.getTables(null, "stats", "col%", null), "TABLE_SCHEM", "TABLE_NAME", "TABLE_TYPE"));
         String[] types = {"BASE TABLE", "TABLE"};
-        say("tables of types", rows(meta.getTables("statflight", "sys", "%", types), "TABLE_NAME"));
-        say("no tables", rows(meta.getTables(null, null, "%", new String[] {"VIEW"}), "TABLE_NAME"));
+        show("tables of types", rows(meta.getTables("statflight", "sys", "%", types), "TABLE_NAME"));
+        show("no tables", rows(meta.getTables(null, null, "%", new String[] {"VIEW"}), "TABLE_NAME"));
         String[] columns = {"COLUMN_NAME", "TYPE_NAME", "DATA_TYPE", "ORDINAL_POSITION"};
-        say("columns", rows(meta.getColumns(null, "stats", "columns", "%"), columns));
-        String escape = meta.getSearchStringEscape();  // which DBeaver writes before each wildcard of a name
-        say("escaped", rows(meta.getColumns(null, "stats" + escape + "_all", "column" + escape + "_groups", "%"), columns[0]));
-        say("columns like", rows(meta.getColumns(null, "stats", "columns", "nd%"), columns));
-        say("primary keys", rows(meta.getPrimaryKeys(null, "stats", "columns"), "COLUMN_NAME"));
-        say("imported keys", rows(meta.getImportedKeys(null, "stats", "columns"), "PKCOLUMN_NAME"));
-        say("exported keys", rows(meta.getExportedKeys(null, "stats", "columns"), "PKCOLUMN_NAME"));
-        say("cross reference", rows(meta.getCrossReference(null, "stats", "columns", null, "stats", "tables"), "PKCOLUMN_NAME"));
-        say("index info", rows(meta.getIndexInfo(null, "stats", "columns", false, true), "COLUMN_NAME"));
-        say("type info", rows(meta.getTypeInfo(), "TYPE_NAME"));
-        say("procedures", rows(meta.getProcedures(null, null, "%"), "PROCEDURE_NAME"));
-        say("functions", rows(meta.getFunctions(null, null, "%"), "FUNCTION_NAME"));
-        // tools ask for all that a driver may tell; a server that says nothing of it breaks some of them
+        show("columns", rows(meta.getColumns(null, "stats", "columns", "%"), columns));
+        String escape = meta.getSearchStringEscape();  // DBeaver writes it before each wildcard in a name
+        show("escaped", rows(meta.getColumns(null, "stats" + escape + "_all", "column" + escape + "_groups", "%"), columns[0]));
+        show("columns like", rows(meta.getColumns(null, "stats", "columns", "nd%"), columns));
+        show("primary keys", rows(meta.getPrimaryKeys(null, "stats", "columns"), "COLUMN_NAME"));
+        show("imported keys", rows(meta.getImportedKeys(null, "stats", "columns"), "PKCOLUMN_NAME"));
+        show("exported keys", rows(meta.getExportedKeys(null, "stats", "columns"), "PKCOLUMN_NAME"));
+        show("cross reference", rows(meta.getCrossReference(null, "stats", "columns", null, "stats", "tables"), "PKCOLUMN_NAME"));
+        show("index info", rows(meta.getIndexInfo(null, "stats", "columns", false, true), "COLUMN_NAME"));
+        show("type info", rows(meta.getTypeInfo(), "TYPE_NAME"));
+        show("procedures", rows(meta.getProcedures(null, null, "%"), "PROCEDURE_NAME"));
+        show("functions", rows(meta.getFunctions(null, null, "%"), "FUNCTION_NAME"));
+        // tools call all of these methods, and some break if one fails
         for (Method method : DatabaseMetaData.class.getMethods()) {
             if (method.getParameterCount() > 0 || ResultSet.class.isAssignableFrom(method.getReturnType())) continue;
             try {
-                say("meta " + method.getName(), method.invoke(meta));
+                show("meta " + method.getName(), method.invoke(meta));
             } catch (InvocationTargetException error) {
-                say("meta " + method.getName(), "FAILED " + error.getCause());
+                show("meta " + method.getName(), "FAILED " + error.getCause());
             }
         }
     }
@@ -106,67 +106,67 @@ public class Jdbc {
                             if ((value == null) != (text == null)) throw new SQLException(value + " / " + text);
                             values++;
                         } catch (SQLException | RuntimeException error) {
-                            say("grid of " + name, columns.getColumnName(at) + " FAILED " + error);
+                            show("grid of " + name, columns.getColumnName(at) + " FAILED " + error);
                         }
                     }
                 }
-                say("rows of " + name, rows);
+                show("rows of " + name, rows);
             }
         }
-        say("values", values);
+        show("values", values);
     }
 
     static void statements(Connection connection) throws SQLException {
         try (Statement statement = connection.createStatement()) {
-            say("constant", rows(statement.executeQuery("SELECT 1 AS one, 'x' AS text"), "one", "text"));
-            say("select", rows(statement.executeQuery(
+            show("constant", rows(statement.executeQuery("SELECT 1 AS one, 'x' AS text"), "one", "text"));
+            show("select", rows(statement.executeQuery(
                 "SELECT column_name, ndv FROM stats.columns WHERE table_name = 'orders' ORDER BY column_id"),
                 "column_name", "ndv"));
-            say("union", rows(statement.executeQuery(
+            show("union", rows(statement.executeQuery(
                 "SELECT table_name FROM stats.columns UNION SELECT 'another' ORDER BY 1"), "table_name"));
-            say("instant", rows(statement.executeQuery(
+            show("instant", rows(statement.executeQuery(
                 "SELECT captured_at FROM stats.columns WHERE column_name = 'id'"), "captured_at"));
             statement.setMaxRows(1);
-            say("max rows", rows(statement.executeQuery("SELECT column_name FROM stats.columns"), "column_name").size());
+            show("max rows", rows(statement.executeQuery("SELECT column_name FROM stats.columns"), "column_name").size());
         }
         String sql = "SELECT column_name FROM stats.columns WHERE table_name = ? AND ndv > ? AND column_id < ?";
         try (PreparedStatement prepared = connection.prepareStatement(sql)) {
             ParameterMetaData parameters = prepared.getParameterMetaData();
             for (int at = 1; at <= parameters.getParameterCount(); at++) {
-                say("parameter " + at, parameters.getParameterTypeName(at));
+                show("parameter " + at, parameters.getParameterTypeName(at));
             }
-            say("prepared schema", prepared.getMetaData().getColumnName(1));
+            show("prepared schema", prepared.getMetaData().getColumnName(1));
             for (double ndv : new double[] {2, 100, 1e9}) {
                 prepared.setString(1, "orders");
                 prepared.setDouble(2, ndv);
                 prepared.setLong(3, 10);
-                say("prepared " + ndv, rows(prepared.executeQuery(), "column_name"));
+                show("prepared " + ndv, rows(prepared.executeQuery(), "column_name"));
             }
         }
         try (PreparedStatement prepared = connection.prepareStatement(
                 "SELECT count(*) AS n FROM stats_all.columns WHERE captured_at < ?")) {
             prepared.setTimestamp(1, Timestamp.valueOf("2100-01-01 00:00:00"));
-            say("prepared instant", rows(prepared.executeQuery(), "n"));
+            show("prepared instant", rows(prepared.executeQuery(), "n"));
         }
         for (String wrong : new String[] {"SELEC 1", "SELECT nvd FROM stats.columns", "SELECT 1 FROM stats.colums",
                                           "DROP TABLE stats.columns", "SELECT * FROM read_csv('/etc/passwd')"}) {
-            say("refused " + wrong, refusal(wrong, () -> {
+            show("refused " + wrong, refusal(wrong, () -> {
                 try (Statement statement = connection.createStatement()) {
                     statement.executeQuery(wrong).close();
                 }
             }));
         }
-        say("unbound", refusal("unbound", () -> {
+        show("unbound", refusal("unbound", () -> {
             try (PreparedStatement prepared = connection.prepareStatement(sql)) {
                 prepared.executeQuery().close();
             }
         }));
         try (Statement statement = connection.createStatement()) {
-            say("after refusals", rows(statement.executeQuery("SELECT 1 AS one"), "one"));
+            show("after refusals", rows(statement.executeQuery("SELECT 1 AS one"), "one"));
         }
-        say("valid", connection.isValid(5));
-        say("read only", connection.isReadOnly());
-        say("autocommit", connection.getAutoCommit());
+        show("valid", connection.isValid(5));
+        show("read only", connection.isReadOnly());
+        show("autocommit", connection.getAutoCommit());
     }
 
     /** Holds connections with a prepared statement each until a line comes in. */
@@ -184,10 +184,10 @@ public class Jdbc {
                 open.add(prepared);
                 open.add(connection);
             }
-            say("open", batch);
+            show("open", batch);
             lines.nextLine();
         }
         for (AutoCloseable each : open) each.close();
-        say("done", true);
+        show("done", true);
     }
 }

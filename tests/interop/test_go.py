@@ -1,4 +1,4 @@
-"""Programs in Go with arrow-go: the block of the document, and the calls of Grafana's data source."""
+"""Programs in Go with arrow-go: the block of CLIENTS.md, and the calls of Grafana's data source."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def go(directory: Path, source: str, uri: str) -> str:
     return done.stdout
 
 
-def test_programs(tmp_path: Path) -> None:
+def test_go_programs_print_the_expected_rows(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     with served(tmp_path / "server") as server:
-        shown = go(tmp_path / "document", block("go"), server.uri)
-        assert '["id" "region"]' in shown and "[1000 3]" in shown
-        said = dict(line.split(": ", 1) for line in go(
+        output = go(tmp_path / "document", block("go"), server.uri)
+        assert '["id" "region"]' in output and "[1000 3]" in output
+        results = dict(line.split(": ", 1) for line in go(
             tmp_path / "grafana", (HERE / "grafana.go").read_text(encoding="utf-8"), server.uri
         ).splitlines() if ": " in line)  # fmt: skip
-    assert said["select 1"] == "1 [1]"
-    assert [value.split()[0] for name, value in said.items() if "stats_all" in name] == ["1", "1"], said
-    assert "[UNKNOWN_COLUMN]" in said["SELECT nothing FROM stats.columns"]
-    assert int(said["tables"].split()[0]) > 40 and said["columns"].split()[0] == "2"
-    assert int(said["info"].split()[0]) > 80 and said["prepared"] == "1 [1000]"
+    assert results["select 1"] == "1 [1]"
+    assert [value.split()[0] for name, value in results.items() if "stats_all" in name] == ["1", "1"], results
+    assert "[UNKNOWN_COLUMN]" in results["SELECT nothing FROM stats.columns"]
+    assert int(results["tables"].split()[0]) > 40 and results["columns"].split()[0] == "2"
+    assert int(results["info"].split()[0]) > 80 and results["prepared"] == "1 [1000]"

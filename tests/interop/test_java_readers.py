@@ -1,4 +1,4 @@
-"""Publications, read by the Java libraries of the table formats."""
+"""Published statistics, read by the Java libraries of the table formats."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def paimon(tmp_path_factory):
         yield found
 
 
-def test_icebergs_java_reads_the_puffin_file(iceberg, tmp_path):
+def test_java_iceberg_reads_the_published_puffin_file(iceberg, tmp_path):
     table = test_iceberg.TestContract().build(tmp_path)
-    told = publish(table.publisher())
+    publication = publish(table.publisher())
     newest = max((table.path / "metadata").glob("*.metadata.json"))
     local = iceberg.iceberg.Files.localInput
     metadata = iceberg.iceberg.TableMetadataParser.read(local(str(newest)))
     (statistics,) = metadata.statisticsFiles()
-    assert statistics.snapshotId() == metadata.currentSnapshot().snapshotId() == told.snapshot_id
+    assert statistics.snapshotId() == metadata.currentSnapshot().snapshotId() == publication.snapshot_id
     source = local(str(statistics.path()).removeprefix("file://"))
     reader = iceberg.iceberg.puffin.Puffin.read(source).withFileSize(statistics.fileSizeInBytes()).build()
     blobs = list(reader.fileMetadata().blobs())
@@ -45,26 +45,26 @@ def test_icebergs_java_reads_the_puffin_file(iceberg, tmp_path):
     distinct = {names[blob.inputFields()[0]]: int(blob.properties()["ndv"]) for blob in blobs}
     assert distinct == {column.name: column.distinct for column in table.statistics().columns}
     assert {blob.type() for blob in blobs} == {"apache-datasketches-theta-v1"}
-    read, held = reader.readAll(reader.fileMetadata().blobs()).iterator(), 0
+    read, count = reader.readAll(reader.fileMetadata().blobs()).iterator(), 0
     while read.hasNext():
         assert read.next().second().remaining() > 8
-        held += 1
-    assert held == len(blobs)
+        count += 1
+    assert count == len(blobs)
     reader.close()
 
 
-def test_paimons_java_reads_the_statistics(paimon, tmp_path):
+def test_java_paimon_reads_the_published_statistics(paimon, tmp_path):
     table = test_paimon.TestContract().build(tmp_path)
-    told = publish(table.publisher())
-    held = _paimon_table(paimon, str(table.path)).statistics().get()
-    assert (held.snapshotId(), held.mergedRecordCount().getAsLong()) == (told.snapshot_id, 150)
-    columns: Any = held.colStats()
+    publication = publish(table.publisher())
+    statistics = _paimon_table(paimon, str(table.path)).statistics().get()
+    assert (statistics.snapshotId(), statistics.mergedRecordCount().getAsLong()) == (publication.snapshot_id, 150)
+    columns: Any = statistics.colStats()
     for column in table.statistics().columns:
         read = columns[column.name]
         assert (read.distinctCount().getAsLong(), read.nullCount().getAsLong()) == (column.distinct, column.null_count)
 
 
-def test_statistics_that_paimons_java_wrote_are_read_back(paimon, tmp_path):
+def test_statistics_written_by_java_paimon_are_captured(paimon, tmp_path):
     table = test_paimon.TestContract().build(tmp_path)
     stats = paimon.org.apache.paimon.stats
     columns = paimon.java.util.HashMap()
@@ -80,8 +80,8 @@ def test_statistics_that_paimons_java_wrote_are_read_back(paimon, tmp_path):
         rows = store.catalog.get(f"c.{table.namespace}.{table.name}")
         found = store.read("stats.columns", rows.full_name).to_pylist()
         connector.close()
-    told = {row["column_name"]: (row["ndv"], row["producer"]) for row in found}
-    assert told["id"] == (77.0, "UPSTREAM_METADATA_DERIVED")
+    by_column = {row["column_name"]: (row["ndv"], row["producer"]) for row in found}
+    assert by_column["id"] == (77.0, "UPSTREAM_METADATA_DERIVED")
 
 
 def _paimon_table(java: Any, path: str) -> Any:

@@ -1,4 +1,4 @@
-"""The Arrow Flight SQL JDBC driver in a JVM: what DBeaver, Tableau and others call of it."""
+"""The Arrow Flight SQL JDBC driver in a JVM: the calls that DBeaver, Tableau and others make."""
 
 from __future__ import annotations
 
@@ -41,56 +41,56 @@ def java(program: Path, driver: str, server: LiveServer, *arguments: str) -> lis
 
 
 @pytest.fixture(scope="module")
-def said(driver: str, server: LiveServer) -> dict[str, str]:
-    """The program's findings, by name."""
+def found(driver: str, server: LiveServer) -> dict[str, str]:
+    """The program's output: name → value."""
     done = subprocess.run(java(HERE / "Jdbc.java", driver, server), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(line.split("=", 1) for line in done.stdout.splitlines())
 
 
-def test_nothing_that_tools_ask_for_fails(said: dict[str, str]) -> None:
-    assert said["done"] == "true"
-    assert {name: value for name, value in said.items() if "FAILED" in value} == {}
-    assert sum(name.startswith("meta ") for name in said) > 100
-    assert said["meta supportsUnionAll"] == said["meta supportsFullOuterJoins"] == said["meta isReadOnly"] == "true"
-    assert said["meta supportsTransactions"] == said["meta supportsSelectForUpdate"] == "false"
+def test_metadata_calls_of_sql_tools_succeed(found: dict[str, str]) -> None:
+    assert found["done"] == "true"
+    assert {name: value for name, value in found.items() if "FAILED" in value} == {}
+    assert sum(name.startswith("meta ") for name in found) > 100
+    assert found["meta supportsUnionAll"] == found["meta supportsFullOuterJoins"] == found["meta isReadOnly"] == "true"
+    assert found["meta supportsTransactions"] == found["meta supportsSelectForUpdate"] == "false"
 
 
-def test_the_tree_of_tables(said: dict[str, str]) -> None:
-    assert said["catalogs"] == "[statflight]" and said["table types"] == "[BASE TABLE]"
-    assert said["schemas"] == "[adbc, information_schema, stats, stats_all, sys]"
-    assert said["schemas like"] == "[stats, stats_all]" and said["no tables"] == "[]"
-    assert said["tables"] == "[stats|column_groups|BASE TABLE, stats|columns|BASE TABLE]"
-    assert "column_ids" in said["escaped"].split(", ")
-    assert said["columns like"].startswith("[ndv|DOUBLE|8|12, ndv_exact|BOOLEAN|16|13")
-    assert said["primary keys"] == "[table_catalog, table_schema, table_name, snapshot_id, column_id]"
+def test_catalogs_schemas_tables_and_columns_are_listed(found: dict[str, str]) -> None:
+    assert found["catalogs"] == "[statflight]" and found["table types"] == "[BASE TABLE]"
+    assert found["schemas"] == "[adbc, information_schema, stats, stats_all, sys]"
+    assert found["schemas like"] == "[stats, stats_all]" and found["no tables"] == "[]"
+    assert found["tables"] == "[stats|column_groups|BASE TABLE, stats|columns|BASE TABLE]"
+    assert "column_ids" in found["escaped"].split(", ")
+    assert found["columns like"].startswith("[ndv|DOUBLE|8|12, ndv_exact|BOOLEAN|16|13")
+    assert found["primary keys"] == "[table_catalog, table_schema, table_name, snapshot_id, column_id]"
 
 
-def test_grids_show_every_flight(said: dict[str, str]) -> None:
-    assert said["rows of stats.columns"] == "2" and said["rows of stats.files"] == "1"
-    assert sum(name.startswith("rows of ") for name in said) > 40 and int(said["values"]) > 500
+def test_every_flight_can_be_read_as_a_grid(found: dict[str, str]) -> None:
+    assert found["rows of stats.columns"] == "2" and found["rows of stats.files"] == "1"
+    assert sum(name.startswith("rows of ") for name in found) > 40 and int(found["values"]) > 500
 
 
-def test_statements(said: dict[str, str]) -> None:
-    assert said["constant"] == "[1|x]" and said["select"] == "[id|1000.0, region|3.0]"
-    assert said["union"] == "[another, orders]" and said["max rows"] == "1"
-    assert said["instant"] == "[2026-05-01 12:30:00.0]"
-    assert [said[f"parameter {n}"] for n in (1, 2, 3)] == ["Utf8", "FloatingPoint(DOUBLE)", "Int(64, true)"]
-    assert [said[f"prepared {n}"] for n in ("2.0", "100.0", "1.0E9")] == ["[id, region]", "[id]", "[]"]
-    assert said["prepared instant"] == "[2]"
+def test_statements_and_prepared_statements_return_rows(found: dict[str, str]) -> None:
+    assert found["constant"] == "[1|x]" and found["select"] == "[id|1000.0, region|3.0]"
+    assert found["union"] == "[another, orders]" and found["max rows"] == "1"
+    assert found["instant"] == "[2026-05-01 12:30:00.0]"
+    assert [found[f"parameter {n}"] for n in (1, 2, 3)] == ["Utf8", "FloatingPoint(DOUBLE)", "Int(64, true)"]
+    assert [found[f"prepared {n}"] for n in ("2.0", "100.0", "1.0E9")] == ["[id, region]", "[id]", "[]"]
+    assert found["prepared instant"] == "[2]"
 
 
-def test_mistakes_are_told_and_the_connection_goes_on(said: dict[str, str]) -> None:
-    assert '[UNKNOWN_COLUMN] no column "nvd"; did you mean "ndv"?' in said["refused SELECT nvd FROM stats.columns"]
-    assert '[UNKNOWN_TABLE] no table "stats.colums"' in said["refused SELECT 1 FROM stats.colums"]
-    assert "[BAD_SQL] DROP is not allowed" in said["refused DROP TABLE stats.columns"]
+def test_error_names_the_mistake_and_keeps_the_connection_open(found: dict[str, str]) -> None:
+    assert '[UNKNOWN_COLUMN] no column "nvd"; did you mean "ndv"?' in found["refused SELECT nvd FROM stats.columns"]
+    assert '[UNKNOWN_TABLE] no table "stats.colums"' in found["refused SELECT 1 FROM stats.colums"]
+    assert "[BAD_SQL] DROP is not allowed" in found["refused DROP TABLE stats.columns"]
     assert (
-        "[BAD_SQL]" in said["refused SELEC 1"] and "read_csv" in said["refused SELECT * FROM read_csv('/etc/passwd')"]
+        "[BAD_SQL]" in found["refused SELEC 1"] and "read_csv" in found["refused SELECT * FROM read_csv('/etc/passwd')"]
     )
-    assert said["after refusals"] == "[1]" and said["valid"] == "true"
+    assert found["after refusals"] == "[1]" and found["valid"] == "true"
 
 
-def test_the_block_of_the_document(driver: str, server: LiveServer, tmp_path: Path) -> None:
+def test_block_of_the_clients_page_runs(driver: str, server: LiveServer, tmp_path: Path) -> None:
     program = tmp_path / "Columns.java"
     program.write_text(block("java"), encoding="utf-8")
     done = subprocess.run(java(program, driver, server), capture_output=True, text=True, timeout=300)
@@ -102,8 +102,8 @@ def resident_bytes(server: LiveServer) -> int:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_idle_sessions_cost_little(driver: str, server: LiveServer) -> None:
-    """64 connections with a prepared statement each, after the first 8 have loaded what stays."""
+def test_idle_sessions_use_little_memory(driver: str, server: LiveServer) -> None:
+    """64 connections with a prepared statement each, after the first 8 have filled the caches."""
     command = java(HERE / "Jdbc.java", driver, server, "sessions", "64")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                           text=True) as process:  # fmt: skip
@@ -120,7 +120,7 @@ def test_idle_sessions_cost_little(driver: str, server: LiveServer) -> None:
     assert sizes[1] - sizes[0] < MAX_IDLE_BYTES
 
 
-def test_a_token_is_the_password(driver: str, tmp_path: Path) -> None:
+def test_token_is_accepted_as_the_password(driver: str, tmp_path: Path) -> None:
     digest = hashlib.sha256(b"secret").hexdigest()
     (tmp_path / "tokens.toml").write_text(f'[[token]]\nname = "t"\nsha256 = "{digest}"\nscopes = ["stats.read"]\n')
     (tmp_path / "Columns.java").write_text(block("java"), encoding="utf-8")
@@ -132,19 +132,19 @@ def test_a_token_is_the_password(driver: str, tmp_path: Path) -> None:
             assert (done.returncode == 0) == (not mention) and mention in done.stderr, (login, done.stderr[-3000:])
 
 
-def test_tls(driver: str, tmp_path: Path) -> None:
-    """The certificate is checked against roots, or not at all; a caller without TLS fails, and the server lives on."""
+def test_tls_verifies_the_certificate_unless_disabled(driver: str, tmp_path: Path) -> None:
+    """The certificate is verified with given roots or not at all; a client without TLS fails, and others are served."""
     cert, key = make("server").write(tmp_path)
     (tmp_path / "Columns.java").write_text(block("java"), encoding="utf-8")
     with serving(tmp_path, "--tls-cert", cert, "--tls-key", key) as server:
         command = java(tmp_path / "Columns.java", driver, server)
-        for way, works in (
+        for option, succeeds in (
             (f"&tlsRootCerts={cert}", True),
             ("&disableCertificateVerification=true", True),
             ("", False),
         ):
-            done = subprocess.run([*command[:-1], command[-1] + way], capture_output=True, text=True, timeout=300)
-            assert (done.returncode == 0) is works, (way, done.stderr[-3000:])
+            done = subprocess.run([*command[:-1], command[-1] + option], capture_output=True, text=True, timeout=300)
+            assert (done.returncode == 0) is succeeds, (option, done.stderr[-3000:])
         plain = command[-1].replace("useEncryption=true", "useEncryption=false")
         assert subprocess.run([*command[:-1], plain], capture_output=True, timeout=300).returncode != 0
         with StatsClient(server.uri, tls_roots=cert) as client:

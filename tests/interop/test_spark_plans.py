@@ -1,7 +1,7 @@
-"""Plans of Spark on tables of other formats, which a jar of the format reads: published numbers reach the estimates.
+"""Plans of Spark on tables of other formats, read by a jar of the format: published statistics reach its estimates.
 
-Jars exist for older versions of Spark only: each test runs in a process whose PySpark is the newest that the jar takes.
-There is none of Lance, and that of Paimon for Spark writes manifests that pypaimon does not read.
+Jars exist for older versions of Spark only: each test runs in a process with the newest PySpark that its jar supports.
+Lance has no jar, and that of Paimon writes manifests that pypaimon does not read.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def tpch(tmp_path_factory):
 
 
 @pytest.fixture(params=FORMATS)
-def found(request, tpch, tmp_path):
-    """The format, and what `spark_with_jars` prints of it."""
+def estimates(request, tpch, tmp_path):
+    """The format, and the output of `spark_with_jars` for it."""
     version, coordinates, needed = FORMATS[request.param]
     class_path = [jar for jar in jars(tmp_path / "jars", [coordinates]) if jar.name.startswith(needed)]
     packages = pyspark(tmp_path / "packages", version)
@@ -49,29 +49,29 @@ def found(request, tpch, tmp_path):
 
 
 def pyspark(folder: Path, version: str) -> Path:
-    """A version of PySpark in a folder of its own; the test is skipped where it cannot be had."""
+    """Installs a version of PySpark into a folder; the test is skipped if it cannot be downloaded."""
     uv = Path(sys.executable).with_name("uv")
     if not uv.exists():
         pytest.skip("needs uv, which make install installs")
     command = [uv, "pip", "install", "--quiet", "--target", folder, "--no-deps", f"pyspark=={version}"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        pytest.skip(f"uv cannot have pyspark {version}: {done.stderr[-300:]}")
+        pytest.skip(f"uv cannot download pyspark {version}: {done.stderr[-300:]}")
     return folder
 
 
-def off(estimated: int, true: int) -> float:
+def q_error(estimated: int, true: int) -> float:
     return max(estimated, 1) / true if estimated > true else true / max(estimated, 1)
 
 
-def test_published_numbers_reach_the_plan(found):
-    format, rows = found
+def test_published_statistics_improve_the_estimates(estimates):
+    format, rows = estimates
     true = rows["true"]
-    errors = {side: {name: off(rows[side][name], true[name]) for name in true} for side in ("without", "published")}
+    errors = {side: {name: q_error(rows[side][name], true[name]) for name in true} for side in ("without", "published")}
     print(format, errors)
     assert errors["published"]["text"] < 1.5 < 2 < errors["without"]["text"]
     if format == "iceberg":
-        return  # it hands Spark no null counts and no bounds, without which Spark estimates no join by distinct values
+        return  # its jar passes no null counts and bounds, which Spark needs to estimate joins by distinct values
     assert errors["without"]["number"] > 100 and errors["published"]["number"] < 3
     assert errors["published"]["distinct"] < 1.05 < errors["without"]["distinct"]
     for joins in ("joins of 3", "joins of 10"):

@@ -1,4 +1,4 @@
-"""Hashes and HyperLogLogs of each type, against Trino's own Java classes."""
+"""Hashes and HyperLogLogs of each type, compared with Trino's own Java classes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def java(tmp_path_factory):
 
 
 def hashes(java: Any, type: Any, values: list[Any]) -> list[int]:
-    """Trino's XX_HASH_64 operator of a type, of values in Trino's own form."""
+    """Hashes by Trino's XX_HASH_64 operator of a type, of values in Trino's representation."""
     spi = java.io.trino.spi
     convention = spi.function.InvocationConvention
     arguments = java.java.util.ArrayList()
@@ -40,9 +40,9 @@ def hashes(java: Any, type: Any, values: list[Any]) -> list[int]:
     handle = spi.type.TypeOperators().getXxHash64Operator(type, shape)
     found = []
     for value in values:
-        held = java.java.util.ArrayList()
-        held.add(value)
-        found.append(int(handle.invokeWithArguments(held)))
+        boxed = java.java.util.ArrayList()
+        boxed.add(value)
+        found.append(int(handle.invokeWithArguments(boxed)))
     return found
 
 
@@ -57,7 +57,7 @@ def int128(java: Any, value: Decimal) -> Any:
 
 
 def cases(java: Any) -> dict[str, tuple[str, pa.Array, Any, list[Any]]]:
-    """Trino's type → logical type, our values, its type, its values."""
+    """Name of Trino's type → logical type, Arrow values, Trino's type, values in Trino's representation."""
     types = java.io.trino.spi.type
     packed = types.DateTimeEncoding.packDateTimeWithZone
     utc = types.TimeZoneKey.UTC_KEY
@@ -96,13 +96,13 @@ def cases(java: Any) -> dict[str, tuple[str, pa.Array, Any, list[Any]]]:
     "tinyint", "smallint", "integer", "bigint", "boolean", "double", "real", "decimal(12,2)", "decimal(38,10)", "date",
     "timestamp(6)", "timestamp(3) with time zone", "varchar", "varbinary",
 ])  # fmt: skip
-def test_hashes_are_trinos(java, name):
+def test_hashes_equal_those_of_trino(java, name):
     logical_type, ours, type, theirs = cases(java)[name]
     found = hash_values(ours, logical_type).view(np.int64).tolist()
     assert sorted(found) == sorted(hashes(java, type, theirs))
 
 
-def test_sketches_are_trinos(java):
+def test_sketches_equal_those_of_airlift(java):
     values = pa.array(range(20_000), pa.int64())
     found = HyperLogLog()
     found.add(hash_values(values, "INT"))
@@ -112,5 +112,5 @@ def test_sketches_are_trinos(java):
     assert theirs.cardinality() == pytest.approx(found.estimate(), rel=0.02)
     before = theirs.serialize().getBytes()
     for value in hash_values(values.slice(0, 300), "INT").view(np.int64).tolist():
-        theirs.addHash(value)  # what is in it already
+        theirs.addHash(value)  # already in the sketch
     assert before == theirs.serialize().getBytes() == found.serialize()
