@@ -1,6 +1,6 @@
-"""The contract of a publisher. A home's tests subclass `PublisherContract` and say how its tables are made.
+"""Contract of publishers: the tests of a home subclass `PublisherContract` and build its tables.
 
-What a home cannot do by its nature is a flag, with the reason beside it.
+Flags, with the reason beside them, mark what the format of a home cannot do.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Table:
         return open_connector(self.config)
 
     def statistics(self, snapshot_id: int | None = None, **changed: Any) -> TableStatistics:
-        """True statistics of the rows, of the current snapshot unless another is named."""
+        """True statistics of the rows, for the current snapshot unless another is given."""
         connector = self.connector
         current = connector.enumerate_snapshots(self.namespace, self.name).current_snapshot_id
         schema = connector.describe(self.namespace, self.name).schema
@@ -56,8 +56,8 @@ class Table:
             for number, column in enumerate(schema.columns, 1)
             if column.name in self.rows.column_names and column.is_leaf
         )
-        told = {"columns": columns, "row_count": self.rows.num_rows, "total_size_bytes": 4000} | changed
-        return TableStatistics(self.namespace, self.name, current if snapshot_id is None else snapshot_id, **told)
+        given = {"columns": columns, "row_count": self.rows.num_rows, "total_size_bytes": 4000} | changed
+        return TableStatistics(self.namespace, self.name, current if snapshot_id is None else snapshot_id, **given)
 
     def publisher(self, statistics: TableStatistics | None = None) -> Publisher:
         destination = Destination(self.connector, self.config, self.options, self.spark)
@@ -88,7 +88,7 @@ def rows(start: int, stop: int) -> pa.Table:
 
 
 class PublisherContract(ABC):
-    """Tests that every home passes.
+    """Contract suite of homes.
 
     Attributes:
         takes_older: A snapshot that is not the newest may be published: the home keeps statistics by snapshot.
@@ -116,40 +116,40 @@ class PublisherContract(ABC):
     def table(self, tmp_path: Path) -> Table:
         return self.build(tmp_path)
 
-    def test_what_is_published_is_read_back(self, table: Table):
+    def test_published_statistics_are_read_back(self, table: Table):
         statistics = table.statistics()
-        told = publish(table.publisher(statistics))
-        assert (told.state, told.to, told.columns) == ("CURRENT", table.home, ("id", "label"))
-        held = table.publisher(statistics).read()
-        assert held is not None and held.snapshot_id in (None, told.snapshot_id) and held.location == told.location
+        result = publish(table.publisher(statistics))
+        assert (result.state, result.to, result.columns) == ("CURRENT", table.home, ("id", "label"))
+        read = table.publisher(statistics).read()
+        assert read is not None and read.snapshot_id in (None, result.snapshot_id) and read.location == result.location
         expected = {"id": 150, "label": 9}
-        assert held.distinct == (expected if self.reads_counts else dict.fromkeys(expected))
+        assert read.distinct == (expected if self.reads_counts else dict.fromkeys(expected))
         assert self.count(table) == 150
 
     def test_a_dry_run_writes_nothing(self, table: Table):
         before = table.files()
-        told = publish(table.publisher(), dry_run=True)
-        assert (told.state, told.columns) == ("DRY_RUN", ("id", "label"))
+        result = publish(table.publisher(), dry_run=True)
+        assert (result.state, result.columns) == ("DRY_RUN", ("id", "label"))
         assert table.files() == before and table.publisher().read() is None
 
-    def test_twice_is_once(self, table: Table):
+    def test_publishing_twice_adds_no_file(self, table: Table):
         statistics = table.statistics()
         publish(table.publisher(statistics))
         before = table.files()
         assert publish(table.publisher(statistics)).state == "CURRENT"
         assert table.files().keys() == before.keys()
 
-    def test_newer_numbers_replace_older_ones(self, table: Table):
+    def test_newer_statistics_replace_older_ones(self, table: Table):
         statistics = table.statistics()
         publish(table.publisher(statistics))
         first, second = statistics.columns
         fewer = ColumnStatistics(first.column_id, "id", first.logical_type, 150, 0, ndv=3.0, theta=second.theta)
-        told = publish(table.publisher(table.statistics(statistics.snapshot_id, columns=(fewer,))))
-        assert told.columns == ("id",)
-        held = table.publisher(statistics).read()
-        assert held is not None and held.distinct.get("id") == (3 if self.reads_counts else None)
+        result = publish(table.publisher(table.statistics(statistics.snapshot_id, columns=(fewer,))))
+        assert result.columns == ("id",)
+        read = table.publisher(statistics).read()
+        assert read is not None and read.distinct.get("id") == (3 if self.reads_counts else None)
 
-    def test_statistics_of_rows_that_changed_are_refused(self, table: Table):
+    def test_statistics_of_an_older_snapshot_are_refused_unless_supported(self, table: Table):
         statistics = table.statistics()
         if self.appends:
             self.append(table, rows(150, 160))
@@ -161,7 +161,7 @@ class PublisherContract(ABC):
             publish(table.publisher(statistics))
         assert table.files() == before
 
-    def test_stale_since(self, table: Table):
+    def test_stale_since_is_none_while_the_table_is_unchanged(self, table: Table):
         statistics = table.statistics()
         assert table.publisher(statistics).stale_since() is None
         publish(table.publisher(statistics))
@@ -170,7 +170,7 @@ class PublisherContract(ABC):
             self.append(table, rows(150, 160))
             assert table.publisher(statistics).stale_since() in (None, statistics.snapshot_id)
 
-    def test_a_lost_race_is_run_again_with_fresh_state(self, table: Table):
+    def test_lost_race_is_retried_with_fresh_state(self, table: Table):
         publisher = table.publisher()
         prepared, write, pauses = [], publisher.write, []
         prepare = publisher.prepare
@@ -179,7 +179,7 @@ class PublisherContract(ABC):
         assert publish(publisher, pause=pauses.append).state == "CURRENT"
         assert len(prepared) == 3 and len(pauses) == 2 and all(pause > 0 for pause in pauses)
 
-    def test_races_that_are_always_lost_end(self, table: Table):
+    def test_publish_gives_up_after_the_last_attempt(self, table: Table):
         publisher = table.publisher()
         publisher.write = lambda draft: _lose()
         before = table.files()
@@ -187,7 +187,7 @@ class PublisherContract(ABC):
             publish(publisher, attempts=3, pause=lambda _: None)
         assert table.files() == before
 
-    def test_another_publication_between_prepare_and_write_is_no_trouble(self, table: Table):
+    def test_publish_succeeds_beside_another_publication(self, table: Table):
         statistics = table.statistics()
         publisher, write, others = table.publisher(statistics), None, []
         write = publisher.write
@@ -199,17 +199,17 @@ class PublisherContract(ABC):
 
         publisher.write = interrupted
         assert publish(publisher, pause=lambda _: None).state == "CURRENT"
-        held = table.publisher(statistics).read()
-        assert held is not None and set(held.distinct) == {"id", "label"} and self.count(table) == 150
+        read = table.publisher(statistics).read()
+        assert read is not None and set(read.distinct) == {"id", "label"} and self.count(table) == 150
 
-    def test_withdrawn_is_gone(self, table: Table):
+    def test_withdrawn_statistics_are_removed(self, table: Table):
         statistics = table.statistics()
         assert not withdraw(table.publisher(statistics))
         publish(table.publisher(statistics))
         assert withdraw(table.publisher(_bare(statistics)))
         assert table.publisher(statistics).read() is None and self.count(table) == 150
 
-    def test_a_withdrawal_that_loses_a_race_is_run_again(self, table: Table):
+    def test_withdrawal_that_loses_a_race_is_retried(self, table: Table):
         publish(table.publisher())
         publisher, lost = table.publisher(), []
         removed = publisher.withdraw
@@ -219,17 +219,17 @@ class PublisherContract(ABC):
         with pytest.raises(LostRace, match="gave up after 3 attempts"):
             withdraw(publisher, attempts=3, pause=lambda _: None)
 
-    def test_no_append_beside_it_is_lost(self, table: Table):
+    def test_concurrent_appends_are_not_lost(self, table: Table):
         if not self.appends:
             return
-        statistics, troubles = table.statistics(), []
+        statistics, errors = table.statistics(), []
 
         def appending() -> None:
             try:
                 for number in range(APPENDS):
                     self.append(table, rows(1000 + number * 10, 1010 + number * 10))
-            except Exception as trouble:
-                troubles.append(trouble)
+            except Exception as error:
+                errors.append(error)
 
         thread = threading.Thread(target=appending)
         thread.start()
@@ -242,17 +242,17 @@ class PublisherContract(ABC):
             except (Conflict, LostRace):
                 continue
         thread.join()
-        assert not troubles
+        assert not errors
         assert self.count(table) == 150 + 10 * APPENDS
         assert publish(table.publisher(table.statistics())).state == "CURRENT"
         assert statistics.snapshot_id != table.statistics().snapshot_id
 
     def test_columns_left_out_keep_their_reason(self, table: Table):
         statistics = table.statistics(left_out={"other": "is of a sample"})
-        told = publish(table.publisher(statistics))
-        assert told.left_out["other"] == "is of a sample" and "other (is of a sample)" in told.detail
+        result = publish(table.publisher(statistics))
+        assert result.left_out["other"] == "is of a sample" and "other (is of a sample)" in result.detail
 
-    def test_a_table_of_which_nothing_can_be_held_is_refused(self, table: Table):
+    def test_table_without_publishable_columns_is_refused(self, table: Table):
         before = table.files()
         with pytest.raises(InvalidArgument, match=table.home):
             publish(table.publisher(table.statistics(columns=())))
@@ -264,7 +264,7 @@ class PublisherContract(ABC):
 
 
 def _bare(statistics: TableStatistics) -> TableStatistics:
-    """The table and its columns alone, as a withdrawal has them."""
+    """Statistics with the names of the columns alone, as a withdrawal has them."""
     columns = tuple(ColumnStatistics(at, c.name, c.logical_type) for at, c in enumerate(statistics.columns))
     return TableStatistics(statistics.namespace, statistics.name, statistics.snapshot_id, columns)
 

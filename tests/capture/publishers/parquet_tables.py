@@ -22,7 +22,7 @@ def built(home: str, root: Path, content: pa.Table, **options: str) -> Table:
 
 
 def append(table: Table, more: pa.Table) -> None:
-    """Adds a file, which others see once it is whole."""
+    """Adds a file that becomes visible once it is complete."""
     file = table.path / f".more-{next(_NUMBERS)}.parquet"
     pq.write_table(more, file)
     file.rename(file.with_name(file.name[1:]))

@@ -39,5 +39,5 @@ class TestContract(PublisherContract):
     count = staticmethod(parquet_tables.count)
 
 
-def test_it_has_five_steps():
+def test_guide_has_five_numbered_steps():
     assert re.findall(r"^## (\d)", DOCUMENT, re.M) == list("12345")

@@ -1,4 +1,4 @@
-"""The pass over a table's values: every file once, few at a time, and stopped when nobody wants the result."""
+"""Pass over the values of a table: every file once, few at a time, cancellable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lake(tmp_path):
     return connector, connector.enumerate_snapshots("default", "t").current_snapshot_id
 
 
-def test_every_row_once(lake):
+def test_scan_merges_every_row_once(lake):
     connector, snapshot = lake
     found = {"x": 0, "y": 0}
 
@@ -37,21 +37,21 @@ def test_every_row_once(lake):
     assert found == {"x": 10 * sum(range(FILES)), "y": 10 * FILES}
 
 
-def test_progress_is_told_and_a_cancel_heard(lake):
+def test_scan_reports_progress_and_stops_when_cancelled(lake):
     connector, snapshot = lake
-    told, merged = [], []
+    messages, merged = [], []
 
     def listen(message: str) -> None:
-        told.append(message)
-        if len(told) == 3:
+        messages.append(message)
+        if len(messages) == 3:
             raise Cancelled("the job was cancelled")
 
     with reporting(listen), pytest.raises(Cancelled):
         scan(connector, "default", "t", snapshot, {"x": 1}, lambda *_: 1, lambda *_: merged.append(1))
-    assert told == ["1 files read", "2 files read", "3 files read"] and len(merged) == 3
+    assert messages == ["1 files read", "2 files read", "3 files read"] and len(merged) == 3
 
 
-def test_a_damaged_file_ends_it(lake, tmp_path):
+def test_damaged_file_ends_the_scan(lake, tmp_path):
     connector, snapshot = lake
     tasks = list(connector.plan_files("default", "t", snapshot, {"x": 1}, frozenset({"x"})))
     (tmp_path / "t/part-005.parquet").write_bytes(b"PAR1 no more")

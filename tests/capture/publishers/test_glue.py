@@ -46,14 +46,14 @@ class Glue(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def _answer(self, method: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        held = self.stored
+        stored = self.stored
         if method == "GetTable":
             if body["DatabaseName"] != "default" or body["Name"] not in ("t", "wide"):
                 return 400, {"__type": "EntityNotFoundException", "Message": "no such table"}
             names = TYPES if body["Name"] == "t" else self.columns
             columns = [{"Name": name, "Type": type} for name, type in names.items()]
-            told = {"Name": body["Name"], "StorageDescriptor": {"Columns": columns}, "CreatedBy": "x"} | self.entry
-            return 200, {"Table": told}
+            table = {"Name": body["Name"], "StorageDescriptor": {"Columns": columns}, "CreatedBy": "x"} | self.entry
+            return 200, {"Table": table}
         if method == "UpdateTable":
             if body["VersionId"] != self.entry["VersionId"]:
                 return 400, {"__type": "ConcurrentModificationException", "Message": "not the newest"}
@@ -70,13 +70,13 @@ class Glue(BaseHTTPRequestHandler):
             if self.faults and (fault := self.faults.pop(0)):
                 return fault["status"], fault["answer"]
             for item in items:
-                held[item["ColumnName"]] = item
+                stored[item["ColumnName"]] = item
             return 200, {"Errors": []}
         if method == "GetColumnStatisticsForTable":
             assert len(body["ColumnNames"]) <= 100
-            return 200, {"ColumnStatisticsList": [held[n] for n in body["ColumnNames"] if n in held], "Errors": []}
+            return 200, {"ColumnStatisticsList": [stored[n] for n in body["ColumnNames"] if n in stored], "Errors": []}
         assert method == "DeleteColumnStatisticsForTable"
-        held.pop(body["ColumnName"], None)
+        stored.pop(body["ColumnName"], None)
         return 200, {}
 
     def log_message(self, *_: object) -> None: ...
@@ -84,7 +84,7 @@ class Glue(BaseHTTPRequestHandler):
 
 @cache
 def running() -> ThreadingHTTPServer:
-    """The server of all tests of this process, for which one client is made; it ends with the process."""
+    """One server, and so one client, for all tests of this process; it ends with the process."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Glue)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
@@ -123,7 +123,7 @@ class TestContract(PublisherContract):
     count = staticmethod(parquet_tables.count)
 
 
-def test_items_of_each_type(tmp_path, glue):
+def test_column_statistics_of_each_type(tmp_path, glue):
     handler, url = glue
     table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url))
     facts = [
@@ -136,33 +136,33 @@ def test_items_of_each_type(tmp_path, glue):
         ColumnStatistics(i, name, type, 150, 7, ndv=5.0, min=low, max=high, avg_width_bytes=2.5, max_width_bytes=9)
         for i, (name, type, low, high) in enumerate(facts, 1)
     )
-    told = publish(table.publisher(table.statistics(columns=columns)))
-    assert set(told.left_out) == {"flag", "list", "gone"}
+    publication = publish(table.publisher(table.statistics(columns=columns)))
+    assert set(publication.left_out) == {"flag", "list", "gone"}
     counts = {"NumberOfNulls": 7, "NumberOfDistinctValues": 5}
-    held = {name: item["StatisticsData"] for name, item in handler.stored.items()}
-    assert held["id"] == {"Type": "LONG", "LongColumnStatisticsData": counts | {
+    stored = {name: item["StatisticsData"] for name, item in handler.stored.items()}
+    assert stored["id"] == {"Type": "LONG", "LongColumnStatisticsData": counts | {
         "MinimumValue": -3, "MaximumValue": 9}}  # fmt: skip
-    assert held["label"] == {"Type": "STRING", "StringColumnStatisticsData": counts | {
+    assert stored["label"] == {"Type": "STRING", "StringColumnStatisticsData": counts | {
         "MaximumLength": 9, "AverageLength": 2.5}}  # fmt: skip
-    price = held["price"]["DecimalColumnStatisticsData"]
+    price = stored["price"]["DecimalColumnStatisticsData"]
     assert price["MinimumValue"] == {"UnscaledValue": base64.b64encode(b"\xf1").decode(), "Scale": 1}
     assert price["MaximumValue"] == {"UnscaledValue": base64.b64encode(b"\x00\xe1").decode(), "Scale": 2}
-    assert held["day"]["DateColumnStatisticsData"]["MinimumValue"] == 2 * 86400
-    assert held["raw"] == {"Type": "BINARY", "BinaryColumnStatisticsData": {
+    assert stored["day"]["DateColumnStatisticsData"]["MinimumValue"] == 2 * 86400
+    assert stored["raw"] == {"Type": "BINARY", "BinaryColumnStatisticsData": {
         "NumberOfNulls": 7, "MaximumLength": 9, "AverageLength": 2.5}}  # fmt: skip
-    assert held["at"] == {"Type": "LONG", "LongColumnStatisticsData": counts}
+    assert stored["at"] == {"Type": "LONG", "LongColumnStatisticsData": counts}
     assert handler.stored["price"]["ColumnType"] == "decimal(10,2)"
 
 
-def test_what_is_not_known_cannot_be_said(tmp_path, glue):
+def test_columns_with_unknown_required_values_are_left_out(tmp_path, glue):
     table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(glue[1]))
     columns = (
         ColumnStatistics(1, "id", "INT", 150, None, ndv=5.0), ColumnStatistics(2, "ratio", "DOUBLE", 150, 0),
         ColumnStatistics(3, "label", "STRING", 150, 0, ndv=5.0), ColumnStatistics(4, "day", "DATE", 150, 0, ndv=5.0),
     )  # fmt: skip
-    told = publish(table.publisher(table.statistics(columns=columns)))
-    assert told.columns == ("day",)
-    assert {name: why.partition(" is not known")[0] for name, why in told.left_out.items()} == {
+    publication = publish(table.publisher(table.statistics(columns=columns)))
+    assert publication.columns == ("day",)
+    assert {name: why.partition(" is not known")[0] for name, why in publication.left_out.items()} == {
         "id": "the number of nulls", "ratio": "the number of distinct values", "label": "the width",
     }  # fmt: skip
 
@@ -172,7 +172,7 @@ def wide(tmp_path: Path, url: str) -> Table:
     return parquet_tables.built("glue", tmp_path, pa.table(names), **options(url, table="wide"))
 
 
-def test_25_columns_a_call(tmp_path, glue):
+def test_update_calls_have_at_most_25_columns(tmp_path, glue):
     handler, url = glue
     publish(wide(tmp_path, url).publisher())
     assert [size for _, size in handler.calls] == [25, 25, 10] and len(handler.stored) == 60
@@ -186,7 +186,7 @@ def test_25_columns_a_call(tmp_path, glue):
          for i in range(25, 50)]}}],
     ids=["refused", "errors"],
 )  # fmt: skip
-def test_a_later_call_that_fails_leaves_the_old_state(tmp_path, glue, fault):
+def test_failure_of_a_later_call_leaves_the_old_state(tmp_path, glue, fault):
     handler, url = glue
     table = wide(tmp_path, url)
     statistics = table.statistics()
@@ -198,14 +198,14 @@ def test_a_later_call_that_fails_leaves_the_old_state(tmp_path, glue, fault):
     assert {name: item["StatisticsData"] for name, item in handler.stored.items()} == before
 
 
-def test_a_catalog_that_is_being_changed_is_asked_again(tmp_path, glue):
+def test_concurrent_modification_is_retried(tmp_path, glue):
     handler, url = glue
     table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url))
     handler.faults += [{"status": 400, "answer": {"__type": "ConcurrentModificationException", "Message": "x"}}]
     assert publish(table.publisher(), pause=lambda _: None).columns == ("id", "label")
 
 
-def test_refusals(tmp_path, glue):
+def test_missing_table_and_denied_access_are_errors(tmp_path, glue):
     handler, url = glue
     table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url, database="nowhere"))
     with pytest.raises(NotFound, match=r"nowhere\.t does not exist"):
@@ -217,13 +217,13 @@ def test_refusals(tmp_path, glue):
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "127.5", "128", "-128.25", "1E+3", "99999999999999999999.99"])
-def test_unscaled_decimals(text):
+def test_unscaled_decimals_have_the_fewest_bytes(text):
     number, scale = unscaled(Decimal(text))
     assert Decimal(int.from_bytes(number, "big", signed=True)).scaleb(-scale) == Decimal(text)
     assert len(number) == 1 or number[:1] not in (b"\x00", b"\xff") or (number[0] ^ number[1]) & 0x80
 
 
-def test_numbers_that_nothing_vouches_for_any_more_are_removed(tmp_path, glue):
+def test_statistics_that_are_no_longer_valid_are_removed(tmp_path, glue):
     store, url = glue
     table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url))
     statistics = table.statistics()
@@ -240,13 +240,13 @@ def test_row_count_and_size_are_parameters_of_the_table(tmp_path, glue):
     handler, url = glue
     table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url))
     publish(table.publisher())
-    held = handler.entry["Parameters"]
-    assert (held["numRows"], held["totalSize"], held["classification"]) == ("150", "4000", "parquet")
+    stored = handler.entry["Parameters"]
+    assert (stored["numRows"], stored["totalSize"], stored["classification"]) == ("150", "4000", "parquet")
     publish(table.publisher())
-    assert handler.entry["VersionId"] == "8"  # it says so already
+    assert handler.entry["VersionId"] == "8"  # unchanged
     handler.entry |= {"Parameters": {"table_type": "ICEBERG"}}
     publish(table.publisher())
-    assert handler.entry["VersionId"] == "8"  # its commits change the entry
+    assert handler.entry["VersionId"] == "8"  # commits of Iceberg change the entry
     handler.entry |= {"Parameters": {}, "Description": "denied"}
-    told = publish(table.publisher())
-    assert told.columns == ("id", "label") and "row count left out" in told.detail
+    publication = publish(table.publisher())
+    assert publication.columns == ("id", "label") and "row count left out" in publication.detail

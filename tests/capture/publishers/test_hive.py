@@ -30,8 +30,8 @@ class Metastore:
         self.described: Any = None
         self.faults: list[Exception] = []
         self.parameters = {"transient_lastDdlTime": "1700000000", "owner": "somebody"}
-        self.altered: list[dict[str, str]] = []  # what was asked with each change of the entry
-        self.refusal: Exception | None = None  # of changes of the entry
+        self.altered: list[dict[str, str]] = []  # properties of each change of the entry
+        self.refusal: Exception | None = None  # raised by changes of the entry
 
     def get_table(self, dbname: str, tbl_name: str) -> Any:
         if (dbname, tbl_name) != ("default", "t"):
@@ -43,11 +43,11 @@ class Metastore:
     def alter_table_with_environment_context(self, dbname: str, tbl_name: str, new: Any, context: Any) -> None:
         if self.refusal:
             raise self.refusal
-        asked = context.properties
-        if self.parameters.get(asked["expected_parameter_key"]) != asked["expected_parameter_value"]:
+        properties = context.properties
+        if self.parameters.get(properties["expected_parameter_key"]) != properties["expected_parameter_value"]:
             raise ttypes.MetaException(message="The table has been modified.")
         assert len(new.sd.cols) == len(TYPES)
-        self.altered.append(asked)
+        self.altered.append(properties)
         self.parameters = dict(new.parameters)
 
     def get_table_column_statistics(self, db_name: str, tbl_name: str, col_name: str) -> Any:
@@ -98,7 +98,7 @@ def metastore():
     yield store, f"thrift://127.0.0.1:{port}"
     stopped.set()
     last = TSocket("127.0.0.1", port)
-    last.open()  # wakes up the one that waits
+    last.open()  # wakes up the waiting accept
     last.close()
     thread.join()
     socket.close()
@@ -116,7 +116,7 @@ class TestContract(PublisherContract):
     count = staticmethod(parquet_tables.count)
 
 
-def test_statistics_of_each_type(tmp_path, metastore):
+def test_column_statistics_of_each_type(tmp_path, metastore):
     store, uri = metastore
     table = parquet_tables.built("hive", tmp_path, rows(0, 150), uri=uri)
     facts = [
@@ -130,17 +130,17 @@ def test_statistics_of_each_type(tmp_path, metastore):
     assert len(publish(table.publisher(table.statistics(columns=columns))).columns) == 6
     about = store.described
     assert (about.isTblLevel, about.dbName, about.tableName) == (True, "default", "t") and about.lastAnalyzed > 0
-    held = {name: item.statsData for name, item in store.stored.items()}
-    assert held["id"].longStats == ttypes.LongColumnStatsData(lowValue=-3, highValue=9, numNulls=7, numDVs=5)
-    assert held["label"].stringStats == ttypes.StringColumnStatsData(maxColLen=9, avgColLen=2.5, numNulls=7, numDVs=5)
-    assert held["price"].decimalStats.lowValue == ttypes.Decimal(scale=1, unscaled=b"\xf1")
-    assert held["day"].dateStats.lowValue == ttypes.Date(daysSinceEpoch=-1)
-    assert held["raw"].binaryStats == ttypes.BinaryColumnStatsData(maxColLen=9, avgColLen=2.5, numNulls=7)
-    assert held["ratio"].doubleStats.highValue == 1e7
+    stored = {name: item.statsData for name, item in store.stored.items()}
+    assert stored["id"].longStats == ttypes.LongColumnStatsData(lowValue=-3, highValue=9, numNulls=7, numDVs=5)
+    assert stored["label"].stringStats == ttypes.StringColumnStatsData(maxColLen=9, avgColLen=2.5, numNulls=7, numDVs=5)
+    assert stored["price"].decimalStats.lowValue == ttypes.Decimal(scale=1, unscaled=b"\xf1")
+    assert stored["day"].dateStats.lowValue == ttypes.Date(daysSinceEpoch=-1)
+    assert stored["raw"].binaryStats == ttypes.BinaryColumnStatsData(maxColLen=9, avgColLen=2.5, numNulls=7)
+    assert stored["ratio"].doubleStats.highValue == 1e7
     assert store.stored["price"].colType == "decimal(10,2)"
 
 
-def test_refusals(tmp_path, metastore):
+def test_refusals_of_the_metastore_are_errors_and_races_are_retried(tmp_path, metastore):
     store, uri = metastore
     table = parquet_tables.built("hive", tmp_path, rows(0, 150), uri=uri)
 
@@ -163,7 +163,7 @@ def test_refusals(tmp_path, metastore):
     assert publish(table.publisher(), pause=lambda _: None).columns == ("id", "label")
 
 
-def test_numbers_that_nothing_vouches_for_any_more_are_removed(tmp_path, metastore):
+def test_statistics_that_are_no_longer_valid_are_removed(tmp_path, metastore):
     store, url = metastore
     table = parquet_tables.built("hive", tmp_path, rows(0, 150), uri=url)
     statistics = table.statistics()
@@ -183,13 +183,13 @@ def test_row_count_and_size_are_parameters_of_the_table(tmp_path, metastore):
     assert (store.parameters["numRows"], store.parameters["totalSize"]) == ("150", "4000")
     assert store.parameters["owner"] == "somebody" and store.altered[0]["DO_NOT_UPDATE_STATS"] == "true"
     publish(table.publisher())
-    assert len(store.altered) == 1  # it says so already
+    assert len(store.altered) == 1  # unchanged
     store.parameters |= {"table_type": "ICEBERG", "numRows": "1"}
     publish(table.publisher())
-    assert store.parameters["numRows"] == "1"  # its commits change the entry
+    assert store.parameters["numRows"] == "1"  # commits of Iceberg change the entry
 
 
-def test_the_entry_is_put_back_when_the_columns_are_refused(tmp_path, metastore):
+def test_entry_is_restored_when_the_columns_are_refused(tmp_path, metastore):
     store, uri = metastore
     table, before = parquet_tables.built("hive", tmp_path, rows(0, 150), uri=uri), dict(store.parameters)
     store.faults.append(ttypes.InvalidInputException(message="no"))
@@ -198,12 +198,12 @@ def test_the_entry_is_put_back_when_the_columns_are_refused(tmp_path, metastore)
     assert (store.parameters, store.stored) == (before, {})
 
 
-def test_an_entry_that_may_not_be_changed_or_changed_meanwhile(tmp_path, metastore):
+def test_denied_entry_is_left_out_and_a_modified_entry_loses_the_race(tmp_path, metastore):
     store, uri = metastore
     table = parquet_tables.built("hive", tmp_path, rows(0, 150), uri=uri)
     store.refusal = ttypes.MetaException(message="User x is not authorized")
-    told = publish(table.publisher())
-    assert told.columns == ("id", "label") and "row count left out" in told.detail
+    publication = publish(table.publisher())
+    assert publication.columns == ("id", "label") and "row count left out" in publication.detail
     store.refusal = ttypes.MetaException(message="The table has been modified.")
     with pytest.raises(LostRace, match="another writer"):
         publish(table.publisher(), attempts=2, pause=lambda _: None)

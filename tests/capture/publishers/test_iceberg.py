@@ -1,4 +1,4 @@
-"""The `iceberg` home, by a SQL catalog and as a directory without one."""
+"""The `iceberg` home, with a SQL catalog and as a directory without one."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def check(table: Table, metadata) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_catalogs_table(tmp_path, version):
+def test_commit_in_a_catalog_changes_only_the_statistics(tmp_path, version):
     table = built(tmp_path, version)
     before = loaded(table).metadata
     publish(table.publisher())
@@ -130,7 +130,7 @@ def test_a_catalogs_table(tmp_path, version):
     assert len(after.metadata_log) == len(before.metadata_log) + 1 and after.format_version == version
 
 
-def test_format_v3_and_what_the_library_does_not_know_stay_as_they_are(tmp_path):
+def test_format_v3_and_unknown_fields_are_preserved(tmp_path):
     table = built(tmp_path)
     location = Path(loaded(table).metadata_location.removeprefix("file://"))
     document = json.loads(location.read_text())
@@ -147,7 +147,7 @@ def test_format_v3_and_what_the_library_does_not_know_stay_as_they_are(tmp_path)
 
 
 @pytest.mark.parametrize("hinted", [False, True])
-def test_a_directory(tmp_path, hinted):
+def test_commit_in_a_directory_adds_one_metadata_file(tmp_path, hinted):
     table = directory(built(tmp_path), hinted)
     statistics = table.statistics()
     publish(table.publisher(statistics))
@@ -159,7 +159,7 @@ def test_a_directory(tmp_path, hinted):
     assert table.publisher(statistics).read().distinct == {"id": 150, "label": 9}
 
 
-def test_two_that_follow_the_same_metadata_file_cannot_both_commit(tmp_path):
+def test_second_commit_on_one_metadata_file_loses_the_race(tmp_path):
     table = directory(built(tmp_path))
     statistics = table.statistics()
     first, second = table.publisher(statistics), table.publisher(statistics)
@@ -171,7 +171,7 @@ def test_two_that_follow_the_same_metadata_file_cannot_both_commit(tmp_path):
     assert table.files() == before
 
 
-def test_a_lost_race_in_a_catalog_leaves_no_file_and_is_run_again(tmp_path):
+def test_lost_race_in_a_catalog_leaves_no_file_and_is_retried(tmp_path):
     table = built(tmp_path)
     publisher = table.publisher()
     draft = publisher.prepare()
@@ -186,7 +186,7 @@ def test_a_lost_race_in_a_catalog_leaves_no_file_and_is_run_again(tmp_path):
     assert loaded(table).scan().to_arrow().num_rows == 160 and len(loaded(table).metadata.statistics) == 1
 
 
-def test_files_left_behind_are_swept(tmp_path, monkeypatch):
+def test_orphaned_files_are_removed_after_their_grace_period(tmp_path, monkeypatch):
     table = built(tmp_path)
 
     class Killed(BaseException):
@@ -202,14 +202,14 @@ def test_files_left_behind_are_swept(tmp_path, monkeypatch):
     (left,) = stats_files(table)
     assert not loaded(table).metadata.statistics
     publish(table.publisher())
-    assert left in stats_files(table)  # too young: it may be of a writer at work
+    assert left in stats_files(table)  # too young: it may belong to a running writer
     monkeypatch.setattr(IcebergPublisher, "orphan_seconds", 0.0)
     statistics = table.statistics()
     publish(table.publisher(table.statistics(columns=statistics.columns[::-1][:1] + statistics.columns[:0])))
     assert left not in stats_files(table)
 
 
-def test_blobs_of_others_are_carried_over(tmp_path):
+def test_blobs_of_other_columns_are_carried_over(tmp_path):
     table = built(tmp_path)
     statistics = table.statistics()
     publish(table.publisher(table.statistics(columns=statistics.columns[:1])))
@@ -224,8 +224,8 @@ def current_metadata(root: Path) -> Path:
     return Path(location.removeprefix("file://"))
 
 
-def test_blobs_that_the_library_does_not_know_stay_listed(tmp_path):
-    """A snapshot has one statistics file: whoever replaces it takes the others' blobs along."""
+def test_blobs_of_unknown_types_are_carried_over(tmp_path):
+    """A snapshot has one statistics file, so a new one keeps the blobs of other writers."""
     table = built(tmp_path)
     publish(table.publisher())
     location = Path(loaded(table).metadata_location.removeprefix("file://"))
@@ -251,7 +251,7 @@ def test_blobs_that_the_library_does_not_know_stay_listed(tmp_path):
         publish(table.publisher(statistics))
 
 
-def test_a_single_metadata_file_takes_no_commit(tmp_path):
+def test_publishing_to_a_single_metadata_file_is_refused(tmp_path):
     table = directory(built(tmp_path))
     (file,) = (table.path / "metadata").glob("*.metadata.json")
     config = ConnectorConfig("c", "iceberg", str(file))
@@ -262,13 +262,13 @@ def test_a_single_metadata_file_takes_no_commit(tmp_path):
     assert table.files() == before
 
 
-def test_an_expired_snapshot(tmp_path):
+def test_expired_snapshot_is_not_found(tmp_path):
     table = built(tmp_path)
     with pytest.raises(NotFound, match="snapshot 5"):
         publish(table.publisher(table.statistics(5)))
 
 
-def test_a_database_that_may_not_be_written(tmp_path, monkeypatch):
+def test_read_only_catalog_is_refused_and_leaves_no_file(tmp_path, monkeypatch):
     table = built(tmp_path)
     publisher, before = table.publisher(), None
     before = table.files()

@@ -1,4 +1,4 @@
-"""The `lance` home: configuration keys of one commit, tagged with the version it makes."""
+"""The `lance` home: configuration keys of one commit, tagged with the version of that commit."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class TestContract(PublisherContract):
         return lance.dataset(table.path).count_rows()
 
 
-def held(table: Table) -> dict[str, str]:
+def stored_keys(table: Table) -> dict[str, str]:
     config = lance.dataset(table.path).config()
     return {n.removeprefix("lance.stats."): v for n, v in config.items() if n.startswith("lance.stats.")}
 
 
-def test_the_keys_of_the_format(tmp_path):
+def test_publication_has_the_keys_of_the_format(tmp_path):
     table = built(tmp_path, rows(0, 150))
     assert publish(table.publisher()).made_snapshot_id == 2
-    found = held(table)
+    found = stored_keys(table)
     assert (found.pop("version"), found.pop("computedAtVersion"), found.pop("numRows")) == ("1", "2", "150")
     assert found.pop("computedAt").endswith("Z") and len(found.pop("schemaHash")) == 64
     assert {n: v for n, v in found.items() if n.startswith("column.id.")} == {
@@ -50,32 +50,32 @@ def test_the_keys_of_the_format(tmp_path):
     assert "column.label.min" not in found
 
 
-def test_keys_of_columns_that_are_not_published_any_more_are_removed(tmp_path):
+def test_keys_of_columns_that_are_no_longer_published_are_removed(tmp_path):
     table = built(tmp_path, rows(0, 150))
     publish(table.publisher())
     lance.dataset(table.path).update_config({"lance.stats.column.gone.min": "1", "kept": "x"})
     statistics = table.statistics()
     publish(table.publisher(table.statistics(columns=statistics.columns[:1])))
-    assert {name.split(".")[1] for name in held(table) if name.startswith("column.")} == {"id"}
+    assert {name.split(".")[1] for name in stored_keys(table) if name.startswith("column.")} == {"id"}
     assert lance.dataset(table.path).config()["kept"] == "x"
 
 
-def test_an_append_between_prepare_and_write_makes_the_numbers_stale(tmp_path):
+def test_append_between_prepare_and_write_refuses_the_draft(tmp_path):
     table = built(tmp_path, rows(0, 150))
     publisher = table.publisher()
     draft = publisher.prepare()
     lance.write_dataset(rows(150, 160), table.path, mode="append")
     with pytest.raises(Exception, match="changed"):
         publisher.write(draft)
-    assert not held(table) and lance.dataset(table.path).count_rows() == 160
+    assert not stored_keys(table) and lance.dataset(table.path).count_rows() == 160
 
 
-def test_names_with_a_dot_are_left_out(tmp_path):
+def test_columns_with_a_dot_in_the_name_are_left_out(tmp_path):
     inner = pa.array([{"x": i} for i in range(5)], pa.struct([("x", pa.int64())]))
     table = built(tmp_path, pa.table({"id": pa.array(range(5), pa.int64()), "place": inner}))
     columns = (ColumnStatistics(1, "id", "INT", 5, 0, ndv=5.0), ColumnStatistics(3, "place.x", "INT", 5, 0, ndv=5.0))
-    told = publish(table.publisher(table.statistics(columns=columns)))
-    assert told.columns == ("id",) and "dot" in told.left_out["place.x"]
+    publication = publish(table.publisher(table.statistics(columns=columns)))
+    assert publication.columns == ("id",) and "dot" in publication.left_out["place.x"]
 
 
 def test_a_type_that_spark_does_not_have_is_refused(tmp_path):

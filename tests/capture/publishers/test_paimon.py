@@ -24,7 +24,7 @@ def catalog(root: Path) -> pypaimon.Catalog:
     return pypaimon.CatalogFactory.create({"warehouse": str(root)})
 
 
-def written(root: Path, more: pa.Table) -> None:
+def append_rows(root: Path, more: pa.Table) -> None:
     with quiet():
         writing = catalog(root).get_table("sales.notes").new_batch_write_builder()
         writer = writing.new_write()
@@ -38,7 +38,7 @@ def built(root: Path) -> Table:
         found = catalog(root)
         found.create_database("sales", True)
         found.create_table("sales.notes", pypaimon.Schema.from_pyarrow_schema(rows(0, 1).schema), False)
-    written(root, rows(0, 150))
+    append_rows(root, rows(0, 150))
     path = root / "sales.db/notes"
     return Table("paimon", ConnectorConfig("c", "paimon", str(root)), "sales", "notes", path, rows(0, 150))
 
@@ -54,13 +54,13 @@ class TestContract(PublisherContract):
         return built(root)
 
     def append(self, table: Table, more: pa.Table) -> None:
-        written(table.path.parents[1], more)
+        append_rows(table.path.parents[1], more)
 
     def count(self, table: Table) -> int:
         return count(table)
 
 
-def test_the_snapshot_and_its_files(tmp_path):
+def test_publication_is_an_analyze_snapshot_with_statistics_and_sketches(tmp_path):
     table = built(tmp_path)
     before = json.loads((table.path / "snapshot/snapshot-1").read_text())
     assert publish(table.publisher()).made_snapshot_id == 2
@@ -87,18 +87,18 @@ def test_the_snapshot_and_its_files(tmp_path):
     assert blobs[0]["properties"]["ndv"] == "150.0"
 
 
-def test_a_lost_race_leaves_no_file(tmp_path):
+def test_lost_race_leaves_no_file(tmp_path):
     table = built(tmp_path)
     publisher = table.publisher()
     draft = publisher.prepare()
-    written(tmp_path, rows(150, 160))
+    append_rows(tmp_path, rows(150, 160))
     before = table.files()
     with pytest.raises(LostRace, match="snapshot 2"):
         publisher.write(draft)
     assert table.files() == before and count(table) == 160
 
 
-def test_files_of_a_publication_that_was_killed_are_swept(tmp_path, monkeypatch):
+def test_files_of_a_killed_publication_are_removed_later(tmp_path, monkeypatch):
     table = built(tmp_path)
     alone = built(tmp_path / "other")
     publish(alone.publisher())
@@ -116,9 +116,9 @@ def test_files_of_a_publication_that_was_killed_are_swept(tmp_path, monkeypatch)
     left = [name for name in table.files() if "statflight" in name]
     assert len(left) == 4 and table.publisher().read() is None  # two manifest lists, statistics and sketches
     publish(table.publisher())
-    assert set(left) <= table.files().keys()  # too young: they may be of a writer at work
+    assert set(left) <= table.files().keys()  # too young: they may belong to a running writer
     monkeypatch.setattr(PaimonPublisher, "orphan_seconds", 0.0)
-    written(tmp_path, rows(150, 160))
+    append_rows(tmp_path, rows(150, 160))
     publish(table.publisher(table.statistics()))
     assert not set(left) & table.files().keys()
     assert count(table) == 160
@@ -135,12 +135,12 @@ def test_files_of_a_publication_that_was_killed_are_swept(tmp_path, monkeypatch)
         ("TIME", "03:04:05", None, None), ("UUID", "00000000-0000-0000-0000-000000000000", None, None),
     ],
 )  # fmt: skip
-def test_bounds_as_the_engines_write_them(type, text, spark, paimon):
+def test_bounds_are_formatted_as_spark_and_paimon_write_them(type, text, spark, paimon):
     assert (spark_bound(text, type), paimon_bound(text, type)) == (spark, paimon)
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0, "0.0"), (150, "150.0"), (1.5e7, "1.5E7"), (2 / 3, "0.6666666666666666")]
 )
-def test_doubles_as_java_prints_them(value, text):
+def test_doubles_are_formatted_as_in_java(value, text):
     assert java_double(value) == text

@@ -1,4 +1,4 @@
-"""Statistics that others left in a catalog: which are taken over by a capture, and which are not, with the reason."""
+"""Statistics of other engines in a catalog: read by a capture, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LONG_AGO = 1_700_000_000
 
 @pytest.fixture
 def lake(tmp_path) -> Path:
-    """150 rows in one file that is old."""
+    """150 rows in one old file."""
     (tmp_path / "lake/t").mkdir(parents=True)
     write(tmp_path / "lake", 0, 150)
     return tmp_path / "lake"
@@ -76,17 +76,21 @@ def analyzed_by_spark(lake: Path, rows: int = 150) -> dict[str, str]:
             "transient_lastDdlTime": str(LONG_AGO + 100)}  # fmt: skip
 
 
-def test_statistics_of_hive_and_of_spark_in_one_metastore(lake, tmp_path, metastore):
+def test_statistics_of_hive_and_spark_are_read_from_one_metastore(lake, tmp_path, metastore):
     store, uri = metastore
     analyzed_by_hive(store)
     store.parameters |= analyzed_by_spark(lake)
     ndv, detail, row = captured(lake, tmp_path, **hive_options(uri))
     assert (ndv, detail) == ({"id": 77.0, "label": 5.0}, "")
     assert (row["producer"], row["ndv_exact"]) == ("UPSTREAM_METADATA_DERIVED", False)
-    assert (row["min"], row["max"], row["null_count"]) == ("0", "149", 0)  # of the files: a catalog proves nothing
+    assert (row["min"], row["max"], row["null_count"]) == (
+        "0",
+        "149",
+        0,
+    )  # from files: bounds of a catalog are unproven
 
 
-def test_statistics_of_other_rows_are_not_taken(lake, tmp_path, metastore):
+def test_statistics_of_other_rows_are_refused_with_the_reason(lake, tmp_path, metastore):
     store, uri = metastore
     analyzed_by_hive(store)
     write(lake, 150, 160)
@@ -95,12 +99,12 @@ def test_statistics_of_other_rows_are_not_taken(lake, tmp_path, metastore):
     assert detail == "no statistics of hive: default.t was analysed at 150 rows, the table has 160"
     store.parameters["numRows"] = "160"
     assert captured(lake, tmp_path, **hive_options(uri))[0]["id"] == 77.0
-    write(lake, 150, 160, LONG_AGO + 200)  # as many rows, written after it was analysed
+    write(lake, 150, 160, LONG_AGO + 200)  # the same number of rows, written after the analysis
     _, detail, _ = captured(lake, tmp_path, **hive_options(uri))
     assert "default.t was analysed at 2023-11-14 22:15:00 UTC, before the table's last change" in detail
 
 
-def test_statistics_in_glue(lake, tmp_path, glue):
+def test_statistics_are_read_from_glue(lake, tmp_path, glue):
     handler, url = glue
     home = {f"statistics_from.glue.{name}": value for name, value in options(url).items()}
     counts = {"NumberOfNulls": 3, "NumberOfDistinctValues": 77}
@@ -114,7 +118,7 @@ def test_statistics_in_glue(lake, tmp_path, glue):
     assert captured(lake, tmp_path, statistics_from="glue", **home)[:2] == ({"id": 77.0, "label": 5.0}, "")
 
 
-def test_a_catalog_that_does_not_answer_does_not_stop_a_capture(lake, tmp_path, metastore):
+def test_unavailable_catalog_does_not_stop_a_capture(lake, tmp_path, metastore):
     ndv, detail, row = captured(lake, tmp_path, **hive_options("thrift://127.0.0.1:1"))
     assert "no statistics of hive: 127.0.0.1:1 cannot be reached" in detail
     assert (ndv["id"], row["row_count"]) == (None, 150)
@@ -129,7 +133,7 @@ def test_a_catalog_that_does_not_answer_does_not_stop_a_capture(lake, tmp_path, 
     [("iceberg", "are in the table and are always read; expected some of glue, hive, spark"),
      ("hove", '"hove" is not a home')],
 )  # fmt: skip
-def test_only_catalogs_are_read(lake, tmp_path, name, expected):
+def test_statistics_from_must_name_a_catalog(lake, tmp_path, name, expected):
     with pytest.raises(InvalidArgument, match=rf"options\.statistics_from: .*{expected}"):
         captured(lake, tmp_path, statistics_from=name)
 
@@ -140,7 +144,7 @@ def test_only_catalogs_are_read(lake, tmp_path, name, expected):
      ("statistics_from.hive.url", "options.statistics_from.hive.url: is not an option of hive; expected catalog"),
      ("publish.glue", "options.publish.glue: is not an option of glue")],
 )  # fmt: skip
-def test_options_of_homes_are_checked_before_they_are_needed(option, expected):
+def test_unknown_homes_and_options_of_homes_are_refused(option, expected):
     with pytest.raises(InvalidArgument, match=expected):
         check_home_options({"publish": "trino", option: "x"})
     check_home_options({"publish": "hive", "publish.hive.uri": "x", "publish.trino.x": "y", "timeout": "3"})
@@ -150,7 +154,7 @@ ROWS_AND_SIZE = HomeStatistics(None, "t", {"a": 5}, 10, 100, {"a": AT})
 
 
 @pytest.mark.parametrize(
-    ("held", "is_listing", "doubt"),
+    ("stored", "is_listing", "doubt"),
     [
         (ROWS_AND_SIZE, True, ""),
         (replace(ROWS_AND_SIZE, row_count=9), True, "9 rows, the table has 10"),
@@ -164,7 +168,7 @@ ROWS_AND_SIZE = HomeStatistics(None, "t", {"a": 5}, 10, 100, {"a": AT})
         (replace(ROWS_AND_SIZE, row_count=None), False, ""),
     ],
 )
-def test_doubts(held, is_listing, doubt):
+def test_doubts_are_reasons_to_refuse_stored_statistics(stored, is_listing, doubt):
     native = NativeStats(10, 1, 100, pa.table({}), lambda: iter(()))
-    found = doubts(held, "a", Snapshot(1, 1, Schema(()), committed_at=AT), native, is_listing)
+    found = doubts(stored, "a", Snapshot(1, 1, Schema(()), committed_at=AT), native, is_listing)
     assert doubt in found and bool(doubt) == bool(found)

@@ -15,12 +15,12 @@ from store import sketches
 
 
 def column(values: np.ndarray, type: str = "INT", **changed: object) -> ColumnStatistics:
-    known = np.sort(values).astype(np.float64)
-    told = {
+    ordered = np.sort(values).astype(np.float64)
+    given = {
         "row_count": len(values), "null_count": 0, "ndv": float(len(np.unique(values))), "min": str(values.min()),
-        "max": str(values.max()), "quantiles": sketches.kll(known),
+        "max": str(values.max()), "quantiles": sketches.kll(ordered),
     } | changed  # fmt: skip
-    return ColumnStatistics(1, "x", type, **told)
+    return ColumnStatistics(1, "x", type, **given)
 
 
 def test_bins_span_the_bounds_and_share_the_rows():
@@ -41,7 +41,7 @@ def test_a_frequent_value_has_bins_of_its_own():
     [np.arange(10_000), np.arange(10_000) * 4 + 1, np.arange(5000) % 50, np.array([3] * 100), np.arange(2)],
     ids=["key", "sparse key", "fifty values", "one value", "two rows"],
 )
-def test_values_that_are_spread_evenly_have_none(values):
+def test_evenly_spread_values_have_no_histogram(values):
     """Spark estimates a join of two columns with histograms without the filters before it."""
     assert bins(column(values), discrete=True) == []
 
@@ -59,7 +59,7 @@ def test_edges_outside_of_the_bounds_are_clipped():
      {"type": "DOUBLE", "max": "Infinity"}, {"type": "DOUBLE", "min": "NaN"}, {"type": "STRING"}],
     ids=str,
 )  # fmt: skip
-def test_no_histogram_of_what_is_not_known(changed):
+def test_unknown_or_infinite_values_and_texts_have_no_histogram(changed):
     assert bins(column(np.arange(100) ** 2, **changed), discrete=False) == []
 
 
@@ -71,12 +71,12 @@ def test_no_histogram_of_what_is_not_known(changed):
         ("DECIMAL(10,2)", "-1.5", "2.25", (-1.5, 2.25)), ("DATE", "0000-01-01", "1970-01-01", None),
     ],
 )  # fmt: skip
-def test_bounds_as_sparks_doubles(type, low, high, expected):
+def test_bounds_are_converted_to_doubles_as_in_spark(type, low, high, expected):
     found = bins(column(np.arange(100) ** 2, type, min=low, max=high), discrete=False)
     assert (found and (found[0].low, found[-1].high)) == (expected or [])
 
 
-def test_sparks_size_estimate():
+def test_size_estimate_equals_that_of_spark():
     wide = ColumnStatistics(1, "a", "INT", avg_width_bytes=8.0), ColumnStatistics(2, "b", "STRING", avg_width_bytes=2.5)
     assert estimated_bytes(10, wide) == 10 * (8 + 8 + 3 + 12)
     assert estimated_bytes(None, wide) is None
@@ -86,5 +86,5 @@ def test_sparks_size_estimate():
     ("one", "other"),
     [("/lake/t", "file:/lake/t/"), ("file:///lake/a%20b", "/lake/a b"), ("s3a://b/t", "s3://b/t/")],
 )
-def test_spellings_of_one_location(one, other):
+def test_spellings_of_one_location_are_equal(one, other):
     assert plain_location(one) == plain_location(other)

@@ -63,11 +63,11 @@ def test_bytes_equal_those_of_the_java_library(vector):
     [("", 0xEF46DB3751D8E999), ("a", 0xD24EC4F1A98C6E5B), ("abc", 0x44BC2CF5AD770999),
      ("Nobody inspects the spammish repetition", 0xFBCEA83C8A378BF1)],
 )  # fmt: skip
-def test_xxhash64_of_texts(text, expected):
+def test_xxhash64_of_texts_equals_reference_values(text, expected):
     assert [int(h) for h in hash_bytes(pa.array([text, text]))] == [expected] * 2
 
 
-def test_texts_hash_alike_however_they_lie_in_memory():
+def test_texts_hash_alike_in_any_memory_layout():
     texts = [f"{'é' * (i % 70)}{i}" for i in range(500)]
     one_by_one = {int(hash_bytes(pa.array([text]))[0]) for text in texts}
     plain = pa.array(["skipped", *texts])[1:]
@@ -96,11 +96,11 @@ def longs(*values: int) -> list[int]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_values_hash_as_trino_hashes_them(array, type, expected):
+def test_values_hash_as_in_trino(array, type, expected):
     assert [int(h) for h in hash_values(array, type)] == expected
 
 
-def test_the_file(tmp_path):
+def test_statistics_file_has_the_layout_of_trino(tmp_path):
     table = built(tmp_path, rows(0, 150))
     publish(table.publisher())
     found = document(table)
@@ -119,7 +119,7 @@ def test_the_file(tmp_path):
     assert base64.b64decode(statistics["label"]["ndvSummary"]) == sketch.serialize()
 
 
-def test_deleted_rows_do_not_count(tmp_path):
+def test_deleted_rows_are_not_counted(tmp_path):
     table = built(tmp_path, rows(0, 150))
     DeltaTable(table.path).delete("id >= 10")
     publish(table.publisher())
@@ -128,20 +128,20 @@ def test_deleted_rows_do_not_count(tmp_path):
     assert base64.b64decode(document(table)["columnStatistics"]["id"]["ndvSummary"]) == sketch.serialize()
 
 
-def test_partition_columns_and_nested_ones_are_left_out(tmp_path):
+def test_partition_columns_and_nested_columns_are_left_out(tmp_path):
     inner = pa.array([{"x": i} for i in range(150)], pa.struct([("x", pa.int64())]))
     table = built(tmp_path, rows(0, 150).append_column("place", inner), partition_by=["label"])
     columns = tuple(
         ColumnStatistics(i, name, type, 150, 0, ndv=9.0)
         for i, (name, type) in enumerate([("id", "INT"), ("label", "STRING"), ("place.x", "INT")], 1)
     )
-    told = publish(table.publisher(table.statistics(columns=columns)))
-    assert told.columns == ("id",)
-    assert "partition" in told.left_out["label"] and "top-level" in told.left_out["place.x"]
+    publication = publish(table.publisher(table.statistics(columns=columns)))
+    assert publication.columns == ("id",)
+    assert "partition" in publication.left_out["label"] and "top-level" in publication.left_out["place.x"]
 
 
 def test_columns_are_named_by_their_physical_names(tmp_path):
-    """Column mapping: a log by hand, as deltalake writes none."""
+    """Column mapping, in a handwritten log: deltalake does not write it."""
     path = tmp_path / "mapped"
     (path / "_delta_log").mkdir(parents=True)
     import pyarrow.parquet as pq
@@ -161,9 +161,9 @@ def test_columns_are_named_by_their_physical_names(tmp_path):
     (path / "_delta_log/00000000000000000000.json").write_text("\n".join(map(json.dumps, actions)))
     table = Table("trino", ConnectorConfig("c", "delta", str(tmp_path)), "default", "mapped", path,
                   pa.table({"id": range(20)}))  # fmt: skip
-    told = publish(table.publisher())
-    assert told.columns == ("id",) and list(document(table)["columnStatistics"]) == ["col-7f"]
+    publication = publish(table.publisher())
+    assert publication.columns == ("id",) and list(document(table)["columnStatistics"]) == ["col-7f"]
     assert document(table)["alreadyAnalyzedModifiedTimeMax"] == "2023-11-14T22:13:20.123Z"
-    assert "1 data files have no statistics in the log" in told.detail
-    held = table.publisher().read()
-    assert held is not None and set(held.distinct) == {"id"}
+    assert "1 data files have no statistics in the log" in publication.detail
+    stored = table.publisher().read()
+    assert stored is not None and set(stored.distinct) == {"id"}
