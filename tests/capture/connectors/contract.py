@@ -1,7 +1,7 @@
-"""The contract of connectors. A format's test subclasses `ConnectorContract` and says how to make its tables.
+"""Contract of connectors: the tests of a format subclass `ConnectorContract`.
 
-The subclass gives fixtures `config` (a lake of at least one table) and `truth` (what is in it), and flips a flag where
-its format differs.
+A subclass provides the fixtures `config` (a lake of at least one table) and `truth` (the content of that table), and
+sets flags where its format differs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECRET = "correct-horse-battery-staple"
 
 @dataclass
 class Truth:
-    """One table of the lake: where it is and what its current snapshot holds; `columns` maps a leaf to its values."""
+    """One table of the lake: its name and the content of its current snapshot; `columns` maps a leaf to its values."""
 
     namespace: str
     name: str
@@ -56,7 +56,7 @@ class ConnectorContract:
         connector.close()
 
     def ids(self, connector: Connector, truth: Truth) -> dict[str, int]:
-        """Column ids as the store would give them."""
+        """Column ids as the store assigns them."""
         columns = connector.describe(truth.namespace, truth.name).schema.columns
         return {c.name: c.field_id or i for i, c in enumerate(columns, 1)}
 
@@ -78,7 +78,7 @@ class ConnectorContract:
         with pytest.raises(NotFound):
             connector.enumerate_snapshots(truth.namespace, "nowhere")
 
-    def test_a_place_that_is_not_there_is_named_as_sent(self, config, tmp_path):
+    def test_missing_location_is_named_as_configured(self, config, tmp_path):
         if not self.is_directory:
             pytest.skip("no path")
         uri = str(tmp_path / "is" / "nowhere")
@@ -86,7 +86,7 @@ class ConnectorContract:
             open_connector(replace(config, uri=uri)).list_namespaces()
         assert uri in str(refused.value)
 
-    def test_an_unknown_option_is_refused_by_name(self, config):
+    def test_error_names_the_unknown_option(self, config):
         with pytest.raises(InvalidArgument, match="colour_of_sky"):
             open_connector(replace(config, options={**config.options, "colour_of_sky": "blue"}))
 
@@ -99,7 +99,7 @@ class ConnectorContract:
             connector.describe(truth.namespace, "nowhere")
         assert SECRET not in str(refused.value) + json.dumps(refused.value.params)
 
-    def test_it_may_be_made_many_times(self, config, truth):
+    def test_connector_may_be_opened_and_closed_repeatedly(self, config, truth):
         for _ in range(3):
             connector = open_connector(config)
             assert connector.list_tables(truth.namespace)
@@ -108,7 +108,7 @@ class ConnectorContract:
 
     # Schema and snapshots.
 
-    def test_describe(self, connector, truth):
+    def test_describe_returns_the_table_and_its_schema(self, connector, truth):
         table = connector.describe(truth.namespace, truth.name)
         assert (table.namespace, table.name) == (truth.namespace, truth.name)
         assert bool(table.table_id) == self.has_table_id
@@ -122,7 +122,7 @@ class ConnectorContract:
                 assert column.name.rpartition(".")[0] in names
         assert connector.describe(truth.namespace, truth.name).schema.hash == table.schema.hash
 
-    def test_snapshots(self, connector, truth):
+    def test_snapshots_are_live_and_in_order(self, connector, truth):
         listing = connector.enumerate_snapshots(truth.namespace, truth.name)
         ids = [snapshot.snapshot_id for snapshot in listing.snapshots]
         assert len(ids) == len(set(ids)) == truth.snapshots
@@ -137,7 +137,7 @@ class ConnectorContract:
         current = next(s for s in listing.snapshots if s.snapshot_id == listing.current_snapshot_id)
         assert current.schema == connector.describe(truth.namespace, truth.name).schema
 
-    def test_known_snapshots_are_not_told_again(self, connector, truth):
+    def test_known_snapshots_are_left_out_unless_requested(self, connector, truth):
         first = connector.enumerate_snapshots(truth.namespace, truth.name)
         known = first.live_snapshot_ids
         again = connector.enumerate_snapshots(truth.namespace, truth.name, known_snapshot_ids=known)
@@ -151,11 +151,11 @@ class ConnectorContract:
         chosen = connector.enumerate_snapshots(
             truth.namespace, truth.name, known_snapshot_ids=known, target_snapshot_ids=one
         )
-        assert {s.snapshot_id for s in chosen.snapshots} == one  # who names it wants it, known or not
+        assert {s.snapshot_id for s in chosen.snapshots} == one  # a requested snapshot is returned, known or not
 
     # Statistics.
 
-    def test_native_statistics(self, connector, truth):
+    def test_native_statistics_agree_with_the_truth(self, connector, truth):
         ids = self.ids(connector, truth)
         stats = connector.capture_snapshot_target_stats(
             truth.namespace, truth.name, self.current(connector, truth), ids
@@ -174,7 +174,7 @@ class ConnectorContract:
                 assert row["column_id"] == ids.get(row["column_name"])
                 self.check(row, truth, whole=data.num_rows == 1 and not stats.row_deletes)
 
-    def test_parts_tell_the_same(self, connector, truth, config):
+    def test_parts_agree_with_the_whole_listing(self, connector, truth, config):
         """Parts of a listing cover all files and columns, and listing again gives the same parts."""
         ids = self.ids(connector, truth)
         place = truth.namespace, truth.name, self.current(connector, truth), ids
@@ -183,11 +183,11 @@ class ConnectorContract:
             return
         parts = [part.files for part in stats.parts]
         assert sorted(map(repr, pa.concat_tables(parts).to_pylist())) == sorted(map(repr, stats.files.to_pylist()))
-        whole, told = (
+        whole, of_parts = (
             sorted(repr(row) for rows in tables for row in rows.to_pylist())
             for tables in (stats.file_columns(), (rows for part in stats.parts for rows in part.file_columns()))
         )
-        assert told == whole
+        assert of_parts == whole
         assert all(part.marks is None or len(part.marks) == part.files.num_rows for part in stats.parts)
         keys = [part.key for part in stats.parts]
         assert len(set(keys)) == len(keys)
@@ -199,7 +199,7 @@ class ConnectorContract:
             again.close()
 
     def check(self, row: dict[str, Any], truth: Truth, *, whole: bool) -> None:
-        """Bounds enclose; exact ones are the truth where the file is the table."""
+        """Checks that counts are possible, and equal to the truth where the file is the whole table."""
         for name in ("null_count", "nan_count"):
             assert row[name] is None or 0 <= row[name] <= row["row_count"]
         for side in ("min", "max"):
@@ -210,7 +210,7 @@ class ConnectorContract:
         if row["null_count"] is not None:
             assert row["null_count"] == sum(value is None for value in values)
 
-    def test_some_columns_only(self, connector, truth):
+    def test_only_the_requested_columns_are_read(self, connector, truth):
         ids = self.ids(connector, truth)
         name = next(iter(truth.columns))
         current = self.current(connector, truth)
@@ -222,7 +222,7 @@ class ConnectorContract:
 
     # Scans.
 
-    def test_scan_tasks(self, connector, truth):
+    def test_scan_tasks_have_stable_fingerprints_and_cover_all_files(self, connector, truth):
         ids = self.ids(connector, truth)
         current = self.current(connector, truth)
         tasks = list(connector.plan_files(truth.namespace, truth.name, current, ids))
@@ -243,6 +243,6 @@ class ConnectorContract:
         data = stats.files.filter(pc.equal(stats.files["file_content"], "DATA"))
         assert {task.file_path for task in tasks} == set(data["file_path"].to_pylist())
 
-    def test_an_unknown_snapshot_is_an_error_of_ours(self, connector, truth):
+    def test_unknown_snapshot_is_a_statflight_error(self, connector, truth):
         with pytest.raises(StatflightError):
             connector.capture_snapshot_target_stats(truth.namespace, truth.name, 4_611_686_018_427_387_904, {})

@@ -1,4 +1,4 @@
-"""Iceberg tables for tests: made in a SQL catalog, and given row-level deletes that pyiceberg itself cannot write."""
+"""Iceberg tables for tests: created in a SQL catalog, with row-level deletes that pyiceberg cannot write."""
 
 from __future__ import annotations
 
@@ -75,19 +75,19 @@ class _DeleteWriter(ManifestWriterV2):
 
 
 def position_deletes(table: Table, rows: list[tuple[str, int]], partition: Record | None = None) -> DataFile:
-    held = pa.table([[path for path, _ in rows], [position for _, position in rows]], schema=POSITION_SCHEMA)
-    return _delete_file(table, held, DataFileContent.POSITION_DELETES, partition)
+    deleted = pa.table([[path for path, _ in rows], [position for _, position in rows]], schema=POSITION_SCHEMA)
+    return _delete_file(table, deleted, DataFileContent.POSITION_DELETES, partition)
 
 
 def equality_deletes(table: Table, keys: dict[str, list[Any]], partition: Record | None = None) -> DataFile:
     fields = [table.schema().find_field(name) for name in keys]
     arrow = table.schema().as_arrow()
-    held = pa.table(list(keys.values()), pa.schema([
+    deleted = pa.table(list(keys.values()), pa.schema([
         pa.field(f.name, arrow.field(f.name).type, True, {b"PARQUET:field_id": str(f.field_id).encode()})
         for f in fields
     ]))  # fmt: skip
     ids = [field.field_id for field in fields]
-    return _delete_file(table, held, DataFileContent.EQUALITY_DELETES, partition, equality_ids=ids)
+    return _delete_file(table, deleted, DataFileContent.EQUALITY_DELETES, partition, equality_ids=ids)
 
 
 def deletion_vector(table: Table, path: str, rows: list[int], broken: bytes = b"") -> DataFile:
@@ -140,12 +140,12 @@ def commit_deletes(table: Table, *files: DataFile, spec_id: int | None = None, f
             writer.add_entry(_entry(file, snapshot_id))
     deletes = writer.to_manifest_file()
     manifest_list = str(folder / f"snap-{snapshot_id}-{uuid.uuid4()}.avro")
-    held = list(read_manifest_list(table.io.new_input(current["manifest-list"])))
+    manifests = list(read_manifest_list(table.io.new_input(current["manifest-list"])))
     out = ManifestListWriterV2(
         table.io.new_output(manifest_list), snapshot_id, current["snapshot-id"], sequence, "null"
     )
     with out as listed:
-        listed.add_manifests([*held, deletes])
+        listed.add_manifests([*manifests, deletes])
     document["snapshots"].append({
         "snapshot-id": snapshot_id, "parent-snapshot-id": current["snapshot-id"], "sequence-number": sequence,
         "timestamp-ms": current["timestamp-ms"] + 1, "manifest-list": manifest_list,
@@ -183,11 +183,11 @@ def _new_path(table: Table, suffix: str) -> Path:
 
 
 def _delete_file(
-    table: Table, held: pa.Table, content: DataFileContent, partition: Record | None, **more: Any
+    table: Table, deleted: pa.Table, content: DataFileContent, partition: Record | None, **more: Any
 ) -> DataFile:
     location = _new_path(table, "parquet")
-    pq.write_table(held, location)
-    return _described(location, FileFormat.PARQUET, content, held.num_rows, partition, **more)
+    pq.write_table(deleted, location)
+    return _described(location, FileFormat.PARQUET, content, deleted.num_rows, partition, **more)
 
 
 def _described(

@@ -3,9 +3,9 @@
 `python rest_server.py FOLDER` keeps its tables below FOLDER and prints its port. While there is `FOLDER/token`, callers
 must send its text as bearer token; while there is `FOLDER/aws`, JSON of `access_key`, `secret`, `region` and `service`,
 they must sign their requests (Signature Version 4), and the token of `session` with them, if there is one. While there
-is `FOLDER/page`, a number, listings come in pages of so many. `FOLDER/fault` is JSON about the next answers:
-`{"status": 500, "times": 2}` or `{"seconds": 5, "times": 1}`, with `"about"` only of paths that end so, with
-`"method"` only of that one; with `"done": true` the request is carried out first. Answered requests are lines of
+is `FOLDER/page`, a number, listings have pages of that size. `FOLDER/fault` is JSON about the next responses:
+`{"status": 500, "times": 2}` or `{"seconds": 5, "times": 1}`, with `"about"` only for paths that end with it, with
+`"method"` only for that method; with `"done": true` the request is carried out first. Completed requests are lines of
 `FOLDER/log`.
 """
 
@@ -82,13 +82,13 @@ class Handler(BaseHTTPRequestHandler):
             fault["times"] -= 1
             path.unlink() if fault["times"] <= 0 else path.write_text(json.dumps(fault))
         time.sleep(fault.get("seconds", 0))
-        if fault.get("done"):  # the answer alone is lost
+        if fault.get("done"):  # only the response is lost
             sent = json.loads(self._sent)
             url = urlsplit(self.path)
             with LOCK:
                 self._route(self.command, url.path.strip("/").split("/"), {}, sent)
         if "status" in fault:
-            raise Refused(fault["status"], "ServiceUnavailable", "a fault that the test asked for")
+            raise Refused(fault["status"], "ServiceUnavailable", "a fault set by the test")
 
     def _authorized(self) -> None:
         token = self.folder / "token"
@@ -96,40 +96,40 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(401, "NotAuthorizedException", "the token is not valid")
 
     def _signed(self, sent: bytes) -> None:
-        """Signature Version 4, computed from what arrived and the secret alone."""
+        """Checks Signature Version 4, computed from the received request and the secret alone."""
         settings = self.folder / "aws"
         if not settings.exists():
             return
-        held = json.loads(settings.read_text())
-        told = re.fullmatch(
+        expected = json.loads(settings.read_text())
+        credentials = re.fullmatch(
             r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/([^/]+)/aws4_request, "
             r"SignedHeaders=([^,]+), Signature=([0-9a-f]{64})",
             self.headers.get("Authorization") or "",
         )
-        if told is None:
+        if credentials is None:
             raise Refused(403, "ForbiddenException", "the request is not signed")
-        key, day, region, service, names, signature = told.groups()
-        if (key, region, service) != (held["access_key"], held["region"], held["service"]):
+        key, day, region, service, names, signature = credentials.groups()
+        if (key, region, service) != (expected["access_key"], expected["region"], expected["service"]):
             raise Refused(403, "ForbiddenException", "the signature is by another key, or for another service")
-        if held.get("session") and (
-            self.headers.get("x-amz-security-token") != held["session"]
+        if expected.get("session") and (
+            self.headers.get("x-amz-security-token") != expected["session"]
             or "x-amz-security-token" not in names.split(";")
         ):
             raise Refused(403, "ForbiddenException", "the session token is missing or not signed")
         digest, at = hashlib.sha256(sent).hexdigest(), self.headers.get("x-amz-date") or ""
-        told_digest = self.headers.get("x-amz-content-sha256", digest)
-        if told_digest != digest or not at.startswith(day) or not {"host", "x-amz-date"} <= set(names.split(";")):
+        sent_digest = self.headers.get("x-amz-content-sha256", digest)
+        if sent_digest != digest or not at.startswith(day) or not {"host", "x-amz-date"} <= set(names.split(";")):
             raise Refused(403, "ForbiddenException", "the signature leaves out what matters")
         canonical = hashlib.sha256(self._canonical(names, digest).encode()).hexdigest()
         text = "\n".join(["AWS4-HMAC-SHA256", at, f"{day}/{region}/{service}/aws4_request", canonical])
-        derived = f"AWS4{held['secret']}".encode()
+        derived = f"AWS4{expected['secret']}".encode()
         for part in (day, region, service, "aws4_request", text):
             derived = hmac.new(derived, part.encode(), hashlib.sha256).digest()
         if not hmac.compare_digest(derived.hex(), signature):
             raise Refused(403, "ForbiddenException", "the signature does not match")
 
     def _canonical(self, names: str, digest: str) -> str:
-        """The request as both sides write it down to sign it."""
+        """Canonical form of the request, which client and server sign."""
         url = urlsplit(self.path)
         query = sorted((quote(k, safe="-_.~"), quote(v, safe="-_.~")) for k, v in parse_qsl(url.query, True))
         headers = [f"{name}:{' '.join((self.headers.get(name) or '').split())}" for name in names.split(";")]
@@ -201,9 +201,9 @@ class Handler(BaseHTTPRequestHandler):
         from pyiceberg.catalog.rest import CommitTableRequest
 
         body.setdefault("identifier", {"namespace": list(identifier[:-1]), "name": identifier[-1]})
-        asked = CommitTableRequest.model_validate(body)
+        request = CommitTableRequest.model_validate(body)
         table = self.catalog.load_table(identifier)
-        done = self.catalog.commit_table(table, tuple(asked.requirements), tuple(asked.updates))
+        done = self.catalog.commit_table(table, tuple(request.requirements), tuple(request.updates))
         return {"metadata-location": done.metadata_location, "metadata": json.loads(done.metadata.model_dump_json())}
 
 

@@ -9,7 +9,7 @@ from capture.connectors.spi import ConnectorConfig
 from store.errors import InvalidArgument
 
 
-def test_formats_are_known():
+def test_built_in_formats_are_known_and_others_are_refused():
     assert set(BUILT_IN) <= set(known_formats())
     with pytest.raises(InvalidArgument, match=r'"detla" is unknown; known are .*delta.*did you mean "delta"'):
         open_connector(ConnectorConfig("c", "detla", "/"))

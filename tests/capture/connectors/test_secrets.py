@@ -13,7 +13,7 @@ from store.errors import InvalidArgument
      "sas_token", "credential", "google_service_account", "private_key", "connection_string", "header.x-custom",
      "header.Authorization", "auth", "auth.basic.password", "auth.oauth2.client_secret"],
 )  # fmt: skip
-def test_secret_names(name):
+def test_secret_options_are_masked(name):
     assert mask({name: "hush"}) == {name: MASK}
 
 
@@ -30,7 +30,7 @@ def test_secret_names(name):
         "header.User-Agent",
     ],
 )
-def test_open_names(name):
+def test_other_options_are_shown(name):
     assert mask({name: "shown"}) == {name: "shown"}
 
 
@@ -48,25 +48,25 @@ def test_secrets_within_an_object_are_redacted():
     assert redact("no: ann pass-w0rd basic", {"auth": auth}) == f"no: ann {MASK} basic"
 
 
-def test_messages_are_redacted_through_and_through():
+def test_nested_messages_are_redacted():
     key = json.dumps({"private_key": "-----BEGIN hush hush", "type": "service_account"})
     options = {"google_service_account_key": key, "password": 'quo"ted'}
-    told = {"error": {"message": 'no: quo"ted', "params": ["-----BEGIN hush hush", 7, None]}}
-    assert redact_all(told, options) == {"error": {"message": f"no: {MASK}", "params": [MASK, 7, None]}}
+    error = {"error": {"message": 'no: quo"ted', "params": ["-----BEGIN hush hush", 7, None]}}
+    assert redact_all(error, options) == {"error": {"message": f"no: {MASK}", "params": [MASK, 7, None]}}
 
 
 # Named secrets.
 
 
 @pytest.mark.parametrize("text", ['{"token": "t", "allow_http": true}', "token=t\n\n allow_http = true "])
-def test_a_secret_of_the_environment(monkeypatch, text):
+def test_secret_is_read_from_the_environment(monkeypatch, text):
     monkeypatch.setenv("STATFLIGHT_SECRET_MY_LAKE", text)
     assert resolve({"secret": "my-lake", "region": "r"}) == {"token": "t", "allow_http": "true", "region": "r"}
     assert resolve({"secret": "my-lake", "token": "mine"})["token"] == "mine"
     assert resolve({"region": "r"}) == {"region": "r"}
 
 
-def test_a_secret_of_the_file(monkeypatch, tmp_path):
+def test_secret_is_read_from_the_secrets_file(monkeypatch, tmp_path):
     file = tmp_path / "secrets.toml"
     file.write_text('[lake]\ntoken = "t"\ntimeout = 3\n')
     monkeypatch.setenv("STATFLIGHT_SECRETS_FILE", str(file))
@@ -75,7 +75,7 @@ def test_a_secret_of_the_file(monkeypatch, tmp_path):
         resolve({"secret": "sea"})
 
 
-def test_a_secret_s_value_may_be_a_file_that_is_read_each_time(monkeypatch, tmp_path):
+def test_value_of_a_secret_may_be_a_file_that_is_read_at_each_use(monkeypatch, tmp_path):
     token = tmp_path / "token"
     token.write_text("first\n")
     monkeypatch.setenv("STATFLIGHT_SECRET_LAKE", json.dumps({"token": {"file": str(token)}}))
@@ -88,7 +88,7 @@ def test_a_secret_s_value_may_be_a_file_that_is_read_each_time(monkeypatch, tmp_
     assert str(tmp_path) not in str(refused.value)
 
 
-def test_secrets_do_not_name_secrets(monkeypatch):
+def test_secret_that_names_another_secret_is_refused(monkeypatch):
     monkeypatch.setenv("STATFLIGHT_SECRET_A", "secret=b")
     monkeypatch.setenv("STATFLIGHT_SECRET_B", "secret=a")
     with pytest.raises(InvalidArgument, match="names another secret"):

@@ -27,7 +27,7 @@ def ids_of(found: Connector, name: str) -> dict[str, int]:
 
 
 def captured(found: Connector, name: str, version: int | None = None):
-    """(native statistics, column → rows of its files)"""
+    """Native statistics, and the rows of the files by column."""
     if version is None:
         version = found.enumerate_snapshots("default", name).current_snapshot_id
     stats = found.capture_snapshot_target_stats("default", name, version, ids_of(found, name))
@@ -39,7 +39,7 @@ def captured(found: Connector, name: str, version: int | None = None):
 
 
 def scanned(found: Connector, name: str, version: int) -> dict[str, list]:
-    """The live values of each column, read as an executor would."""
+    """Live values of each column, read as by an executor."""
     values: dict[str, list] = {}
     for task in found.plan_files("default", name, version, ids_of(found, name)):
         file = pq.ParquetFile(task.location)
@@ -50,10 +50,10 @@ def scanned(found: Connector, name: str, version: int) -> dict[str, list]:
             if column.path is None:
                 found_values = column.constant.to_pylist() * len(live)
             else:
-                held = file.read([column.path]).to_pylist()
+                stored = file.read([column.path]).to_pylist()
                 found_values = []
                 for i in live:
-                    value = held[i]
+                    value = stored[i]
                     for part in column.path.split("."):
                         value = None if value is None else value[part]
                     found_values.append(value)

@@ -1,4 +1,4 @@
-"""Bounds of a Delta log enclose what readers see in the files, in the type that they compare in."""
+"""Bounds of a Delta log enclose the values in the files, in the type in which readers compare."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ def bounds_of(value: float, **options):
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-def test_the_text_of_a_float_is_moved_to_that_float(value):
-    text = float(np.format_float_positional(np.float32(value), unique=True))  # as a log of floats has it
+def test_bounds_from_the_text_of_a_float_enclose_the_float(value):
+    text = float(np.format_float_positional(np.float32(value), unique=True))  # the text in a log of floats
     lower, upper, lower_exact, upper_exact = bounds_of(text, was_float=True)
     assert lower <= float(np.float32(value)) <= upper
     assert lower_exact == upper_exact == (text == float(np.float32(value)))
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_a_double_stays_enclosed(value):
+def test_bounds_enclose_doubles_and_are_exact_without_widening(value):
     lower, upper, *_ = bounds_of(value, was_float=True)
     assert lower <= value <= upper
     assert bounds_of(value) == [value, value, True, True]
 
 
-def test_what_no_float_prints_is_exact():
+def test_text_that_is_not_of_a_float_is_an_exact_bound():
     assert bounds_of(1.234567890123, was_float=True)[2:] == [True, True]
     assert bounds_of(1e300, was_float=True) == [1e300, 1e300, True, True]
     assert bounds_of(3.4, was_float=True) == [3.4, 3.4000000953674316, False, False]
 
 
-def test_a_partition_of_nan_counts_it():
+def test_partition_of_nan_has_a_nan_count_and_no_bounds():
     facts = partition_facts(pa.array([1.5, float("nan"), None]), pa.array([2, 3, 4]))
     assert facts["nan_count"].to_pylist() == [0, 3, 0]
     assert facts["null_count"].to_pylist() == [0, 0, 4]
@@ -74,7 +74,7 @@ def test_widened_floats_enclose_the_files(lake, name, column, greatest):
 
 
 @needs_lakes
-def test_a_widened_integer_is_as_wide_as_its_type():
+def test_widened_integer_has_the_width_of_its_new_type():
     found = connector(LAKES / "written_by_spark")
     ids = ids_of(found, "delta_widened")
     tasks = list(found.plan_files("default", "delta_widened", 7, ids))
@@ -85,8 +85,8 @@ def test_a_widened_integer_is_as_wide_as_its_type():
     assert before.isdisjoint(task.fingerprint for task in tasks)
 
 
-def written(path: Path, *actions: dict) -> None:
-    """A commit of these actions, the next of a log."""
+def write_commit(path: Path, *actions: dict) -> None:
+    """Writes the next commit of a log, with these actions."""
     log = path / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
     (log / f"{len(list(log.glob('*.json'))):020}.json").write_text("\n".join(map(json.dumps, actions)))
@@ -99,9 +99,9 @@ def protocol(*features: str) -> dict:
 
 def metadata(schema: str | None = None, **columns: str) -> dict:
     fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in columns.items()]
-    told = {"id": "1", "format": {"provider": "parquet", "options": {}}, "partitionColumns": [], "configuration": {}}
+    given = {"id": "1", "format": {"provider": "parquet", "options": {}}, "partitionColumns": [], "configuration": {}}
     text = json.dumps({"type": "struct", "fields": fields}) if schema is None else schema
-    return {"metaData": told | ({"schemaString": text} if text else {})}
+    return {"metaData": given | ({"schemaString": text} if text else {})}
 
 
 def add(path: str, **stats) -> dict:
@@ -111,10 +111,10 @@ def add(path: str, **stats) -> dict:
 
 @pytest.mark.parametrize("features", [("deletionVectors",), ()], ids=["vectors", "no vectors"])
 def test_wide_bounds_enclose_and_are_never_exact(tmp_path, features):
-    """They stay behind where the feature was dropped, or a writer never asked for it."""
+    """They remain where the feature was dropped, or a writer never enabled it."""
     common = {"numRecords": 9, "minValues": {"a": 1, "tightBounds": 1}, "maxValues": {"a": 5, "tightBounds": 3}}
     counts = {"nullCount": {"a": 2, "tightBounds": 0}}
-    written(
+    write_commit(
         tmp_path / "t",
         protocol(*features),
         metadata(a="long", tightBounds="long"),
@@ -125,9 +125,9 @@ def test_wide_bounds_enclose_and_are_never_exact(tmp_path, features):
     stats, rows = captured(connector(tmp_path / "t"), "t", 0)
     assert stats.row_count == 27
     assert not stats.row_deletes
-    told = {Path(row["file_path"]).stem: row for row in rows["a"]}
-    assert {name: (row["min"], row["max"]) for name, row in told.items()} == dict.fromkeys(told, ("1", "5"))
-    exact = {name: (row["min_is_exact"], row["max_is_exact"], row["null_count"]) for name, row in told.items()}
+    by_file = {Path(row["file_path"]).stem: row for row in rows["a"]}
+    assert {name: (row["min"], row["max"]) for name, row in by_file.items()} == dict.fromkeys(by_file, ("1", "5"))
+    exact = {name: (row["min_is_exact"], row["max_is_exact"], row["null_count"]) for name, row in by_file.items()}
     assert exact == {"wide": (False, False, None), "tight": (True, True, 2), "untold": (True, True, 2)}
     assert {row["null_count"] for row in rows["tightBounds"]} == {0}
 
@@ -145,49 +145,49 @@ def test_wide_bounds_in_a_checkpoint_are_never_exact(tmp_path, is_wide):
 
 
 @pytest.mark.parametrize("features", [("deletionVectors",), ()], ids=["in slices", "by deltalake"])
-def test_a_negative_count_of_rows_is_told_with_its_file(tmp_path, features):
+def test_error_of_a_negative_row_count_names_the_file(tmp_path, features):
     sound, broken = (
         add(f"{name}.parquet", numRecords=rows, nullCount={"a": 0}) for name, rows in (("b", 2), ("c", -5))
     )
-    written(tmp_path / "t", protocol(*features), metadata(a="long"), sound, broken)
-    with pytest.raises(Unreadable) as told:
+    write_commit(tmp_path / "t", protocol(*features), metadata(a="long"), sound, broken)
+    with pytest.raises(Unreadable) as refused:
         captured(connector(tmp_path), "t")
     message = 'table "default.t": the log has "numRecords": -5 for file "c.parquet"; must be at least 0'
-    assert told.value.message == message
+    assert refused.value.message == message
 
 
-def test_a_negative_count_of_nulls_is_unknown_and_no_other_is(tmp_path):
+def test_only_the_negative_null_count_is_unknown(tmp_path):
     stats = ({"a": -1, "b": 1}, {"a": 0, "b": 2})
     adds = [add(f"{i}.parquet", numRecords=5, nullCount=nulls) for i, nulls in enumerate(stats)]
-    written(tmp_path / "t", protocol(), metadata(a="long", b="long"), *adds)
+    write_commit(tmp_path / "t", protocol(), metadata(a="long", b="long"), *adds)
     native, rows = captured(connector(tmp_path), "t")
     assert native.row_count == 10
     nulls = {name: {Path(row["file_path"]).name: row["null_count"] for row in of} for name, of in rows.items()}
     assert nulls == {"a": {"0.parquet": None, "1.parquet": 0}, "b": {"0.parquet": 1, "1.parquet": 2}}
 
 
-def test_a_feature_that_nobody_reads_is_named(tmp_path):
-    written(tmp_path / "t", protocol("adaptiveMetadata"), metadata(a="long"))
-    with pytest.raises(Unreadable, match="has the Delta feature adaptiveMetadata") as told:
+def test_error_names_the_unsupported_feature(tmp_path):
+    write_commit(tmp_path / "t", protocol("adaptiveMetadata"), metadata(a="long"))
+    with pytest.raises(Unreadable, match="has the Delta feature adaptiveMetadata") as refused:
         connector(tmp_path / "t").describe("default", "t")
-    assert "DROP FEATURE" in (told.value.hint or "")
+    assert "DROP FEATURE" in (refused.value.hint or "")
 
 
-def test_a_version_without_a_schema_hides_no_other(tmp_path):
-    written(tmp_path / "t", protocol(), metadata(schema=""))
-    written(tmp_path / "t", metadata(a="long"), add("one.parquet", numRecords=2, nullCount={"a": 0}))
-    written(tmp_path / "t", add("two.parquet", numRecords=3, nullCount={"a": 1}))
+def test_version_without_a_schema_is_left_out_unless_it_is_the_newest(tmp_path):
+    write_commit(tmp_path / "t", protocol(), metadata(schema=""))
+    write_commit(tmp_path / "t", metadata(a="long"), add("one.parquet", numRecords=2, nullCount={"a": 0}))
+    write_commit(tmp_path / "t", add("two.parquet", numRecords=3, nullCount={"a": 1}))
     found = connector(tmp_path / "t")
     listing = found.enumerate_snapshots("default", "t")
     assert [s.snapshot_id for s in listing.snapshots] == [1, 2]
     assert listing.live_snapshot_ids == {1, 2}
     assert captured(found, "t", 2)[0].row_count == 5
-    written(tmp_path / "t", metadata(schema=""))
+    write_commit(tmp_path / "t", metadata(schema=""))
     with pytest.raises(Unreadable, match="has no schema"):
         connector(tmp_path / "t").enumerate_snapshots("default", "t")
 
 
-def test_dotted_names_inside_structs(tmp_path):
+def test_dotted_names_inside_structs_are_distinguished(tmp_path):
     rows = pa.table({
         "id.num": [1, 3], "s": pa.array([{"field": 1, "field.one": 2}, {"field": 5, "field.one": 4}]),
         "s.field": ["x", "y"],
@@ -196,8 +196,8 @@ def test_dotted_names_inside_structs(tmp_path):
     found = connector(tmp_path / "t")
     schema = found.describe("default", "t").schema
     ids = {column.key: number for number, column in enumerate(schema.columns, 1)}
-    told = found.capture_snapshot_target_stats("default", "t", 0, ids)
-    rows = {row["column_id"]: (row["min"], row["max"]) for part in told.file_columns() for row in part.to_pylist()}
+    native = found.capture_snapshot_target_stats("default", "t", 0, ids)
+    rows = {row["column_id"]: (row["min"], row["max"]) for part in native.file_columns() for row in part.to_pylist()}
     assert {key: rows[i] for key, i in ids.items() if i in rows} == {
         '"id.num"': ("1", "3"), "s.field": ("1", "5"), 's."field.one"': ("2", "4"), '"s.field"': ("x", "y"),
     }  # fmt: skip
@@ -217,26 +217,26 @@ def test_characters_beyond_the_basic_plane_are_enclosed(tmp_path, escaped):
         log.write_text("\n".join(json.dumps(json.loads(line), ensure_ascii=escaped)
                                  for line in log.read_text().splitlines()))  # fmt: skip
     rows = captured(connector(tmp_path), "t")[1]["s"]
-    told = {Path(row["file_path"]).name: row for row in rows}
+    by_file = {Path(row["file_path"]).name: row for row in rows}
     for action, text in zip(reversed(deltalake.DeltaTable(tmp_path / "t").file_uris()), reversed(texts), strict=True):
-        row = told[Path(action).name]
-        (held,) = pq.read_table(action)["s"].to_pylist()
-        assert row["min"].encode() <= held.encode() <= row["max"].encode(), text
+        row = by_file[Path(action).name]
+        (value,) = pq.read_table(action)["s"].to_pylist()
+        assert row["min"].encode() <= value.encode() <= row["max"].encode(), text
         if row["min_is_exact"] or row["max_is_exact"]:
-            assert (row["min"], row["max"]) == (held, held)
+            assert (row["min"], row["max"]) == (value, value)
     assert sum(row["max_is_exact"] for row in rows) >= 1
 
 
 @pytest.mark.parametrize("letter", ["é", "\U0002a6d6", "z"])
-def test_texts_that_were_cut_are_not_exact(tmp_path, letter):
+def test_truncated_texts_are_inexact_bounds(tmp_path, letter):
     for length in (15, 16, 17, 31, 33):
         deltalake.write_deltalake(tmp_path / "t", pa.table({"s": [letter * length]}), mode="append")
     rows = captured(connector(tmp_path), "t")[1]["s"]
     for row in rows:
-        (held,) = pq.read_table(row["file_path"])["s"].to_pylist()
-        assert row["min"].encode() <= held.encode() <= row["max"].encode()
-        assert not row["min_is_exact"] or row["min"] == held
-        assert not row["max_is_exact"] or row["max"] == held
+        (value,) = pq.read_table(row["file_path"])["s"].to_pylist()
+        assert row["min"].encode() <= value.encode() <= row["max"].encode()
+        assert not row["min_is_exact"] or row["min"] == value
+        assert not row["max_is_exact"] or row["max"] == value
 
 
 def test_a_column_without_a_type_is_null_in_every_file(tmp_path):
@@ -244,7 +244,7 @@ def test_a_column_without_a_type_is_null_in_every_file(tmp_path):
     (tmp_path / "t").mkdir()
     (tmp_path / "one.parquet").rename(tmp_path / "t/one.parquet")
     stats = {"numRecords": 2, "minValues": {"a": 1}, "maxValues": {"a": 2}, "nullCount": {"a": 0, "nothing": 2}}
-    written(tmp_path / "t", protocol(), metadata(a="long", nothing="void"), add("one.parquet", **stats))
+    write_commit(tmp_path / "t", protocol(), metadata(a="long", nothing="void"), add("one.parquet", **stats))
     found = connector(tmp_path / "t")
     (task,) = found.plan_files("default", "t", 0, ids_of(found, "t"))
     assert {c.name: read.to_pylist() for c, read in tasks.read(task, task.columns)} == {
@@ -253,8 +253,8 @@ def test_a_column_without_a_type_is_null_in_every_file(tmp_path):
     }
 
 
-def test_the_schema_of_a_checkpoint_is_that_of_its_version(tmp_path):
-    """Readers start from the checkpoint, so a column that it alone has is one of the table's."""
+def test_schema_of_a_checkpoint_is_that_of_its_version(tmp_path):
+    """Readers start from the checkpoint, so a column that only the checkpoint has belongs to the table."""
     path = tmp_path / "t"
     deltalake.write_deltalake(path, pa.table({"a": [1]}))
     deltalake.write_deltalake(path, pa.table({"a": [2]}), mode="append")

@@ -50,8 +50,8 @@ def test_versions_are_snapshots(events):
     listing = connector(events.parent).enumerate_snapshots("default", "events")
     assert [(s.snapshot_id, s.ordinal, s.parent_snapshot_id, s.operation) for s in listing.snapshots] == [
         (0, 0, None, "WRITE"), (1, 1, 0, "WRITE"), (2, 2, 1, "WRITE"), (3, 3, 2, "DELETE")]  # fmt: skip
-    told = json.loads((events / f"_delta_log/{2:020d}.json").read_text().splitlines()[0])["commitInfo"]["timestamp"]
-    assert listing.snapshots[2].committed_at == datetime.fromtimestamp(told / 1000, UTC)
+    at_ms = json.loads((events / f"_delta_log/{2:020d}.json").read_text().splitlines()[0])["commitInfo"]["timestamp"]
+    assert listing.snapshots[2].committed_at == datetime.fromtimestamp(at_ms / 1000, UTC)
     assert listing.current_snapshot_id == 3
     rows = [captured(connector(events.parent), "events", v)[0].row_count for v in range(4)]
     assert rows == [2, 4, 6, 4]
@@ -59,7 +59,7 @@ def test_versions_are_snapshots(events):
     assert table.table_id == str(deltalake.DeltaTable(events).metadata().id)
 
 
-def test_cleaned_versions_are_no_snapshots(events):
+def test_cleaned_up_versions_are_not_snapshots(events):
     deltalake.DeltaTable(events).create_checkpoint()
     for version in range(3):
         (events / f"_delta_log/{version:020d}.json").unlink()
@@ -74,7 +74,7 @@ def test_cleaned_versions_are_no_snapshots(events):
             found.capture_snapshot_target_stats("default", "events", version, {})
 
 
-def test_a_gap_in_the_log_ends_it(events):
+def test_log_ends_at_a_gap(events):
     (events / f"_delta_log/{1:020d}.json").unlink()
     assert connector(events.parent).enumerate_snapshots("default", "events").live_snapshot_ids == {0}
 
@@ -89,7 +89,7 @@ def test_known_versions_are_not_read_again(events, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["{ no commit", '{"commitInfo": {"operation"'])
-def test_a_newest_version_that_is_not_json_is_named(events, text):
+def test_error_names_the_newest_version_if_it_is_not_json(events, text):
     newest = max((events / "_delta_log").glob("*.json")).name
     number = int(newest.removesuffix(".json")) + 1
     (events / f"_delta_log/{number:020d}.json").write_text(text)
@@ -104,7 +104,7 @@ def _commit():
     return Commit()
 
 
-def test_each_version_has_its_schema(tmp_path):
+def test_versions_have_their_own_schema(tmp_path):
     deltalake.write_deltalake(tmp_path / "t", pa.table({"a": [1]}))
     for _ in range(2):
         deltalake.write_deltalake(tmp_path / "t", pa.table({"a": [1], "b": ["x"]}), mode="append", schema_mode="merge")
@@ -123,7 +123,7 @@ def test_each_version_has_its_schema(tmp_path):
 # Statistics of the log.
 
 
-def test_what_the_log_cuts_is_widened(tmp_path):
+def test_bounds_truncated_in_the_log_are_widened(tmp_path):
     at = datetime(2020, 1, 1, 0, 0, 0, 123457, tzinfo=UTC)
     old = datetime(1960, 1, 1, 0, 0, 0, 123457)
     table = pa.table({
@@ -149,7 +149,7 @@ def test_what_the_log_cuts_is_widened(tmp_path):
     assert bounds("short") == ("a", True, "b", True)
     assert bounds("zero") == ("0", True, "0", True)
     assert bounds("big") == ("-9223372036854775808", True, "9223372036854775807", True)
-    assert bounds("raw") == ("YQ==", True, "Yg==", True)  # of the footer
+    assert bounds("raw") == ("YQ==", True, "Yg==", True)  # from the footer
     assert bounds("day") == ("2020-01-01", True, "2020-01-01", True)
     assert bounds("flag") == ("false", True, "true", True)
     assert bounds("money") == ("-99.99", True, "0.1", True)
@@ -162,7 +162,7 @@ def test_what_the_log_cuts_is_widened(tmp_path):
 
 
 @pytest.mark.parametrize(("precision", "scale"), [(5, 2), (15, 4), (16, 2), (18, 6), (38, 9), (38, 0)])
-def test_decimals_enclose_the_truth(tmp_path, precision, scale):
+def test_bounds_of_decimals_enclose_the_values(tmp_path, precision, scale):
     """The log has decimals as doubles, so beyond 15 digits its bounds are not the values."""
     chance = random.Random(precision)
     limit = 10**precision
@@ -184,7 +184,7 @@ def test_decimals_enclose_the_truth(tmp_path, precision, scale):
 
 
 def without_statistics(path: Path, version: int) -> None:
-    """Takes the statistics out of a commit."""
+    """Removes the statistics from a commit."""
     log = path / "_delta_log" / f"{version:020d}.json"
     actions = [json.loads(line) for line in log.read_text().splitlines()]
     for action in actions:
@@ -192,7 +192,7 @@ def without_statistics(path: Path, version: int) -> None:
     log.write_text("\n".join(map(json.dumps, actions)))
 
 
-def test_files_without_statistics_have_them_in_their_footers(tmp_path):
+def test_statistics_missing_in_the_log_come_from_footers(tmp_path):
     path = tmp_path / "t"
     deltalake.write_deltalake(path, pa.table({"a": [1, None, 3], "s": ["x" * 40, "b", None]}))
     more = pa.table({"a": [7], "s": ["z"], "f": [1.5]})
@@ -201,14 +201,14 @@ def test_files_without_statistics_have_them_in_their_footers(tmp_path):
     stats, rows = captured(connector(tmp_path), "t")
     assert stats.row_count == 4
     names = ("row_count", "null_count", "min", "max", "min_is_exact", "max_is_exact")
-    told = {name: sorted(tuple(row[n] for n in names) for row in found) for name, found in rows.items()}
-    assert told["a"] == [(1, 0, "7", "7", True, True), (3, 1, "1", "3", True, True)]
-    assert told["s"] == [(1, 0, "z", "z", True, True), (3, 1, "b", "x" * 40, True, True)]
+    files = {name: sorted(tuple(row[n] for n in names) for row in found) for name, found in rows.items()}
+    assert files["a"] == [(1, 0, "7", "7", True, True), (3, 1, "1", "3", True, True)]
+    assert files["s"] == [(1, 0, "z", "z", True, True), (3, 1, "b", "x" * 40, True, True)]
     assert sorted(row["null_count"] for row in rows["f"]) == [0, 3], "a column added later is null before"
     assert sorted(row["nan_count"] or 0 for row in rows["f"]) == [0, 0]
 
 
-def test_footers_of_files_with_deleted_rows_are_not_exact(tmp_path):
+def test_footer_bounds_of_files_with_deleted_rows_are_inexact(tmp_path):
     table = LAKES / "table-with-dv-small"
     if not table.exists():
         pytest.skip("the shared lakes are elsewhere")
@@ -224,7 +224,7 @@ def test_footers_of_files_with_deleted_rows_are_not_exact(tmp_path):
     assert row["min_is_exact"] and row["max_is_exact"]
 
 
-def test_a_file_that_is_gone_leaves_its_statistics_unknown(tmp_path):
+def test_missing_file_leaves_only_its_footer_statistics_unknown(tmp_path):
     path = tmp_path / "t"
     deltalake.write_deltalake(path, pa.table({"a": [1, 2], "b": [b"x", b"y"]}))
     next(path.glob("*.parquet")).unlink()
@@ -233,7 +233,7 @@ def test_a_file_that_is_gone_leaves_its_statistics_unknown(tmp_path):
     assert [(row["min"], row["null_count"]) for row in rows["b"]] == [(None, None)]
 
 
-def test_partitions_are_constants(tmp_path):
+def test_partition_columns_are_constants(tmp_path):
     table = pa.table({"v": [1, 2, 3, 4], "text": ["a b", "50%/x", None, "é"], "day": [date(2020, 1, 1)] * 4,
                       "n": pa.array([1, 2, 3, None], pa.int32())})  # fmt: skip
     deltalake.write_deltalake(tmp_path / "t", table, partition_by=["text", "day", "n"])
@@ -245,14 +245,14 @@ def test_partitions_are_constants(tmp_path):
     assert all(r["max_is_exact"] for r in rows["day"])
     for row in stats.files.to_pylist():
         assert Path(row["file_path"]).stat().st_size == row["size_bytes"]
-    told = [json.loads(text) for text in stats.files["partition_data_json"].to_pylist()]
-    assert {"text": "50%/x", "day": "2020-01-01", "n": 2} in told
+    partitions = [json.loads(text) for text in stats.files["partition_data_json"].to_pylist()]
+    assert {"text": "50%/x", "day": "2020-01-01", "n": 2} in partitions
     values = scanned(found, "t", 0)
     assert set(zip(values["v"], values["text"], values["n"], strict=True)) == {
         (1, "a b", 1), (2, "50%/x", 2), (3, None, 3), (4, "é", None)}  # fmt: skip
 
 
-def test_constraints(tmp_path):
+def test_not_null_and_check_constraints_are_described(tmp_path):
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("amount", pa.int64())])
     deltalake.write_deltalake(tmp_path / "t", pa.table({"id": [1], "amount": [2]}, schema))
     deltalake.DeltaTable(tmp_path / "t").alter.add_constraint({"positive": "amount > 0"})
@@ -267,7 +267,7 @@ def test_constraints(tmp_path):
 
 
 @needs_lakes
-def test_column_mapping():
+def test_mapped_columns_have_logical_names_and_field_ids():
     found = connector(LAKES)
     table = found.describe("default", "table_with_column_mapping")
     assert [(c.name, c.field_id) for c in table.schema.columns] == [("Company Very Short", 1), ("Super Name", 2)]
@@ -282,7 +282,7 @@ def test_column_mapping():
 
 @needs_lakes
 @pytest.mark.parametrize("name", sorted(p.name for p in LAKES.glob("*") if (p / "_delta_log").is_dir()))
-def test_real_tables(name):
+def test_tables_of_other_writers_are_read(name):
     found = connector(LAKES)
     listing = found.enumerate_snapshots("default", name)
     assert listing.current_snapshot_id == deltalake.DeltaTable(str(LAKES / name)).version()
@@ -293,7 +293,7 @@ def test_real_tables(name):
         assert len(next(iter(scanned(found, name, listing.current_snapshot_id).values()), [])) == stats.row_count
 
 
-def test_variants_of_types():
+def test_schema_types_are_parsed_and_invalid_schemas_refused():
     text = json.dumps({"type": "struct", "fields": [
         {"name": "d", "type": "decimal(10,2)", "nullable": True, "metadata": {}},
         {"name": "v", "type": "variant", "nullable": False, "metadata": {}},
@@ -311,10 +311,10 @@ def test_variants_of_types():
             parse_schema(wrong, False)
 
 
-# Trouble.
+# Errors.
 
 
-def test_a_broken_log_is_told_and_others_go_on(events):
+def test_broken_log_is_named_and_other_tables_are_read(events):
     lake = events.parent
     for name in ("empty", "noise", "bare", "future"):
         (lake / name / "_delta_log").mkdir(parents=True)
@@ -330,9 +330,9 @@ def test_a_broken_log_is_told_and_others_go_on(events):
     found = connector(lake)
     assert found.list_tables("default") == ["bare", "empty", "events", "future", "noise"]
     for name in ("empty", "noise", "bare", "future"):
-        for ask in (found.describe, lambda *table: found.capture_snapshot_target_stats(*table, 0, {})):
+        for read in (found.describe, lambda *table: found.capture_snapshot_target_stats(*table, 0, {})):
             with pytest.raises((Unreadable, NotFound)) as broken:
-                ask("default", name)
+                read("default", name)
             text = str(broken.value)
             assert f"default.{name}" in text
             assert str(lake) not in text
@@ -341,7 +341,7 @@ def test_a_broken_log_is_told_and_others_go_on(events):
     assert captured(found, "events")[0].row_count == 4
 
 
-def test_a_missing_data_file_is_named(tmp_path):
+def test_error_names_the_damaged_data_file(tmp_path):
     deltalake.write_deltalake(tmp_path / "t", pa.table({"a": [b"x"]}))
     file = next((tmp_path / "t").glob("*.parquet"))
     file.write_bytes(b"PAR1 no PAR1")
@@ -351,7 +351,7 @@ def test_a_missing_data_file_is_named(tmp_path):
         list(found.plan_files("default", "t", 0, {"a": 1}))
 
 
-def test_a_table_that_goes_away(events):
+def test_removed_table_is_not_found(events):
     found = connector(events.parent)
     assert found.list_tables("default") == ["events"]
     shutil.rmtree(events)
@@ -359,7 +359,7 @@ def test_a_table_that_goes_away(events):
         found.describe("default", "events")
 
 
-def test_paths_of_a_moved_table_are_rewritten(tmp_path):
+def test_path_rewrite_applies_to_files_of_a_shallow_clone(tmp_path):
     """A shallow clone names its files by full paths."""
     deltalake.write_deltalake(tmp_path / "now/origin", pa.table({"a": [b"x", b"y"]}))
     (tmp_path / "lake/clone/_delta_log").mkdir(parents=True)
@@ -392,7 +392,7 @@ def test_statistics_and_tasks_of_a_version_open_the_table_once(tmp_path, monkeyp
     (task,) = lake.plan_files("default", "t", 0, ids_of(lake, "t"))
     assert (stats.row_count, task.row_count, opened) == (3, 3, [])
 
-    shutil.rmtree(tmp_path / "t")  # another table of that name, at the same version
+    shutil.rmtree(tmp_path / "t")  # a new table of the same name and version
     deltalake.write_deltalake(tmp_path / "t", pa.concat_tables([rows, rows]))
     (task,) = lake.plan_files("default", "t", 0, ids_of(lake, "t"))
     assert task.row_count == 6

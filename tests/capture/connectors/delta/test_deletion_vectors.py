@@ -1,4 +1,4 @@
-"""Deletion vectors: what they delete, how they are written, which file has them."""
+"""Deletion vectors: deleted rows, encoding, listing with their file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("deltalake")
 
 
 @needs_lakes
-def test_deletion_vectors():
+def test_rows_of_deletion_vectors_are_deleted_and_bounds_inexact():
     found = connector(LAKES)
     stats, rows = captured(found, "table-with-dv-small")
     assert (stats.row_count, stats.row_deletes, stats.data_file_count) == (8, True, 1)
@@ -28,7 +28,7 @@ def test_deletion_vectors():
 
 
 @needs_lakes
-def test_a_deletion_vector_changes_the_fingerprint():
+def test_deletion_vector_changes_the_fingerprint():
     found = connector(LAKES)
     plans = [found.plan_files("default", "table-with-dv-small", v, {"value": 1}) for v in (0, 1)]
     before, after = map(next, plans)
@@ -36,7 +36,7 @@ def test_a_deletion_vector_changes_the_fingerprint():
     assert before.fingerprint != after.fingerprint
 
 
-def test_a_vector_is_read_as_delta_describes_it():
+def test_vector_is_decoded_as_in_the_delta_protocol():
     from capture.connectors.delta.deletion_vectors import identity, relative_path, z85
 
     # the example of the Delta protocol
@@ -51,7 +51,7 @@ def test_a_vector_is_read_as_delta_describes_it():
 
 
 @needs_lakes
-def test_the_vector_of_a_file_is_listed():
+def test_vector_is_listed_as_a_delete_file_of_its_data_file():
     files = captured(connector(LAKES / "table-with-dv-small"), "table-with-dv-small", 1)[0].files.to_pylist()
     (vector,) = files[0]["delete_files"]
     assert Path(vector["file_path"]).is_file()
@@ -62,14 +62,14 @@ def test_the_vector_of_a_file_is_listed():
     assert set(map(len, plain["delete_files"].to_pylist())) == {0}
 
 
-def test_an_inline_vector_has_no_file():
+def test_inline_vector_has_no_file_path():
     from capture.connectors.delta.deletion_vectors import delete_files
     from capture.connectors.delta.log_files import VECTOR
     from capture.connectors.storage.places import open_place
 
     place = open_place("/t", {})
-    told = {"storageType": "i", "pathOrInlineDv": "0rr91", "offset": None, "sizeInBytes": 4, "cardinality": 1}
-    there = told | {"storageType": "p", "pathOrInlineDv": "/dv.bin", "offset": 7}
-    found = delete_files(pa.array([told, None, there], VECTOR), place, lambda path: open_place(path, {}))
+    inline = {"storageType": "i", "pathOrInlineDv": "0rr91", "offset": None, "sizeInBytes": 4, "cardinality": 1}
+    stored = inline | {"storageType": "p", "pathOrInlineDv": "/dv.bin", "offset": 7}
+    found = delete_files(pa.array([inline, None, stored], VECTOR), place, lambda path: open_place(path, {}))
     assert [[tuple(row.values()) for row in rows] for rows in found.to_pylist()] == [
         [(None, "DELETION_VECTOR", None, 4)], [], [("/dv.bin", "DELETION_VECTOR", 7, 4)]]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Statistics that Trino's ANALYZE leaves beside a Delta log: whose they are, and what is read of them."""
+"""Statistics of Trino's ANALYZE beside a Delta log: their version and their values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THOUSAND = next(v for v in map(json.loads, GOLDEN.read_text().splitlines()) if v
 
 @pytest.fixture
 def table(tmp_path):
-    """A table of two versions; the sketch is of the second."""
+    """A table of two versions; the sketch belongs to the second."""
     path = tmp_path / "t"
     for start in (0, 500):
         write_deltalake(path, pa.table({"x": [i * 7 + 3 for i in range(start, start + 500)], "s": ["a"] * 500}),
@@ -29,7 +29,7 @@ def table(tmp_path):
 
 
 def analyze(path: Path, **changed: object) -> Path:
-    """Writes the file as Trino would now."""
+    """Writes the file as Trino does for the newest version."""
     actions = pa.table(DeltaTable(path).get_add_actions())
     newest = max(actions["modification_time"].cast(pa.timestamp("ms")).to_pylist())
     document = {
@@ -49,7 +49,7 @@ def columns(path: Path, version: int) -> list[dict]:
     return [] if found is None else found.to_pylist()
 
 
-def test_distinct_values_of_the_version_that_was_analyzed(table):
+def test_analyzed_version_has_distinct_values(table):
     analyze(table)
     (row,) = columns(table, 1)
     assert (row["column_id"], row["column_name"], row["logical_type"], row["row_count"]) == (1, "x", "INT", 1000)
@@ -57,14 +57,14 @@ def test_distinct_values_of_the_version_that_was_analyzed(table):
     assert all(row[name] is None for name in ("null_count", "min", "max", "avg_width_bytes", "ndv_lower"))
 
 
-def test_other_versions_have_none(table):
+def test_other_versions_have_no_distinct_values(table):
     analyze(table)
     assert columns(table, 0) == []
     DeltaTable(table).delete("x < 100")
     assert columns(table, 2) == [] and columns(table, 1) != []
 
 
-def test_a_file_that_is_older_than_the_newest_commit_is_of_the_version_before(table):
+def test_file_older_than_a_commit_belongs_to_the_version_before_it(table):
     file = analyze(table)
     first = (table / "_delta_log/00000000000000000000.json").stat().st_mtime_ns
     os.utime(file, ns=(first, first))
@@ -79,11 +79,11 @@ def test_a_file_that_is_older_than_the_newest_commit_is_of_the_version_before(ta
      {"alreadyAnalyzedModifiedTimeMax": None}],
     ids=str,
 )  # fmt: skip
-def test_what_does_not_cover_the_files_or_cannot_be_read_is_passed_over(table, changed):
+def test_outdated_or_malformed_statistics_are_ignored(table, changed):
     analyze(table, **changed)
     assert columns(table, 1) == []
 
 
-def test_a_damaged_file_is_passed_over(table):
+def test_damaged_file_is_ignored(table):
     analyze(table).write_text("{")
     assert columns(table, 1) == []

@@ -1,4 +1,4 @@
-"""Large logs, read in slices of Parquet instead of by deltalake: they say the same."""
+"""Large logs: read in slices of Parquet, they agree with deltalake."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ deltalake = pytest.importorskip("deltalake")
 
 @pytest.fixture
 def in_slices(monkeypatch):
-    """Turns reading in slices on, of four files each; the list it gives has a line for each source read."""
+    """Turns on reading in slices of four files; the returned list has an entry for each source read."""
     from capture.connectors.delta import large_log, log_files
     from capture.connectors.storage import immutable_cache
 
@@ -34,8 +34,8 @@ def in_slices(monkeypatch):
     return turn_on
 
 
-def told(path, name: str, version: int):
-    """All that is told of one version: counts, files, columns, tasks."""
+def content(path, name: str, version: int):
+    """Counts, files, columns, tasks and parts of one version."""
     found = connector(path)
     ids = ids_of(found, name)
     native = found.capture_snapshot_target_stats("default", name, version, ids)
@@ -58,21 +58,21 @@ def in_order(rows):
 
 @needs_lakes
 @pytest.mark.parametrize("name", sorted(p.name for p in LAKES.glob("*") if (p / "_delta_log").is_dir()))
-def test_real_logs_in_slices_say_the_same(name, in_slices):
+def test_logs_of_other_writers_in_slices_agree_with_deltalake(name, in_slices):
     listing = connector(LAKES).enumerate_snapshots("default", name)
     versions = sorted(listing.live_snapshot_ids)[-3:]
     gone = name == "COVID-19_NYT" or "type-widening" in name  # tables without some of their files
-    whole = [told(LAKES, name, version)[:3] if gone else told(LAKES, name, version)[:4] for version in versions]
+    whole = [content(LAKES, name, version)[:3] if gone else content(LAKES, name, version)[:4] for version in versions]
     in_slices()
-    sliced = [told(LAKES, name, version) for version in versions]
+    sliced = [content(LAKES, name, version) for version in versions]
     assert [facts[: 3 if gone else 4] for facts in sliced] == whole
-    # struct statistics alone are left to deltalake, as is a table without files
+    # deltalake reads tables that have only struct statistics, or no files
     assert sliced[-1][4] or name in ("delta-1.2.1-only-struct-stats", "delta-0.8-empty")
 
 
 @pytest.fixture
 def log(tmp_path):
-    """Twelve files of a checkpoint, one of them deleted since, and one more."""
+    """Twelve files in a checkpoint, one of which is deleted after it, and one more file."""
     path = tmp_path / "t"
     for i in range(12):
         rows = pa.table({"id": [i, i + 1], "part": [f"p {i % 2}"] * 2, "s": ["x" * 40, None]})
@@ -83,20 +83,20 @@ def log(tmp_path):
     return path
 
 
-def test_a_log_in_slices_says_the_same(log, in_slices):
-    whole = told(log, "t", 13)
+def test_log_in_slices_agrees_with_deltalake(log, in_slices):
+    whole = content(log, "t", 13)
     assert whole[0][0] == 23 and not whole[4]
     read = in_slices()
-    sliced = told(log, "t", 13)
+    sliced = content(log, "t", 13)
     assert sliced[:4] == whole[:4]
     assert read[0] == f"{13:020}.json" and len(sliced[4]) >= 4  # two commits, slices of a checkpoint
 
 
-def test_a_new_version_reads_its_commit_alone(log, in_slices):
+def test_new_version_reads_only_its_commit(log, in_slices):
     read = in_slices()
-    before = told(log, "t", 13)
+    before = content(log, "t", 13)
     deltalake.write_deltalake(log, pa.table({"id": [100], "part": ["p9"], "s": ["z"]}), mode="append")
-    deltalake.DeltaTable(log).create_checkpoint()  # not needed here
+    deltalake.DeltaTable(log).create_checkpoint()  # must not be read
     read.clear()
     found = connector(log)
     after = found.capture_snapshot_target_stats("default", "t", 14, ids_of(found, "t"))
@@ -108,10 +108,10 @@ def test_a_new_version_reads_its_commit_alone(log, in_slices):
     assert read == [f"{14:020}.json"]
 
 
-def test_a_slice_that_lost_a_file_is_another_part(log, in_slices):
+def test_slice_with_a_removed_file_is_a_new_part(log, in_slices):
     in_slices()
-    before = told(log, "t", 13)[4]
+    before = content(log, "t", 13)[4]
     deltalake.DeltaTable(log).delete("id = 99")
-    after = told(log, "t", 14)[4]
+    after = content(log, "t", 14)[4]
     assert len({part.key for part in before} - {part.key for part in after}) == 1
     assert sum(part.files.num_rows for part in after) == sum(part.files.num_rows for part in before) - 1

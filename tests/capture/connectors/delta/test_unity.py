@@ -18,7 +18,7 @@ TOKEN = "correct-horse-battery-staple"
 
 @pytest.fixture
 def catalog(tmp_path):
-    """A Unity Catalog of one Delta and one CSV table, in a thread; the schemas come in two pages."""
+    """A Unity Catalog of two Delta tables and one CSV table, in a thread; its schemas have two pages."""
     deltalake.write_deltalake(tmp_path / "store/orders", pa.table({"id": [1, 2, 3]}))
     tables = [{"name": "orders", "data_source_format": "DELTA", "table_id": "t-1",
                "storage_location": f"file://{tmp_path}/store/orders",
@@ -26,7 +26,7 @@ def catalog(tmp_path):
               {"name": "notes", "data_source_format": "CSV", "table_id": "t-2", "storage_location": "s3://b/notes"},
               {"name": "far", "data_source_format": "DELTA", "table_id": "t-3", "storage_location": "s3://b/far"},
               ]  # fmt: skip
-    asked = []
+    requests = []
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self, body, status=200):
@@ -38,7 +38,7 @@ def catalog(tmp_path):
             url = urlsplit(self.path)
             query = {name: values[0] for name, values in parse_qs(url.query).items()}
             path = url.path.removeprefix("/api/2.1/unity-catalog/")
-            asked.append(path)
+            requests.append(path)
             if self.headers["Authorization"] != f"Bearer {TOKEN}":
                 return self.answer({}, 401)
             if path == "schemas" and query.get("catalog_name") == "main":
@@ -56,7 +56,7 @@ def catalog(tmp_path):
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append(body["table_id"])
+            requests.append(body["table_id"])
             keys = {"access_key_id": "a", "secret_access_key": "hush-hush", "session_token": "s"}
             self.answer({"aws_temp_credentials": keys, "expiration_time": int((time.time() + server.lent) * 1000)})
 
@@ -66,7 +66,7 @@ def catalog(tmp_path):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    server.asked = asked
+    server.requests = requests
     server.lent = 3600  # seconds
     yield server
     server.shutdown()
@@ -79,7 +79,7 @@ def connect(server, name="main", token=TOKEN):
     return open_connector(ConnectorConfig("c", "delta", f"uc://127.0.0.1:{server.server_port}/{name}", options))
 
 
-def test_tables_of_a_catalog(catalog):
+def test_tables_of_a_catalog_are_listed_and_read(catalog):
     found = connect(catalog)
     assert found.list_namespaces() == ["sales"]
     assert found.list_tables("sales") == ["far", "orders"]
@@ -92,12 +92,12 @@ def test_tables_of_a_catalog(catalog):
     assert TOKEN not in str(task)
 
 
-def test_credentials_are_vended_once(catalog):
+def test_vended_credentials_are_cached(catalog):
     found = connect(catalog)._lake
     assert isinstance(found, UnityCatalog)
     for _ in range(2):
         place = found.find("sales", "far")
-    assert catalog.asked.count("t-3") == 1
+    assert catalog.requests.count("t-3") == 1
     assert found.storage_of(place)["aws_secret_access_key"] == "hush-hush"
     assert found.storage_of(place)["aws_region"] == "r"
     assert "token" not in found.storage_of(place)
@@ -105,21 +105,21 @@ def test_credentials_are_vended_once(catalog):
     assert found.reason(OSError("hush-hush"), place) == "****"
 
 
-def test_credentials_that_end_soon_are_lent_anew(catalog):
+def test_credentials_close_to_expiry_are_renewed(catalog):
     catalog.lent = 30
     found = connect(catalog)._lake
     for _ in range(2):
         found.find("sales", "far")
-    assert catalog.asked.count("t-3") == 2
+    assert catalog.requests.count("t-3") == 2
 
 
-def test_credentials_of_other_clouds():
+def test_credentials_of_other_clouds_are_translated():
     assert _storage_credentials({"azure_user_delegation_sas": {"sas_token": "x"}}) == {"azure_storage_sas_token": "x"}
     assert _storage_credentials({"gcp_oauth_token": {"oauth_token": "x"}}) == {"google_access_token": "x"}
     assert _storage_credentials({}) == {}
 
 
-def test_trouble_is_told_apart(catalog):
+def test_failures_are_distinguished_by_error_and_retryability(catalog):
     with pytest.raises(NotFound, match=r'"sales.ordrs"; did you mean "orders"'):
         connect(catalog).describe("sales", "ordrs")
     with pytest.raises(NotFound, match="notes"):
@@ -138,7 +138,7 @@ def test_trouble_is_told_apart(catalog):
     assert connect(catalog).list_tables("nowhere") == []
 
 
-def test_a_wrong_uri(catalog):
+def test_invalid_uri_is_refused(catalog):
     for uri in ("uc://", "uc://host", "uc://host/a/b"):
         with pytest.raises(InvalidArgument, match="uc://host/catalog"):
             open_connector(ConnectorConfig("c", "delta", uri, {}))

@@ -1,4 +1,4 @@
-"""Iceberg tables of the tests in this directory, and what is read of them through the connector."""
+"""Iceberg tables of the tests in this directory, and reads of them through the connector."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def stats(connector, snapshot=None, namespace="default", name="t", columns=None)
 
 
 def file_columns(native) -> dict[tuple[int, str], dict]:
-    """Rows of `file_columns` by (place of the file, column)."""
+    """Rows of `file_columns` by (position of the file, column)."""
     files = native.files["file_path"].to_pylist()
     rows = [row for table in native.file_columns() for row in table.to_pylist()]
     return {(files.index(row["file_path"]), row["column_name"]): row for row in rows}

@@ -1,4 +1,4 @@
-"""Bounds and counts that manifests, footers and partitions have of Iceberg columns."""
+"""Bounds and counts of Iceberg columns, from manifests, footers and partitions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.capture.connectors import iceberg_tables as built
 from tests.capture.connectors.iceberg.lake import NESTED, directory, file_columns, home, live, stats
 
 
-def test_bounds_and_their_exactness(tmp_path):
+def test_bounds_of_each_type_and_their_exactness(tmp_path):
     schema = Schema(
         NestedField(1, "flag", BooleanType()), NestedField(2, "n", IntegerType()), NestedField(3, "x", DoubleType()),
         NestedField(4, "d", DateType()), NestedField(5, "t", TimestampType()), NestedField(6, "m", DecimalType(10, 2)),
@@ -47,27 +47,27 @@ def test_bounds_and_their_exactness(tmp_path):
         "none": pa.array([None] * 3, pa.string()),
     })  # fmt: skip
     table = built.simple_table(tmp_path, schema, data)
-    held = file_columns(stats(directory(home(table))))
-    told = {c: (r["min"], r["min_is_exact"], r["max"], r["max_is_exact"], r["null_count"])
-            for (_, c), r in held.items()}  # fmt: skip
+    found = file_columns(stats(directory(home(table))))
+    bounds = {c: (r["min"], r["min_is_exact"], r["max"], r["max_is_exact"], r["null_count"])
+            for (_, c), r in found.items()}  # fmt: skip
     zeros, ones = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
-    assert told["flag"] == ("false", True, "true", True, 1)
-    assert told["n"] == ("-5", True, "7", True, 1)
-    assert told["x"] == ("0", True, "1.0E7", True, 0)
-    assert held[0, "x"]["nan_count"] is None
-    assert told["d"] == ("1969-12-31", True, "2024-02-29", True, 1)
-    assert told["t"] == ("2024-01-01T00:00:00.12", True, "2024-01-01T00:00:00.12", True, 2)
-    assert told["m"] == ("-2.25", True, "1.5", True, 1)
-    assert told["short"] == ("", True, "é", True, 1)
-    assert told["long"][0] == "a" * 16 and not told["long"][1]
-    assert told["long"][2] > "é" * 15 and not told["long"][3]
-    assert told["b"][:2] == ("AP8=", True) and not told["b"][3]
-    assert told["u"] == (zeros, True, ones, True, 1)
-    assert told["none"] == (None, None, None, None, 3)
-    assert {c for _, c in held} == set(data.column_names)
+    assert bounds["flag"] == ("false", True, "true", True, 1)
+    assert bounds["n"] == ("-5", True, "7", True, 1)
+    assert bounds["x"] == ("0", True, "1.0E7", True, 0)
+    assert found[0, "x"]["nan_count"] is None
+    assert bounds["d"] == ("1969-12-31", True, "2024-02-29", True, 1)
+    assert bounds["t"] == ("2024-01-01T00:00:00.12", True, "2024-01-01T00:00:00.12", True, 2)
+    assert bounds["m"] == ("-2.25", True, "1.5", True, 1)
+    assert bounds["short"] == ("", True, "é", True, 1)
+    assert bounds["long"][0] == "a" * 16 and not bounds["long"][1]
+    assert bounds["long"][2] > "é" * 15 and not bounds["long"][3]
+    assert bounds["b"][:2] == ("AP8=", True) and not bounds["b"][3]
+    assert bounds["u"] == (zeros, True, ones, True, 1)
+    assert bounds["none"] == (None, None, None, None, 3)
+    assert {c for _, c in found} == set(data.column_names)
 
 
-def test_metrics_that_manifests_lack_come_from_footers(tmp_path):
+def test_metrics_missing_in_manifests_come_from_footers(tmp_path):
     properties = {"write.metadata.metrics.default": "none", "write.metadata.metrics.column.id": "full"}
     table = built.simple_table(tmp_path, NESTED, name="db.t", properties=properties)
     table = built.make_catalog(tmp_path).load_table("db.t")
@@ -76,11 +76,11 @@ def test_metrics_that_manifests_lack_come_from_footers(tmp_path):
         update.add_column("later", StringType())
     table.append(pa.table({"id": [4], "s": [{"x": 9}], "later": ["z"]}))
     connector = directory(home(table))
-    told = {
+    metrics = {
         (name, row["min"], row["max"], row["null_count"], row["min_is_exact"])
         for (_, name), row in file_columns(stats(connector)).items()
     }
-    assert told == {
+    assert metrics == {
         ("id", "1", "3", 0, True), ("id", "4", "4", 0, True), ("later", "z", "z", 0, True),
         ("later", None, None, 3, None), ("s.x", "5", "1099511627776", 1, True), ("s.x", "9", "9", 0, True),
     }  # fmt: skip
@@ -100,7 +100,7 @@ def read_parquet(path: str) -> pa.Table:
     return pq.read_table(path.removeprefix("file://"))
 
 
-def test_a_shorter_truncation_is_known_from_the_properties(tmp_path):
+def test_truncation_length_is_read_from_the_table_properties(tmp_path):
     schema = Schema(NestedField(1, "word", StringType()))
     properties = {"write.metadata.metrics.default": "truncate(4)"}
     table = built.simple_table(tmp_path, schema, pa.table({"word": ["abcdefgh", "abc"]}), properties=properties)
@@ -108,7 +108,7 @@ def test_a_shorter_truncation_is_known_from_the_properties(tmp_path):
     assert (row["min"], row["min_is_exact"], row["max"], row["max_is_exact"]) == ("abc", True, "abce", False)
 
 
-def test_partition_values_stand_in_for_columns_that_files_lack(tmp_path):
+def test_partition_values_replace_columns_missing_in_files(tmp_path):
     import pyarrow.parquet as pq
 
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "day", DateType()))
@@ -120,5 +120,5 @@ def test_partition_values_stand_in_for_columns_that_files_lack(tmp_path):
     pq.write_table(pq.read_table(local, partitioning=None).drop_columns(["day"]), local)
     assert live(directory(home(table))) == [{"id": 1, "day": date(2024, 1, 5)}, {"id": 2, "day": date(2024, 1, 5)}]
     assert partition == Record((date(2024, 1, 5) - date(1970, 1, 1)).days)
-    (told,) = stats(directory(home(table))).files.to_pylist()
-    assert told["partition_data_json"] == '{"day": "2024-01-05"}'
+    (file,) = stats(directory(home(table))).files.to_pylist()
+    assert file["partition_data_json"] == '{"day": "2024-01-05"}'

@@ -18,13 +18,13 @@ from tests.capture.connectors import iceberg_tables as built
 from tests.capture.connectors.iceberg.lake import ROWS, directory, rows, sql, stats, with_foreign_statistics
 
 
-def test_the_only_catalog_of_a_database_needs_no_name(tmp_path, table):
+def test_single_catalog_of_a_database_needs_no_name(tmp_path, table):
     connector = sql(tmp_path)
     assert connector.list_namespaces() == ["db"]
     connector.close()
 
 
-def test_nested_namespaces_of_a_catalog(tmp_path):
+def test_nested_namespaces_are_listed_with_dots(tmp_path):
     catalog = built.make_catalog(tmp_path)
     for namespace in ("a", "a.b", "empty"):
         catalog.create_namespace(namespace)
@@ -37,7 +37,7 @@ def test_nested_namespaces_of_a_catalog(tmp_path):
     connector.close()
 
 
-def test_a_sql_uri_without_a_file_makes_none(tmp_path):
+def test_missing_sql_catalog_is_not_created(tmp_path):
     with pytest.raises(NotFound, match="nothing"):
         IcebergConnector(ConnectorConfig("c", "iceberg", f"sqlite:///{tmp_path}/nothing.db")).list_namespaces()
     assert list(tmp_path.iterdir()) == []
@@ -47,12 +47,12 @@ def test_a_sql_uri_without_a_file_makes_none(tmp_path):
     ("options", "word"),
     [({"wharehouse": "x"}, "warehouse"), ({"type": "pigeon"}, "pigeon"), ({"path_rewrite": "x"}, "path_rewrite")],
 )
-def test_wrong_options_are_named(tmp_path, options, word):
+def test_error_names_the_invalid_option(tmp_path, options, word):
     with pytest.raises(InvalidArgument, match=word):
         directory(tmp_path, **options)
 
 
-def test_properties_of_pyiceberg_pass(tmp_path):
+def test_properties_of_pyiceberg_are_accepted(tmp_path):
     directory(tmp_path, **{"s3.endpoint": "http://x", "token": "t", "warehouse": "w", "policy": "off"})
 
 
@@ -95,7 +95,7 @@ def rest(tmp_path, table):
     thread.join()
 
 
-def test_a_rest_catalog(rest):
+def test_rest_catalog_lists_and_describes_tables(rest):
     uri, seen = rest
     connector = IcebergConnector(ConnectorConfig("c", "iceberg", uri, {"token": "s3cret-token"}))
     assert connector.list_namespaces() == ["db"]
@@ -122,7 +122,7 @@ BASIC = {"type": "basic", "basic": {"username": "ann", "password": "pass-w0rd"}}
         ({"header.authorization": "Custom x"}, "Custom x"),
     ],
 )  # fmt: skip
-def test_what_a_rest_catalog_is_sent_to_know_us(rest, options, header):
+def test_requests_to_a_rest_catalog_have_the_configured_credentials(rest, options, header):
     uri, seen = rest
     connector = IcebergConnector(ConnectorConfig("c", "iceberg", uri, options))
     assert connector.list_namespaces() == ["db"] and stats(connector, namespace="db").row_count == 150
@@ -147,13 +147,13 @@ def test_what_a_rest_catalog_is_sent_to_know_us(rest, options, header):
         ({"ssl": "yes"}, "ssl: must be a JSON object"),
     ],
 )
-def test_credentials_of_the_wrong_form_are_refused_by_name(options, word):
+def test_malformed_credentials_are_refused_with_the_option(options, word):
     with pytest.raises(InvalidArgument, match=re.escape(word)) as refused:
         IcebergConnector(ConnectorConfig("c", "iceberg", "http://127.0.0.1:9", options))
     assert "pass-w0rd" not in str(refused.value)
 
 
-def test_an_unreachable_catalog_may_be_tried_again(monkeypatch):
+def test_error_of_an_unreachable_catalog_is_retryable(monkeypatch):
     monkeypatch.setattr("capture.connectors.retry.ATTEMPTS", 2)
     connector = IcebergConnector(ConnectorConfig("c", "iceberg", "http://127.0.0.1:9", {"token": "s3cret-token"}))
     with pytest.raises(UpstreamError, match="cannot be reached") as refused:
@@ -161,7 +161,7 @@ def test_an_unreachable_catalog_may_be_tried_again(monkeypatch):
     assert refused.value.retryable and "s3cret" not in str(refused.value)
 
 
-def test_sql_catalog_of_another_process_is_not_touched(tmp_path, table):
+def test_sql_catalog_is_not_modified(tmp_path, table):
     before = (tmp_path / "catalog.db").read_bytes()
     connector = sql(tmp_path)
     stats(connector, namespace="db")

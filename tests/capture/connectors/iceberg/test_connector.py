@@ -1,4 +1,4 @@
-"""The connector of Iceberg: its contract, moved and odd tables, where metadata is found."""
+"""The Iceberg connector: contract, moved tables, lookup of metadata files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TestContractOfADirectory(ConnectorContract):
         return Truth("default", "t", 20, rows(0, 20).to_pydict())
 
 
-def test_a_moved_table_is_read_by_rewriting(tmp_path, table):
+def test_moved_table_is_read_with_a_path_rewrite(tmp_path, table):
     shutil.move(home(table), tmp_path / "moved" / "t")
     with pytest.raises(UpstreamError, match="missing") as refused:
         stats(directory(tmp_path / "moved"))
@@ -50,7 +50,7 @@ def test_a_moved_table_is_read_by_rewriting(tmp_path, table):
     assert all(Path(path).exists() for path in stats(connector).files["file_path"].to_pylist())
 
 
-def test_version_hint_wins_over_the_greatest_number(table):
+def test_version_hint_takes_precedence_over_the_greatest_number(table):
     folder = home(table) / "metadata"
     first = min(folder.glob("00001-*.metadata.json"))
     shutil.copy(first, folder / "v1.metadata.json")
@@ -60,8 +60,8 @@ def test_version_hint_wins_over_the_greatest_number(table):
     assert stats(directory(home(table))).row_count == 150
 
 
-def test_a_hint_that_lags_behind_is_caught_up_with(table):
-    """Writers add the next version, then move the hint on; one may be killed between the two."""
+def test_versions_after_the_version_hint_are_found(table):
+    """Writers add the next version, then update the hint; a writer may be killed between the two."""
     folder = home(table) / "metadata"
     for number, name in enumerate(sorted(file.name for file in folder.glob("0*.metadata.json"))[1:], 1):
         (folder / name).rename(folder / f"v{number}.metadata.json")
@@ -80,7 +80,7 @@ def test_metadata_may_be_compressed(table, name):
     assert stats(directory(home(table))).row_count == 150
 
 
-def test_one_metadata_file_is_one_table(table):
+def test_uri_may_be_a_single_metadata_file(table):
     connector = directory(built.latest(home(table) / "metadata"))
     assert (connector.list_namespaces(), connector.list_tables("default")) == (["default"], ["t"])
     assert stats(connector).row_count == 150
@@ -96,7 +96,7 @@ def test_nested_directories_are_dotted_namespaces(tmp_path, table):
     assert directory(tmp_path / "lake").describe("x.db.deep", "u").table_id
 
 
-def test_a_table_in_trouble_names_itself_and_no_path(tmp_path, table):
+def test_error_names_the_table_and_no_path(tmp_path, table):
     built.latest(home(table) / "metadata").write_text("{broken")
     with pytest.raises(UpstreamError, match=r'table "db.t"') as refused:
         directory(tmp_path / "warehouse").describe("db", "t")

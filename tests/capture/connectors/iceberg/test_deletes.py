@@ -1,4 +1,4 @@
-"""Row-level deletes: positions, equality, vectors; what they leave of rows, bounds and counts."""
+"""Row-level deletes: positions, equality, vectors; rows, bounds and counts after them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_live(table, ids: list[int]) -> None:
 
 
 def paths(table) -> dict[int, str]:
-    """First id → path."""
+    """Path by the first id in the file."""
     return {rows: path for path, _ in built.data_paths(table) for rows in [_first(path)]}
 
 
@@ -61,7 +61,7 @@ def test_position_deletes_count_once(table):
     check_live(table, expected(3, 99, 100))
 
 
-def test_a_delete_file_lists_its_rows(table):
+def test_delete_file_is_listed_with_its_row_count(table):
     built.commit_deletes(table, built.position_deletes(table, [(paths(table)[0], 3)]))
     files = stats(directory(home(table))).files.to_pylist()
     assert Counter(file["file_content"] for file in files) == {"DATA": 2, "POSITION_DELETES": 1}
@@ -69,7 +69,7 @@ def test_a_delete_file_lists_its_rows(table):
     assert sorted(file["sequence_number"] for file in files) == [1, 2, 3]
 
 
-def test_equality_deletes_are_null_safe_and_spare_what_came_later(table):
+def test_equality_deletes_are_null_safe(table):
     built.commit_deletes(table, built.equality_deletes(table, {"name": ["n001", None]}))
     gone = [1, *range(0, 150, 5)]
     check_live(table, expected(*gone))
@@ -95,7 +95,7 @@ def test_a_deletion_vector_replaces_position_deletes(table):
     check_live(table, expected(1, 5, 70))
 
 
-def test_vectors_of_one_puffin_file_are_one_row_and_two_deletes(table):
+def test_vectors_of_one_puffin_file_are_listed_once_and_applied_to_each(table):
     first, second = paths(table)[0], paths(table)[100]
     vectors = {first: list(range(10)), second: list(range(10, 20))}
     built.commit_deletes(table, *built.deletion_vectors(table, vectors), format_version=3)
@@ -112,7 +112,7 @@ def test_vectors_of_one_puffin_file_are_one_row_and_two_deletes(table):
 
 
 def applied(native) -> dict[str, list[str]]:
-    """Data file → names of the delete files that apply to it."""
+    """Names of the delete files that apply to each data file, by its path."""
     rows = [row for row in native.files.to_pylist() if row["file_content"] == "DATA"]
     return {row["file_path"]: sorted(Path(d["file_path"]).name for d in row["delete_files"]) for row in rows}
 
@@ -135,7 +135,7 @@ def test_delete_files_apply_by_sequence_number(table):
     assert len({part.key for part in newest.parts} & {part.key for part in native.parts}) == 1  # that of `second`
 
 
-def test_a_damaged_deletion_vector_is_an_error_that_says_so(table):
+def test_damaged_deletion_vector_is_an_error_with_the_reason(table):
     blob = bytearray(built.vector_blob([1]))
     blob[-1] ^= 1
     built.commit_deletes(table, built.deletion_vector(table, paths(table)[0], [1], bytes(blob)), format_version=3)
@@ -145,11 +145,11 @@ def test_a_damaged_deletion_vector_is_an_error_that_says_so(table):
 
 
 @pytest.mark.parametrize("rows", [[], [0], [5, 1, 2**31, 2**32 + 7, 2**40]])
-def test_vectors_are_read(rows):
+def test_deletion_vectors_are_parsed(rows):
     assert parse_vector(built.vector_blob(rows)).tolist() == sorted(rows)
 
 
-def test_deletes_stay_within_their_partition(tmp_path):
+def test_deletes_apply_within_their_partition(tmp_path):
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "part", StringType()))
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
     data = pa.table({"id": [1, 2, 1, 2], "part": ["a", "a", "b", "b"]})
@@ -172,22 +172,22 @@ def test_deletes_stay_within_their_partition(tmp_path):
     assert kinds == {"a": ["EQUALITY_DELETES"], "b": ["POSITION_DELETES"]}
 
 
-def test_what_deletes_leave_of_bounds_and_counts(table):
+def test_deleted_rows_make_bounds_inexact_and_null_counts_unknown(table):
     first, second = paths(table)[0], paths(table)[100]
     gone = [(first, i) for i in range(50)] + [(second, i) for i in range(50)]
     built.commit_deletes(table, built.position_deletes(table, gone))
     connector = directory(home(table))
     native = stats(connector)
     place = native.files["file_path"].to_pylist().index(first.removeprefix("file://"))
-    held = file_columns(native)
-    score, name = held[place, "score"], held[place, "name"]
+    found = file_columns(native)
+    score, name = found[place, "score"], found[place, "name"]
     assert (score["row_count"], score["null_count"], score["min"], score["max"]) == (50, 0, "0", "24.75")
     assert (score["min_is_exact"], score["max_is_exact"], name["null_count"]) == (False, False, None)
-    empty = held[1 - place, "name"]
+    empty = found[1 - place, "name"]
     assert (empty["row_count"], empty["null_count"], empty["min"], empty["max"]) == (0, 0, None, None)
 
 
-def test_a_fingerprint_follows_the_deletes(table):
+def test_fingerprint_changes_with_the_deletes(table):
     def fingerprints():
         connector = directory(home(table))
         return {t.file_path: t.fingerprint for t in connector.plan_files("default", "t", current(connector), {})}
@@ -198,7 +198,7 @@ def test_a_fingerprint_follows_the_deletes(table):
     assert [path for path in before if before[path] != after[path]] == [paths(table)[0].removeprefix("file://")]
 
 
-def test_another_look_opens_no_manifest_no_deletes_and_no_data(table, monkeypatch):
+def test_second_capture_opens_no_manifest_no_deletes_and_no_data(table, monkeypatch):
     opened = []
     real = LakeIO.new_input_here
 
@@ -211,20 +211,20 @@ def test_another_look_opens_no_manifest_no_deletes_and_no_data(table, monkeypatc
     positions = built.position_deletes(table, [(data[0], 3), (data[1], 7)])
     built.commit_deletes(table, positions, built.equality_deletes(table, {"id": [9]}))
 
-    def look():
-        """Live rows, and how many files of each kind the statistics and then the plan opened."""
+    def inspect():
+        """Live rows, number of opened files by suffix for the statistics, data files opened for the plan."""
         opened.clear()
         connector = directory(home(table))
-        told = stats(connector)
-        assert sum(rows.num_rows for rows in told.file_columns()) == 6
+        native = stats(connector)
+        assert sum(rows.num_rows for rows in native.file_columns()) == 6
         kinds = Counter(Path(name).suffix for name in opened if not name.startswith("snap-"))
         opened.clear()
         assert len(list(connector.plan_files("default", "t", current(connector), {}))) == 2
-        return told.row_count, kinds, {Path(path).name for path in data} & set(opened)
+        return native.row_count, kinds, {Path(path).name for path in data} & set(opened)
 
-    rows_before, kinds, _ = look()
+    rows_before, kinds, _ = inspect()
     assert (rows_before, kinds[".avro"]) == (147, 3) and kinds[".parquet"]
-    rows_after, kinds, data_opened = look()
+    rows_after, kinds, data_opened = inspect()
     assert (rows_after, set(kinds), data_opened) == (147, {".json"}, set())
 
 
@@ -236,7 +236,7 @@ def test_matching_treats_null_and_nan_as_values():
     assert matching([pa.array([1, 2])], [pa.array([], pa.int64())]).tolist() == [False, False]
 
 
-def test_files_that_are_not_parquet_are_named_as_the_reason(table):
+def test_error_names_the_format_of_files_that_are_not_parquet(table):
     gone = built.position_deletes(table, [(paths(table)[0], 1)])
     gone[1] = str(gone.file_path)
     gone[2] = built.FileFormat.AVRO

@@ -1,4 +1,4 @@
-"""The Puffin format: the file's layout, files of other writers, damaged files."""
+"""The Puffin format: layout of the file, files of other writers, damaged files."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ BLOBS = [
 ]
 
 
-def test_what_is_written_is_read_back():
+def test_written_blobs_are_read_back():
     content, footer = puffin.write(BLOBS)
     assert puffin.read(io.BytesIO(content)) == BLOBS
     assert content[-footer:][:4] == b"PFA1"
 
 
-def test_pyiceberg_reads_it():
+def test_pyiceberg_reads_written_blobs():
     content, footer = puffin.write(BLOBS)
-    held = PuffinFile(content)
-    assert [held.get_blob_payload(blob) for blob in held.footer.blobs] == [blob.data for blob in BLOBS]
-    assert held.footer.blobs[0].properties == {"ndv": "10"}
+    parsed = PuffinFile(content)
+    assert [parsed.get_blob_payload(blob) for blob in parsed.footer.blobs] == [blob.data for blob in BLOBS]
+    assert parsed.footer.blobs[0].properties == {"ndv": "10"}
     assert footer == len(content) - 4 - sum(len(blob.data) for blob in BLOBS)
 
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
-def test_compressed_blobs_of_others(codec):
+def test_compressed_blobs_of_other_writers_are_read(codec):
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, codec) as out:
         out.write(b"theta" * 100)
@@ -50,6 +50,6 @@ def test_compressed_blobs_of_others(codec):
 
 
 @pytest.mark.parametrize("content", [b"", b"PFA1", b"PFA1PFA1" + b"\xff" * 8 + b"PFA1", b"x" * 40])
-def test_what_is_no_puffin_file_is_refused(content):
+def test_invalid_puffin_file_is_refused(content):
     with pytest.raises(ValueError, match="Puffin"):
         puffin.read(io.BytesIO(content))

@@ -30,7 +30,7 @@ from tests.capture.connectors import iceberg_tables as built
 from tests.capture.connectors.iceberg.lake import NESTED, current, directory, file_columns, home, live, stats
 
 
-def test_types_leaves_and_constraints(tmp_path):
+def test_describe_returns_types_leaves_constraints_and_partition_keys(tmp_path):
     schema = Schema(
         NestedField(1, "id", LongType(), required=True),
         NestedField(2, "at", TimestamptzType()),
@@ -47,25 +47,25 @@ def test_types_leaves_and_constraints(tmp_path):
     )
     table = built.simple_table(tmp_path, schema, partition_spec=spec, properties={"owner": "me"})
     connector = directory(home(table))
-    told = connector.describe("default", "t")
-    assert [(c.name, c.logical_type, c.nullable) for c in told.schema.columns] == [
+    described = connector.describe("default", "t")
+    assert [(c.name, c.logical_type, c.nullable) for c in described.schema.columns] == [
         ("id", "INT", False), ("at", "TIMESTAMPTZ", True), ("place", "STRUCT", True), ("place.lat", "FLOAT", True),
         ("place.inner", "STRUCT", True), ("place.inner.word", "STRING", True), ("tags", "ARRAY", True),
         ("money", "DECIMAL(9,2)", True),
     ]  # fmt: skip
-    assert [(c.kind, c.columns, c.clause) for c in told.constraints] == [
+    assert [(c.kind, c.columns, c.clause) for c in described.constraints] == [
         ("PRIMARY KEY", ("id",), None), ("CHECK", ("id",), "id IS NOT NULL"),
     ]  # fmt: skip
-    assert told.partition_keys == ("id", "day(at)")
-    assert told.properties["owner"] == "me"
-    assert told.table_id == str(table.metadata.table_uuid)
+    assert described.partition_keys == ("id", "day(at)")
+    assert described.properties["owner"] == "me"
+    assert described.table_id == str(table.metadata.table_uuid)
     listing = connector.enumerate_snapshots("default", "t")
     assert (listing.snapshots, listing.current_snapshot_id) == ((), None)
     with pytest.raises(NotFound, match="snapshot 7"):
         stats(connector, 7)
 
 
-def test_evolution_keeps_each_snapshot_its_schema(tmp_path):
+def test_snapshots_keep_their_schema_after_evolution(tmp_path):
     table = built.simple_table(tmp_path, Schema(NestedField(1, "a", IntegerType()), NestedField(2, "b", StringType())))
     table.append(pa.table({"a": pa.array([1, 2], pa.int32()), "b": ["x", None]}))
     with table.update_schema() as update:
@@ -91,13 +91,13 @@ def test_evolution_keeps_each_snapshot_its_schema(tmp_path):
 
 
 def with_defaults(table, required: bool = False) -> IcebergConnector:
-    """Adds fields to the schema that the table's files were written under, some of them inside of structs."""
+    """Adds fields to the schema of the table's existing files, some of them inside structs."""
     folder = home(table) / "metadata"
     document = json.loads(built.latest(folder).read_text())
     (schema,) = document["schemas"]
-    held = schema["fields"][1]
-    held["required"] = required
-    held["type"]["fields"].append(
+    struct = schema["fields"][1]
+    struct["required"] = required
+    struct["type"]["fields"].append(
         {"id": 10, "name": "y", "type": "long", "required": False, "initial-default": 7, "write-default": 7}
     )
     for field_id, name, default in ((11, "whole", {"initial-default": {}, "write-default": {}}), (13, "empty", {})):
@@ -109,20 +109,20 @@ def with_defaults(table, required: bool = False) -> IcebergConnector:
     return directory(home(table))
 
 
-def test_defaults_within_structs(tmp_path):
+def test_initial_defaults_within_structs_are_read(tmp_path):
     data = pa.table({"id": [1, 2, 3], "s": [{"x": 1}, None, {"x": None}]})
     connector = with_defaults(built.simple_table(tmp_path, NESTED, data))
     rows = live(connector)
-    assert [row["s.y"] for row in rows] == [7, None, 7]  # not where the struct itself is null
+    assert [row["s.y"] for row in rows] == [7, None, 7]  # null where the struct itself is null
     assert {row["whole.z.z"] for row in rows} == {"q"} and {row["empty.z.z"] for row in rows} == {None}
-    told = {name: row for (_, name), row in file_columns(stats(connector)).items()}
-    inner, whole, empty = told["s.y"], told["whole.z.z"], told["empty.z.z"]
+    by_name = {name: row for (_, name), row in file_columns(stats(connector)).items()}
+    inner, whole, empty = by_name["s.y"], by_name["whole.z.z"], by_name["empty.z.z"]
     assert (inner["null_count"], inner["min"], inner["max"], inner["min_is_exact"]) == (None, "7", "7", False)
     assert (whole["null_count"], whole["min"], whole["max"], whole["min_is_exact"]) == (0, "q", "q", True)
     assert (empty["null_count"], empty["min"], empty["max"]) == (3, None, None)
 
 
-def test_defaults_within_a_struct_that_is_never_null(tmp_path):
+def test_initial_defaults_within_a_required_struct_are_exact(tmp_path):
     data = pa.table({"id": [1, 2], "s": [{"x": 1}, {"x": None}]})
     connector = with_defaults(built.simple_table(tmp_path, NESTED, data), required=True)
     assert [row["s.y"] for row in live(connector)] == [7, 7]
@@ -130,7 +130,7 @@ def test_defaults_within_a_struct_that_is_never_null(tmp_path):
     assert (inner["null_count"], inner["min"], inner["min_is_exact"]) == (0, "7", True)
 
 
-def test_names_with_dots_are_paths_of_their_own(tmp_path):
+def test_columns_with_dots_in_their_names_are_distinguished(tmp_path):
     schema = Schema(
         NestedField(1, "st", StructType(NestedField(2, "x", LongType()), NestedField(3, "a.b", StringType()))),
         NestedField(4, "st.y", StringType()),
@@ -143,15 +143,15 @@ def test_names_with_dots_are_paths_of_their_own(tmp_path):
     (task,) = connector.plan_files("default", "t", current(connector), {})
     found = {column.column_id: values.to_pylist() for column, values in read(task, task.columns)}
     by_type = {column.field_id: column.logical_type for column in columns}
-    values = {by_type[i]: held for i, held in found.items() if by_type[i] == "INT"}
+    values = {by_type[i]: numbers for i, numbers in found.items() if by_type[i] == "INT"}
     assert values == {"INT": [1, None]} and ["beside", "it"] in found.values() and ["in", None] in found.values()
-    told = {row["column_id"]: row for table in stats(connector).file_columns() for row in table.to_pylist()}
-    assert "it" in {row["max"] for row in told.values()}
+    by_id = {row["column_id"]: row for table in stats(connector).file_columns() for row in table.to_pylist()}
+    assert "it" in {row["max"] for row in by_id.values()}
     built.commit_deletes(table, built.equality_deletes(table, {"st.y": ["it"]}))
     assert stats(directory(home(table))).row_count == 1
 
 
-def test_a_variant_column_does_not_stop_a_table(table):
+def test_variant_column_does_not_stop_a_capture(table):
     folder = home(table) / "metadata"
     document = json.loads(built.latest(folder).read_text())
     document["schemas"][0]["fields"].append({"id": 9, "name": "v", "type": "variant", "required": False})

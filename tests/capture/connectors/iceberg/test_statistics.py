@@ -1,4 +1,4 @@
-"""Statistics in Puffin files: blobs of others, sketches that become an ndv."""
+"""Statistics in Puffin files: blobs of other writers, sketches that become an ndv."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.capture.connectors import iceberg_tables as built
 from tests.capture.connectors.iceberg.lake import current, directory, home, sql, stats, with_foreign_statistics
 
 
-def test_foreign_blobs_do_not_stop_a_table(tmp_path, table):
+def test_blobs_of_other_writers_do_not_stop_a_capture(tmp_path, table):
     folder = home(table) / "metadata"
     built.write_metadata(folder, with_foreign_statistics(json.loads(built.latest(folder).read_text())))
     native = stats(directory(home(table)))
     assert (native.row_count, list(native.sketches)) == (150, [])
 
 
-def test_publishing_would_not_lose_foreign_statistics(tmp_path, table):
+def test_publishing_is_refused_if_foreign_statistics_would_be_lost(tmp_path, table):
     location = Path(table.metadata_location.removeprefix("file://"))
     location.write_text(json.dumps(with_foreign_statistics(json.loads(location.read_text()))))
     connector = sql(tmp_path)
@@ -36,7 +36,7 @@ def sketch(count: int) -> bytes:
     return theta(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(1))
 
 
-def test_sketches_of_the_snapshot_are_its_ndv(tmp_path, table):
+def test_ndv_of_a_snapshot_comes_from_its_sketches(tmp_path, table):
     connector = sql(tmp_path)
     snapshot = current(connector, "db")
     built.publish_thetas(connector, "db", "t", snapshot, [(1, sketch(150), 150), (2, sketch(7), 7)])
@@ -48,20 +48,20 @@ def test_sketches_of_the_snapshot_are_its_ndv(tmp_path, table):
     id, name, score = native.columns.to_pylist()
     assert (id["ndv"], id["ndv_exact"], id["ndv_lower"], id["ndv_upper"]) == (150, True, 150, 150)
     assert name["ndv_lower"] < name["ndv"] < name["ndv_upper"] and name["ndv"] == pytest.approx(90_000, rel=0.05)
-    assert (name["ndv_exact"], score["ndv"], score["ndv_lower"]) == (False, 121.0, None)  # as the metadata says
+    assert (name["ndv_exact"], score["ndv"], score["ndv_lower"]) == (False, 121.0, None)  # as in the metadata
     assert {row["row_count"] for row in (id, name, score)} == {native.row_count}
-    older = built_snapshots(connector)[0]
+    older = snapshot_ids(connector)[0]
     assert older != snapshot and stats(connector, older, namespace="db").columns is None
     connector.close()
 
 
-def test_a_blob_carried_over_from_an_older_snapshot_is_not_the_newer_ones(tmp_path, table):
+def test_blob_of_an_older_snapshot_is_not_used_for_a_newer_one(tmp_path, table):
     connector = sql(tmp_path)
-    older, newer = built_snapshots(connector)
+    older, newer = snapshot_ids(connector)
     built.publish_thetas(connector, "db", "t", newer, [(1, sketch(150), 150)])
     table.refresh()
-    (held,) = table.metadata.statistics
-    document = held.model_dump(by_alias=True)
+    (statistics,) = table.metadata.statistics
+    document = statistics.model_dump(by_alias=True)
     for blob in document["blob-metadata"]:
         blob["snapshot-id"] = older
     with table.update_statistics() as update:
@@ -71,5 +71,5 @@ def test_a_blob_carried_over_from_an_older_snapshot_is_not_the_newer_ones(tmp_pa
     connector.close()
 
 
-def built_snapshots(connector) -> list[int]:
-    return [held.snapshot_id for held in connector.enumerate_snapshots("db", "t").snapshots]
+def snapshot_ids(connector) -> list[int]:
+    return [snapshot.snapshot_id for snapshot in connector.enumerate_snapshots("db", "t").snapshots]

@@ -1,4 +1,4 @@
-"""The Lance connector: versions, fragments, deletes, zone maps, and what Spark's ANALYZE leaves behind."""
+"""The Lance connector: versions, fragments, deletes, zone maps, and statistics of Spark's ANALYZE."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rows(start: int, stop: int) -> pa.Table:
 
 @pytest.fixture
 def path(tmp_path):
-    """Three versions: 100 rows, 50 more, 30 of the first gone."""
+    """Three versions: 100 rows, 50 more, 30 of the first deleted."""
     lance.write_dataset(rows(0, 100), tmp_path / "points")
     lance.write_dataset(rows(100, 150), tmp_path / "points", mode="append").delete("id < 30")
     return tmp_path / "points"
@@ -46,7 +46,7 @@ def stats(connector, version, columns=None, ids=None):
     return connector.capture_snapshot_target_stats("default", "points", version, ids or IDS, columns)
 
 
-def held(native) -> list[dict]:
+def file_rows(native) -> list[dict]:
     return [row for table in native.file_columns() for row in table.to_pylist()]
 
 
@@ -72,7 +72,7 @@ def test_versions_are_snapshots(path):
     assert all(abs((datetime.now(UTC) - s.committed_at).total_seconds()) < 60 for s in (first, second, third))
 
 
-def test_a_version_that_was_cleaned_up_is_gone(path):
+def test_cleaned_up_version_is_not_found(path):
     from datetime import timedelta
 
     lance.dataset(path).cleanup_old_versions(older_than=timedelta(0))
@@ -88,10 +88,10 @@ def test_live_rows_and_files_of_each_version(path, version, count, files, delete
     connector = connect(path.parent)
     native = stats(connector, version)
     assert (native.row_count, native.data_file_count, native.row_deletes) == (count, files, deletes)
-    told = native.files.to_pylist()
-    assert sum(file["row_count"] for file in told) == count
+    listed = native.files.to_pylist()
+    assert sum(file["row_count"] for file in listed) == count
     assert all(
-        (path / "data" / file["file_path"].rpartition("/")[2]).stat().st_size == file["size_bytes"] for file in told
+        (path / "data" / file["file_path"].rpartition("/")[2]).stat().st_size == file["size_bytes"] for file in listed
     )
     found = []
     for task in connector.plan_files("default", "points", version, IDS):
@@ -101,7 +101,7 @@ def test_live_rows_and_files_of_each_version(path, version, count, files, delete
     assert len(found) == count
 
 
-def test_only_the_fragment_that_lost_rows_has_another_fingerprint(path):
+def test_deleted_rows_change_the_fingerprint_of_their_fragment_only(path):
     connector = connect(path)
     before, after = (
         {t.file_path: t.fingerprint for t in connector.plan_files("default", "points", version, IDS)}
@@ -110,7 +110,7 @@ def test_only_the_fragment_that_lost_rows_has_another_fingerprint(path):
     assert [before[file] == after[file] for file in before] == [False, True]
 
 
-def test_added_columns_are_files_of_their_own(path):
+def test_added_columns_are_in_files_of_their_own(path):
     dataset = lance.dataset(path)
     dataset.add_columns({"twice": "id * 2"})
     connector = connect(path)
@@ -124,7 +124,7 @@ def test_added_columns_are_files_of_their_own(path):
     assert (schemas[3], schemas[dataset.version]) == (3, 4)
 
 
-def test_struct_leaves_and_types(tmp_path):
+def test_structs_have_leaves_with_logical_types(tmp_path):
     table = pa.table({
         "s": pa.array([{"a": 1, "b": {"c": "x"}}]), "l": [[1]], "d": pa.array([1], pa.decimal128(9, 2)),
         "t": pa.array([0], pa.timestamp("us", "UTC")),
@@ -141,7 +141,7 @@ def test_struct_leaves_and_types(tmp_path):
     assert {column.name: values.to_pylist()[0] for column, values in read(task, task.columns)}["s.b.c"] == "x"
 
 
-def test_the_deletions_of_a_fragment_are_its_delete_file(path):
+def test_deletions_of_a_fragment_are_its_delete_file(path):
     cut, whole = sorted(stats(connect(path), 3).files.to_pylist(), key=lambda row: row["row_count"], reverse=True)
     (deletes,) = cut["delete_files"]
     assert (deletes["file_content"], Path(deletes["file_path"]).parent) == ("DELETION_VECTOR", path / "_deletions")
@@ -152,20 +152,20 @@ def test_zone_maps_are_native_bounds(path):
     dataset = lance.dataset(path)
     for column in IDS:
         dataset.create_scalar_index(column, index_type="ZONEMAP")
-    found = {(row["column_name"], row["row_count"]): row for row in held(stats(connect(path), dataset.version))}
+    found = {(row["column_name"], row["row_count"]): row for row in file_rows(stats(connect(path), dataset.version))}
     whole, cut, text = found["id", 50], found["id", 70], found["label", 50]
     assert (whole["min"], whole["max"], whole["min_is_exact"], whole["null_count"]) == ("100", "149", True, 0)
     assert (cut["min"], cut["max"], cut["min_is_exact"]) == ("30", "99", False)
     assert (text["min"], text["max"], text["min_is_exact"], text["null_count"]) == ("p0", "p9", False, 13)
     assert found["label", 70]["null_count"] is None
-    assert held(stats(connect(path), dataset.version, frozenset({"x"})))[0]["column_id"] == 2
+    assert file_rows(stats(connect(path), dataset.version, frozenset({"x"})))[0]["column_id"] == 2
 
 
-def test_zone_maps_of_nan_and_of_rows_that_came_later(tmp_path):
+def test_zone_map_with_nan_has_no_maximum_and_no_later_rows(tmp_path):
     dataset = lance.write_dataset(pa.table({"x": [math.nan, -0.0, 2.5]}), tmp_path / "points")
     dataset.create_scalar_index("x", index_type="ZONEMAP")
     dataset.insert(pa.table({"x": [99.0]}))
-    (row,) = held(stats(connect(tmp_path), dataset.version, ids={"x": 1}))
+    (row,) = file_rows(stats(connect(tmp_path), dataset.version, ids={"x": 1}))
     assert (row["min"], row["max"], row["nan_count"], row["row_count"]) == ("0", None, 1, 3)
 
 
@@ -184,13 +184,13 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_zone_maps_of_types_that_others_lack_enclose(tmp_path, name):
+def test_zone_map_bounds_of_uncommon_types_enclose_the_values(tmp_path, name):
     values, low, high = ODD[name]
     dataset = lance.write_dataset(pa.table({"v": values, "id": range(len(values))}), tmp_path / "points")
     for column in ("v", "id"):
         dataset.create_scalar_index(column, index_type="ZONEMAP")
     native = stats(connect(tmp_path), dataset.version, ids={"v": 1, "id": 2})
-    by_name = {row["column_name"]: row for row in held(native)}
+    by_name = {row["column_name"]: row for row in file_rows(native)}
     assert (by_name["v"]["min"], by_name["v"]["max"]) == (low, high)
     assert (by_name["id"]["max"], by_name["id"]["null_count"]) == ("1", 0)
     for side, text in (("min", low), ("max", high)):
@@ -198,33 +198,33 @@ def test_zone_maps_of_types_that_others_lack_enclose(tmp_path, name):
         assert by_name["v"][f"{side}_is_exact"] is (exact if text is not None else None)
 
 
-def test_zones_of_nan_alone_do_not_hide_the_numbers_of_others(tmp_path):
+def test_zone_of_nan_alone_does_not_hide_the_bounds_of_others(tmp_path):
     some = pa.array([math.nan] * 9_000 + [1.5] * 20_000)  # a zone is 8192 rows
     dataset = lance.write_dataset(pa.table({"v": some}), tmp_path / "points")
     dataset.create_scalar_index("v", index_type="ZONEMAP")
-    (row,) = held(stats(connect(tmp_path), dataset.version, ids={"v": 1}))
+    (row,) = file_rows(stats(connect(tmp_path), dataset.version, ids={"v": 1}))
     assert (row["min"], row["max"], row["nan_count"]) == ("1.5", None, 9_000)
 
 
 def analyze(path, **changes: str) -> int:
-    """Writes what lance-spark's ANALYZE does, as one config update."""
+    """Writes the statistics of lance-spark's ANALYZE, as one config update."""
     dataset = lance.dataset(path)
-    told = {
+    written = {
         "version": "1", "computedAtVersion": str(dataset.version + 1), "numRows": str(dataset.count_rows()),
         "schemaHash": schema_hash(dataset.schema) or "", "column.id.version": "2", "column.id.distinctCount": "118",
         "column.id.min": "30", "column.id.max": "149", "column.id.nullCount": "0", "column.id.avgLen": "8",
         "column.id.maxLen": "8", "column.label.version": "2", "column.label.nullCount": "30", "column.x.version": "3",
     }  # fmt: skip
-    dataset.update_config({f"lance.stats.{name}": value for name, value in (told | changes).items()})
+    dataset.update_config({f"lance.stats.{name}": value for name, value in (written | changes).items()})
     return dataset.version
 
 
 def test_analyzed_statistics_are_read_back(path):
     version = analyze(path)
     by_name = {row["column_name"]: row for row in stats(connect(path), version).columns.to_pylist()}
-    assert set(by_name) == {"id", "label"}  # x is of a newer version
-    known = {name: value for name, value in by_name["id"].items() if value is not None}
-    assert known == {
+    assert set(by_name) == {"id", "label"}  # x has a newer format version
+    given = {name: value for name, value in by_name["id"].items() if value is not None}
+    assert given == {
         "column_id": 1, "column_name": "id", "logical_type": "INT", "row_count": 120, "null_count": 0, "ndv": 118.0,
         "ndv_exact": False, "min": "30", "max": "149", "min_is_exact": True, "max_is_exact": True,
         "avg_width_bytes": 8.0, "max_width_bytes": 8,
@@ -237,13 +237,13 @@ def test_analyzed_statistics_are_read_back(path):
     "changes",
     [{"version": "2"}, {"complete": "false"}, {"computedAtVersion": "3"}, {"numRows": "7"}, {"schemaHash": "0" * 64}],
 )
-def test_analyzed_statistics_of_another_state_are_not_believed(path, changes):
+def test_analyzed_statistics_of_another_state_are_ignored(path, changes):
     version = analyze(path, **changes)
     assert stats(connect(path), version).columns is None
 
 
-def test_without_a_schema_hash_nothing_is_believed(path):
-    """Not even where the schema has a type that no hash is known of."""
+def test_analyzed_statistics_without_a_schema_hash_are_ignored(path):
+    """Also for a schema with a type that has no hash."""
     lance.write_dataset(pa.table({"id": [1], "u": pa.array([1], pa.uint64())}), path, mode="overwrite")
     dataset = lance.dataset(path)
     assert schema_hash(dataset.schema) is None
@@ -254,15 +254,15 @@ def test_without_a_schema_hash_nothing_is_believed(path):
     assert stats(connect(path), dataset.version, ids={"id": 1, "u": 2}).columns is None
 
 
-def test_analyzed_statistics_stay_those_of_their_version(path):
+def test_analyzed_statistics_belong_to_their_version(path):
     version = analyze(path)
     dataset = lance.dataset(path)
     dataset.delete("id = 40")
     native = stats(connect(path), dataset.version)
     assert native.row_count == 119 and native.columns is None
     (earlier,) = native.earlier
-    made = next(s for s in connect(path).enumerate_snapshots("default", "points").snapshots if s.snapshot_id == version)
-    assert (earlier.snapshot_id, earlier.schema_hash) == (version, made.schema.hash)
+    snap = next(s for s in connect(path).enumerate_snapshots("default", "points").snapshots if s.snapshot_id == version)
+    assert (earlier.snapshot_id, earlier.schema_hash) == (version, snap.schema.hash)
     assert earlier.columns.to_pylist()[0]["row_count"] == 120 and not stats(connect(path), version).earlier
 
 
@@ -291,7 +291,7 @@ def test_malformed_values_of_analyze_are_unknown(path):
     ("x", "0.5", "NaN", ("0.5", None)), ("x", "NaN", "NaN", (None, None)), ("id", "149", "30", (None, None)),
     ("id", "30", "149", ("30", "149")),
 ])  # fmt: skip
-def test_bounds_of_analyze_that_are_none_are_unknown(path, name, low, high, expected):
+def test_impossible_bounds_of_analyze_are_unknown(path, name, low, high, expected):
     """Spark orders NaN above every number; a minimum above the maximum would refuse the whole capture."""
     version = analyze(path, **{f"column.{name}.{key}": text
                                for key, text in (("version", "2"), ("min", low), ("max", high))})  # fmt: skip
@@ -299,14 +299,14 @@ def test_bounds_of_analyze_that_are_none_are_unknown(path, name, low, high, expe
     assert (row["min"], row["max"]) == expected
 
 
-def test_spark_types():
+def test_arrow_types_have_names_of_spark_types():
     types = {"long": pa.int64(), "list": pa.list_(pa.utf8()), "s": pa.struct([("a", pa.int32()), ("b", pa.date32())])}
     assert [spark_type(t) for t in types.values()] == ["bigint", "array<string>", "struct<a:int,b:date>"]
     assert spark_type(pa.decimal128(5, 1)) == "decimal(5,1)" and spark_type(pa.timestamp("us", "UTC")) == "timestamp"
     assert spark_type(pa.list_(pa.duration("s"))) is None and schema_hash(pa.schema([("a", pa.uint64())])) is None
 
 
-def test_trouble_names_the_table_and_no_path(path):
+def test_error_names_the_table_and_no_path(path):
     next((path / "_versions").glob("*.manifest")).write_bytes(b"broken")
     for manifest in (path / "_versions").glob("*.manifest"):
         manifest.write_bytes(b"broken")
@@ -315,7 +315,7 @@ def test_trouble_names_the_table_and_no_path(path):
     assert str(path) not in str(refused.value) and not refused.value.retryable
 
 
-def test_a_lost_data_file_is_an_error_of_its_task_only(path):
+def test_missing_data_file_is_an_error_of_its_task_only(path):
     shutil.rmtree(path / "data")
     connector = connect(path)
     assert stats(connector, 3).row_count == 120
@@ -324,6 +324,6 @@ def test_a_lost_data_file_is_an_error_of_its_task_only(path):
             list(read(task, task.columns))
 
 
-def test_a_wrong_option_is_named(tmp_path):
+def test_error_names_the_unknown_option(tmp_path):
     with pytest.raises(InvalidArgument, match="colour"):
         connect(tmp_path, colour="red")

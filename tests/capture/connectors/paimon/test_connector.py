@@ -48,14 +48,13 @@ class Warehouse:
     def create(self, name, schema=SCHEMA, options=None, **keys):
         from pypaimon import Schema
 
-        made = Schema.from_pyarrow_schema(schema, options={**FULL, **(options or {})}, **keys)
-        self.catalog.create_table(f"sales.{name}", made, False)
+        created = Schema.from_pyarrow_schema(schema, options={**FULL, **(options or {})}, **keys)
+        self.catalog.create_table(f"sales.{name}", created, False)
         return self.path / "sales.db" / name
 
     def write(self, name, *tables):
         for table in tables:
-            held = self.catalog.get_table(f"sales.{name}")
-            builder = held.new_batch_write_builder()
+            builder = self.catalog.get_table(f"sales.{name}").new_batch_write_builder()
             writer = builder.new_write()
             writer.write_arrow(table)
             builder.new_commit().commit(writer.prepare_commit())
@@ -63,7 +62,7 @@ class Warehouse:
 
 
 def analyze(path, statistics, name="stat-87effd5d-0"):
-    """Commits what ANALYZE would: a statistics file, and a snapshot with the rows of the one before."""
+    """Commits as ANALYZE does: a statistics file, and a snapshot with the rows of the one before."""
     (path / "statistics").mkdir(exist_ok=True)
     (path / "statistics" / name).write_text(json.dumps(statistics))
     commit_as(path, "ANALYZE", statistics=name)
@@ -72,10 +71,10 @@ def analyze(path, statistics, name="stat-87effd5d-0"):
 def commit_as(path, kind, **changes):
     """Commits a snapshot that is like the latest one."""
     latest = max((path / "snapshot").glob("snapshot-*"), key=lambda p: int(p.name.rpartition("-")[2]))
-    held = json.loads(latest.read_text())
-    held |= {"id": held["id"] + 1, "commitKind": kind, **changes}
-    (path / "snapshot" / f"snapshot-{held['id']}").write_text(json.dumps(held))
-    (path / "snapshot" / "LATEST").write_text(str(held["id"]))
+    snapshot = json.loads(latest.read_text())
+    snapshot |= {"id": snapshot["id"] + 1, "commitKind": kind, **changes}
+    (path / "snapshot" / f"snapshot-{snapshot['id']}").write_text(json.dumps(snapshot))
+    (path / "snapshot" / "LATEST").write_text(str(snapshot["id"]))
 
 
 @pytest.fixture
@@ -93,7 +92,7 @@ def append(warehouse):
 
 @pytest.fixture
 def keyed(warehouse):
-    """Two snapshots of 100 rows each, 50 of them of one key."""
+    """Two snapshots of 100 rows each, 50 of which have a key in both."""
     path = warehouse.create("users", primary_keys=["id"], options={"bucket": "2"})
     warehouse.write("users", rows(0, 100), rows(50, 150, "w"))
     return path
@@ -107,7 +106,7 @@ def stats(connector, table, snapshot_id, columns=None, ids=None):
     return connector.capture_snapshot_target_stats("sales", table, snapshot_id, ids or IDS, columns)
 
 
-def held(native) -> list[dict]:
+def file_rows(native) -> list[dict]:
     return [row for table in native.file_columns() for row in table.to_pylist()]
 
 
@@ -148,7 +147,7 @@ class TestPrimaryKey(ConnectorContract):
         assert row["row_count"] is None and row["null_count"] in (0, None)
         assert row["min_is_exact"] is not True and row["max_is_exact"] is not True
 
-    def test_scan_tasks(self, connector, truth):
+    def test_scan_tasks_have_stable_fingerprints_and_cover_all_files(self, connector, truth):
         """A task is a bucket: its files are merged."""
         ids = self.ids(connector, truth)
         current = self.current(connector, truth)
@@ -160,10 +159,10 @@ class TestPrimaryKey(ConnectorContract):
         assert {task.file_path for task in tasks} < set(files)
 
 
-# Where tables are.
+# Locations.
 
 
-def test_a_warehouse_its_database_and_a_table_are_uris(append, warehouse):
+def test_uri_may_be_a_warehouse_a_database_or_a_table(append, warehouse):
     warehouse.create("empty")
     assert connect(warehouse.path).list_namespaces() == ["sales"]
     assert connect(warehouse.path).list_tables("sales") == ["empty", "events"]
@@ -175,7 +174,7 @@ def test_a_warehouse_its_database_and_a_table_are_uris(append, warehouse):
     assert (nothing.snapshots, nothing.current_snapshot_id) == ((), None)
 
 
-def test_a_jdbc_catalog(tmp_path):
+def test_jdbc_catalog_lists_its_tables_and_checks_its_options(tmp_path):
     file = tmp_path / "catalog.sqlite"
     uri = f"jdbc:sqlite:{file}"
     warehouse = Warehouse(tmp_path / "wh", metastore="jdbc", uri=uri)
@@ -201,7 +200,7 @@ def test_a_jdbc_catalog(tmp_path):
         connect(f"jdbc:sqlite:{tmp_path}/other.db", warehouse=str(tmp_path)).list_namespaces()
 
 
-def test_keys_are_constraints_and_ids_are_the_format_s_and_one(keyed, warehouse):
+def test_keys_are_constraints_and_column_ids_are_field_ids_plus_one(keyed, warehouse):
     table = connect(warehouse.path).describe("sales", "users")
     assert [(c.kind, c.columns) for c in table.constraints] == [("PRIMARY KEY", ("id",)), ("CHECK", ("id",))]
     assert [(c.name, c.field_id, c.nullable) for c in table.schema.columns] == [
@@ -209,7 +208,7 @@ def test_keys_are_constraints_and_ids_are_the_format_s_and_one(keyed, warehouse)
     assert connect(warehouse.path).describe("sales", "users").partition_keys == ()
 
 
-def test_a_tag_keeps_a_snapshot_that_has_expired(append, warehouse):
+def test_tagged_snapshot_is_live_after_it_expired(append, warehouse):
     warehouse.catalog.create_tag("sales.events", "first", 1)
     warehouse.catalog.create_tag("sales.events", "now", 2)
     (append / "snapshot/snapshot-1").unlink()
@@ -221,7 +220,7 @@ def test_a_tag_keeps_a_snapshot_that_has_expired(append, warehouse):
         (1, None, 3), (2, 1, 3)]  # fmt: skip
     native = stats(connector, "events", 1)
     assert (native.row_count, native.data_file_count) == (100, 2)
-    assert {r["null_count"] for r in held(native) if r["column_name"] == "label"} == {10}
+    assert {r["null_count"] for r in file_rows(native) if r["column_name"] == "label"} == {10}
     assert sorted(contents(connector, "events", 1)["id"]) == list(range(100))
     warehouse.catalog.delete_tag("sales.events", "first")
     assert connector.enumerate_snapshots("sales", "events").live_snapshot_ids == {2}
@@ -232,22 +231,25 @@ def test_a_tag_keeps_a_snapshot_that_has_expired(append, warehouse):
 # Rows and bounds.
 
 
-def test_files_of_an_append_table(append, warehouse):
+def test_files_of_an_append_table_have_exact_bounds(append, warehouse):
     connector = connect(warehouse.path)
     first, second = (stats(connector, "events", i) for i in (1, 2))
     assert (first.row_count, first.data_file_count, second.row_count, second.data_file_count) == (100, 2, 200, 4)
     assert second.total_size_bytes == sum(p.stat().st_size for p in append.rglob("*.parquet"))
     assert {json.loads(t)["part"] for t in second.files["partition_data_json"].to_pylist()} == {"p0", "p1"}
-    told = {(r["min"], r["max"]): r for r in held(first) if r["column_name"] == "id"}
-    assert set(told) == {("0", "98"), ("1", "99")}
-    assert all(r["min_is_exact"] and r["max_is_exact"] and r["null_count"] == 0 for r in told.values())
-    labels = [r for r in held(first) if r["column_name"] == "label"]
+    found = {(r["min"], r["max"]): r for r in file_rows(first) if r["column_name"] == "id"}
+    assert set(found) == {("0", "98"), ("1", "99")}
+    assert all(r["min_is_exact"] and r["max_is_exact"] and r["null_count"] == 0 for r in found.values())
+    labels = [r for r in file_rows(first) if r["column_name"] == "label"]
     assert sorted((r["min"], r["max"], r["null_count"]) for r in labels) == [("v001", "v099", 10), ("v002", "v098", 10)]
-    assert {(r["min"], r["max"]) for r in held(first) if r["column_name"] == "part"} == {("p0", "p0"), ("p1", "p1")}
+    assert {(r["min"], r["max"]) for r in file_rows(first) if r["column_name"] == "part"} == {
+        ("p0", "p0"),
+        ("p1", "p1"),
+    }
     assert sorted(contents(connector, "events", 1)["id"]) == list(range(100))
 
 
-def test_a_deletion_vector_applies_to_its_file():
+def test_deletion_vector_is_a_delete_file_of_its_data_file():
     meta = SimpleNamespace(file_size=9, level=0, max_sequence_number=3)
     vector = SimpleNamespace(dv_index_path="file:/t/index/index-1", offset=4, length=30)
     cut, whole = File(meta, "/t/a.parquet", None, 5, {}, vector), File(meta, "/t/a.parquet", None, 5, {}, None)
@@ -256,7 +258,7 @@ def test_a_deletion_vector_applies_to_its_file():
     assert whole.row()["delete_files"] == [] and fingerprint([cut]) != fingerprint([whole])
 
 
-def test_rows_of_one_key_are_one(keyed, warehouse):
+def test_rows_of_one_key_are_merged(keyed, warehouse):
     connector = connect(warehouse.path)
     native = stats(connector, "users", 2)
     assert (native.row_count, native.data_file_count, native.row_deletes) == (150, 4, True)
@@ -264,15 +266,15 @@ def test_rows_of_one_key_are_one(keyed, warehouse):
     labels = dict(zip(found["id"], found["label"], strict=True))
     assert (len(found["id"]), labels[60 + 1], labels[49]) == (150, "w061", "v049")
     assert stats(connector, "users", 1).row_count == 100
-    assert {r["null_count"] for r in held(native) if r["column_name"] == "id"} == {0}
+    assert {r["null_count"] for r in file_rows(native) if r["column_name"] == "id"} == {0}
 
 
-def test_too_much_to_merge_stays_unknown(keyed, warehouse, monkeypatch):
+def test_row_count_above_the_merge_limit_is_unknown(keyed, warehouse, monkeypatch):
     monkeypatch.setattr("capture.connectors.paimon.snapshot_view.MERGE_BYTES", 100)
     assert stats(connect(warehouse.path), "users", 2).row_count is None
 
 
-def test_sums_of_merged_rows_are_in_no_file(warehouse):
+def test_files_have_no_bounds_of_aggregated_columns(warehouse):
     options = {"bucket": "1", "merge-engine": "aggregation", "fields.n.aggregate-function": "sum"}
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
     warehouse.create("sums", schema, options, primary_keys=["id"])
@@ -281,11 +283,11 @@ def test_sums_of_merged_rows_are_in_no_file(warehouse):
     connector = connect(warehouse.path)
     native = stats(connector, "sums", 2, ids={"id": 1, "n": 2})
     assert native.row_count == 2
-    assert {r["column_name"] for r in held(native)} == {"id"}
+    assert {r["column_name"] for r in file_rows(native)} == {"id"}
     assert contents(connector, "sums", 2, {"id": 1, "n": 2})["n"] == [20, 40]
 
 
-def test_types_bounds_and_nested_leaves(warehouse):
+def test_types_have_canonical_bounds_and_structs_have_leaves(warehouse):
     schema = pa.schema([
         ("i", pa.int32()), ("f", pa.float32()), ("x", pa.float64()), ("b", pa.bool_()), ("d", pa.decimal128(20, 3)),
         ("s", pa.string()), ("y", pa.binary()), ("day", pa.date32()), ("ms", pa.timestamp("ms")),
@@ -310,8 +312,8 @@ def test_types_bounds_and_nested_leaves(warehouse):
         "y": "BINARY", "day": "DATE", "ms": "TIMESTAMP", "us": "TIMESTAMP", "z": "TIMESTAMPTZ", "l": "ARRAY",
         "r": "STRUCT", "r.inner": "INT", "r.deep": "STRUCT", "r.deep.leaf": "STRING",
     }  # fmt: skip
-    told = {r["column_name"]: r for r in held(stats(connector, "types", 1, ids=ids))}
-    bounds = {name: (r["min"], r["max"]) for name, r in told.items()}
+    found = {r["column_name"]: r for r in file_rows(stats(connector, "types", 1, ids=ids))}
+    bounds = {name: (r["min"], r["max"]) for name, r in found.items()}
     assert bounds["i"] == ("-5", "7") and bounds["f"] == ("-1.5", "2.5") and bounds["b"] == ("false", "true")
     assert bounds["d"] == ("-12345678901234567.891", "99.5") and bounds["day"] == ("1969-12-31", "2024-01-01")
     assert bounds["us"] == ("2024-02-28T12:34:56.789123", "2025-02-28T12:34:56.789123")
@@ -319,52 +321,54 @@ def test_types_bounds_and_nested_leaves(warehouse):
     assert bounds["z"] == ("2024-02-28T12:34:56.789123Z", "2025-02-28T12:34:56.789123Z")
     assert bounds["x"] == ("1.0E300", "1.0E300")  # the greatest and the least number
     assert bounds["y"] == ("AP8=", "/w==")
-    assert bounds["s"] == ("é" * 20, "ü") and told["s"]["min_is_exact"]
+    assert bounds["s"] == ("é" * 20, "ü") and found["s"]["min_is_exact"]
     found = contents(connector, "types", 1, ids)
     assert found["r.deep.leaf"] == ["a", None] and found["i"] == [-5, 7] and "l" not in found
 
 
-def test_a_cut_text_is_no_exact_bound(warehouse):
+def test_truncated_text_is_an_inexact_bound(warehouse):
     path = warehouse.create("texts", pa.schema([("s", pa.string())]))
     warehouse.write("texts", pa.table({"s": ["a" * 16, "b"]}))
     schema = path / "schema" / "schema-0"
     schema.write_text(schema.read_text().replace('"full"', '"truncate(16)"'))
-    row = held(stats(connect(warehouse.path), "texts", 1, ids={"s": 1}))[0]
+    row = file_rows(stats(connect(warehouse.path), "texts", 1, ids={"s": 1}))[0]
     assert (row["min_is_exact"], row["max_is_exact"]) == (False, True)
 
 
 BARE = {"metadata.stats-mode": "none"}
 
 
-def test_without_value_statistics_footers_are_read(warehouse):
+def test_footers_are_read_if_manifests_lack_value_statistics(warehouse):
     warehouse.create("bare", options=BARE)
     warehouse.write("bare", rows(0, 10))
     native = stats(connect(warehouse.path), "bare", 1)
-    told = {row["column_name"]: row for row in held(native)}
-    id, label = told["id"], told["label"]
+    found = {row["column_name"]: row for row in file_rows(native)}
+    id, label = found["id"], found["label"]
     assert native.row_count == 10
     assert (id["min"], id["max"], id["null_count"], id["min_is_exact"], id["row_count"]) == ("0", "9", 0, True, 10)
     assert (label["min"], label["max"], label["null_count"], label["column_id"]) == ("v001", "v009", 2, 2)
-    assert [r["column_name"] for r in held(stats(connect(warehouse.path), "bare", 1, frozenset({"part"})))] == ["part"]
+    assert [r["column_name"] for r in file_rows(stats(connect(warehouse.path), "bare", 1, frozenset({"part"})))] == [
+        "part"
+    ]
 
 
-def test_footers_of_merged_files_enclose(warehouse):
+def test_footers_of_merged_files_have_inexact_bounds(warehouse):
     warehouse.create("users", primary_keys=["id"], options=BARE | {"bucket": "1"})
     warehouse.write("users", rows(0, 100), rows(50, 150, "w"))
-    told = [row for row in held(stats(connect(warehouse.path), "users", 2)) if row["column_name"] == "label"]
-    assert {(row["min"], row["max"]) for row in told} == {("v001", "v099"), ("w051", "w149")}
-    assert all(row["null_count"] is None and not row["min_is_exact"] for row in told)
+    found = [row for row in file_rows(stats(connect(warehouse.path), "users", 2)) if row["column_name"] == "label"]
+    assert {(row["min"], row["max"]) for row in found} == {("v001", "v099"), ("w051", "w149")}
+    assert all(row["null_count"] is None and not row["min_is_exact"] for row in found)
 
 
-def test_a_footer_that_cannot_be_read_leaves_its_file_unknown(warehouse):
+def test_unreadable_footer_leaves_its_file_unknown(warehouse):
     path = warehouse.create("bare", options=BARE)
     warehouse.write("bare", rows(0, 10), rows(10, 20))
     next(path.rglob("*.parquet")).write_bytes(b"broken")
     native = stats(connect(warehouse.path), "bare", 2)
-    assert native.row_count == 20 and len({row["file_path"] for row in held(native)}) == 1
+    assert native.row_count == 20 and len({row["file_path"] for row in file_rows(native)}) == 1
 
 
-def test_footers_follow_the_schema_that_their_file_was_written_under(warehouse):
+def test_footers_are_read_with_the_schema_of_their_file(warehouse):
     from pypaimon.schema.schema_change import SchemaChange
 
     schema = pa.schema([("n", pa.int32()), ("s", pa.struct([("a", pa.int64()), ("b", pa.string())]))])
@@ -379,22 +383,26 @@ def test_footers_follow_the_schema_that_their_file_was_written_under(warehouse):
     connector = connect(warehouse.path)
     columns = connector.describe("sales", "old").schema.columns
     ids = {c.key: c.field_id for c in columns}
-    told = {(r["column_name"], r["min"], r["max"], r["null_count"]) for r in held(stats(connector, "old", 2, ids=ids))}
-    assert told == {
+    found = {
+        (r["column_name"], r["min"], r["max"], r["null_count"]) for r in file_rows(stats(connector, "old", 2, ids=ids))
+    }
+    assert found == {
         ("later", "9", "9", 0), ("later", None, None, 3), ("number", "1", "3", 0),
         ("number", "1099511627776", "1099511627776", 0),
         ("s.a", "5", "5", 2), ("s.a", "7", "7", 0), ("s.b", "x", "y", 1), ("s.b", "z", "z", 0),
     }  # fmt: skip
 
 
-def test_more_footers_than_are_read_stay_unknown(warehouse, monkeypatch):
+def test_no_footers_are_read_above_their_limit(warehouse, monkeypatch):
     monkeypatch.setattr("capture.connectors.paimon.statistics.MAX_FOOTERS", 1)
     warehouse.create("bare", options=BARE)
     warehouse.write("bare", rows(0, 10), rows(10, 20))
-    assert held(stats(connect(warehouse.path), "bare", 1)) and not held(stats(connect(warehouse.path), "bare", 2))
+    assert file_rows(stats(connect(warehouse.path), "bare", 1)) and not file_rows(
+        stats(connect(warehouse.path), "bare", 2)
+    )
 
 
-def test_a_schema_that_changed(append, warehouse):
+def test_renamed_and_added_columns_are_read_from_older_files(append, warehouse):
     from pypaimon.schema.schema_change import SchemaChange
 
     warehouse.catalog.alter_table("sales.events", [
@@ -409,9 +417,9 @@ def test_a_schema_that_changed(append, warehouse):
     assert [c.name for c in again.snapshots[0].schema.columns] == ["id", "name", "part", "later"]
     ids = {"id": 1, "label": 2, "part": 3, "name": 2, "later": 4}
     native = stats(connector, "events", 3, ids=ids)
-    later = [r for r in held(native) if r["column_name"] == "later"]
+    later = [r for r in file_rows(native) if r["column_name"] == "later"]
     assert sum(r["null_count"] for r in later) == 200 and native.row_count == 210
-    names = [r for r in held(native) if r["column_name"] == "name"]
+    names = [r for r in file_rows(native) if r["column_name"] == "name"]
     assert len(names) == 6 and all(r["min"] for r in names)
     found = contents(connector, "events", 3, ids)
     assert sorted(v for v in found["later"] if v is not None) == list(range(10)) and "v001" in found["name"]
@@ -445,23 +453,27 @@ PIP = {
 
 
 @pytest.mark.parametrize("form", [JAVA, PIP], ids=["java", "pip"])
-def test_the_statistics_file(keyed, warehouse, form):
+def test_statistics_file_of_analyze_is_read(keyed, warehouse, form):
     analyze(keyed, form)
     native = stats(connect(warehouse.path), "users", 3)
     assert (native.row_count, native.merged_size_bytes) == (150, 4000)
-    told = {row["column_name"]: row for row in native.columns.to_pylist()}
-    id = told["id"]
+    found = {row["column_name"]: row for row in native.columns.to_pylist()}
+    id = found["id"]
     assert (id["ndv"], id["ndv_exact"], id["min"], id["max"], id["null_count"]) == (149.0, False, "0", "149", 0)
     assert (id["min_is_exact"], id["avg_width_bytes"], id["max_width_bytes"], id["column_id"]) == (True, 8.0, 8, 1)
     if form is JAVA:
-        assert (told["label"]["null_count"], told["label"]["min"], told["label"]["max_width_bytes"]) == (30, None, None)
-    analyzed = stats(connect(warehouse.path), "users", 2)  # the snapshot whose rows were read
+        assert (found["label"]["null_count"], found["label"]["min"], found["label"]["max_width_bytes"]) == (
+            30,
+            None,
+            None,
+        )
+    analyzed = stats(connect(warehouse.path), "users", 2)  # the analyzed snapshot
     assert analyzed.columns.equals(native.columns) and analyzed.merged_size_bytes == 4000
     older = stats(connect(warehouse.path), "users", 1)
-    assert older.columns is None and older.earlier == []  # never a newer one
+    assert older.columns is None and older.earlier == []  # not those of a newer snapshot
 
 
-def test_inherited_statistics_are_a_record_of_their_own_snapshot(keyed, warehouse):
+def test_inherited_statistics_belong_to_the_analyzed_snapshot(keyed, warehouse):
     analyze(keyed, JAVA)
     warehouse.write("users", rows(150, 160))
     native = stats(connect(warehouse.path), "users", 4)
@@ -476,7 +488,7 @@ def test_inherited_statistics_are_a_record_of_their_own_snapshot(keyed, warehous
 @pytest.mark.parametrize(
     ("commit", "snapshot_id"), [("ANALYZE", None), ("COMPACT", 2), ("APPEND", 2), ("OVERWRITE", 2)]
 )
-def test_only_analyze_is_sure_to_leave_every_row(keyed, warehouse, commit, snapshot_id):
+def test_statistics_are_current_only_after_analyze_commits(keyed, warehouse, commit, snapshot_id):
     analyze(keyed, JAVA)
     name = json.loads((keyed / "snapshot" / "snapshot-3").read_text())["statistics"]
     commit_as(keyed, commit, statistics=name)
@@ -485,7 +497,7 @@ def test_only_analyze_is_sure_to_leave_every_row(keyed, warehouse, commit, snaps
     assert (native.columns is None) is (snapshot_id is not None)
 
 
-def test_statistics_of_a_snapshot_that_is_gone_are_nobodys(keyed, warehouse):
+def test_statistics_of_a_missing_snapshot_are_ignored(keyed, warehouse):
     analyze(keyed, JAVA)
     warehouse.write("users", rows(150, 160))
     (keyed / "snapshot" / "snapshot-2").unlink()
@@ -493,20 +505,20 @@ def test_statistics_of_a_snapshot_that_is_gone_are_nobodys(keyed, warehouse):
     assert native.columns is None and native.earlier == []
 
 
-def test_statistics_that_contradict_their_snapshot_are_passed_over(keyed, warehouse):
+def test_statistics_that_contradict_their_snapshot_are_ignored(keyed, warehouse):
     analyze(keyed, JAVA | {"mergedRecordCount": 201})  # of 200 rows before they are merged
     warehouse.write("users", rows(150, 160))
     assert stats(connect(warehouse.path), "users", 4).earlier == []
 
 
 @pytest.mark.parametrize("labelled", [{"snapshotId": 7}, {"snapshotId": None}])
-def test_statistics_that_name_no_snapshot_of_the_past_are_passed_over(keyed, warehouse, labelled):
+def test_statistics_that_name_no_earlier_snapshot_are_ignored(keyed, warehouse, labelled):
     analyze(keyed, JAVA | labelled)
     native = stats(connect(warehouse.path), "users", 3)
     assert native.columns is None and native.earlier == []
 
 
-def test_statistics_end_with_their_schema(keyed, warehouse):
+def test_statistics_of_another_schema_are_ignored(keyed, warehouse):
     from pypaimon.schema.schema_change import SchemaChange
 
     analyze(keyed, JAVA)
@@ -520,14 +532,14 @@ def test_statistics_end_with_their_schema(keyed, warehouse):
 @pytest.mark.parametrize(
     "broken", ["", "[]", "{", '{"colStats": 3}', '{"mergedRecordCount": -1, "colStats": {"id": 7}}']
 )
-def test_a_statistics_file_that_is_none_is_passed_over(append, warehouse, broken):
+def test_malformed_statistics_file_is_ignored(append, warehouse, broken):
     analyze(append, {})
     (append / "statistics" / "stat-87effd5d-0").write_text(broken)
     native = stats(connect(warehouse.path), "events", 3)
     assert native.row_count == 200 and native.columns is None
 
 
-def test_statistics_that_contradict_the_table_are_passed_over(append, warehouse):
+def test_statistics_that_contradict_the_table_are_ignored(append, warehouse):
     analyze(append, JAVA)
     native = stats(connect(warehouse.path), "events", 3)
     assert (native.row_count, native.columns, native.merged_size_bytes, native.earlier) == (200, None, None, [])
@@ -539,20 +551,20 @@ def test_statistics_that_contradict_the_table_are_passed_over(append, warehouse)
     (True, "BOOLEAN", "true"),
     ("2024-02-29 01:02:03", "TIMESTAMPTZ", None), ("x", "INT", None), (None, "INT", None), ("AQ==", "BINARY", None),
 ])  # fmt: skip
-def test_bounds_of_a_statistics_file(text, type, expected):
+def test_bounds_of_a_statistics_file_become_canonical(text, type, expected):
     assert canonical(text, type) == expected
 
 
-def test_a_statistics_file_need_not_say_anything():
+def test_statistics_file_may_be_empty_but_must_be_an_object():
     assert parse_analyzed("{}").columns == {}
     with pytest.raises(ValueError):
         parse_analyzed("7")
 
 
-# Trouble.
+# Errors.
 
 
-def test_a_broken_manifest_names_the_table_and_no_path(append, warehouse):
+def test_error_of_a_broken_manifest_names_the_table_and_no_path(append, warehouse):
     for manifest in (append / "manifest").glob("manifest-*"):
         manifest.write_bytes(b"broken")
     with pytest.raises(UpstreamError, match=r'table "sales.events" cannot be read') as refused:
@@ -560,7 +572,7 @@ def test_a_broken_manifest_names_the_table_and_no_path(append, warehouse):
     assert str(warehouse.path) not in str(refused.value) and not refused.value.retryable
 
 
-def test_a_lost_manifest_is_named(append, warehouse):
+def test_error_of_a_missing_manifest_names_it(append, warehouse):
     for manifest in (append / "manifest").glob("manifest-*"):
         manifest.unlink()
     with pytest.raises(UpstreamError, match="no such file: manifest-list-") as refused:
@@ -568,7 +580,7 @@ def test_a_lost_manifest_is_named(append, warehouse):
     assert str(warehouse.path) not in str(refused.value)
 
 
-def test_a_lost_data_file_is_an_error_of_its_task_only(append, warehouse):
+def test_missing_data_file_is_an_error_of_its_task_only(append, warehouse):
     connector = connect(warehouse.path)
     tasks = list(connector.plan_files("sales", "events", 2, IDS))
     lost = next(append.rglob("*.parquet"))
@@ -578,13 +590,13 @@ def test_a_lost_data_file_is_an_error_of_its_task_only(append, warehouse):
     for task in tasks:
         try:
             list(read(task, task.columns))
-        except UpstreamError as trouble:
+        except UpstreamError as error:
             failed += 1
-            assert str(lost) in trouble.message.split(":")[0]
+            assert str(lost) in error.message.split(":")[0]
     assert failed == 1
 
 
-def test_the_file_of_a_task_that_did_not_change_keeps_its_fingerprint(append, warehouse):
+def test_unchanged_files_keep_their_fingerprints(append, warehouse):
     connector = connect(warehouse.path)
     first, second = (
         {t.file_path: t.fingerprint for t in connector.plan_files("sales", "events", i, IDS)} for i in (1, 2)

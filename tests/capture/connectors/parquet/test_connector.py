@@ -35,7 +35,7 @@ def connector(uri, **options) -> ParquetConnector:
 
 
 def captured(found: ParquetConnector, name: str, namespace: str = "default", columns=None):
-    """(native statistics, column → rows of its files)"""
+    """Native statistics, and the rows of the files by column."""
     listing = found.enumerate_snapshots(namespace, name)
     schema = found.describe(namespace, name).schema
     ids = {column.name: i for i, column in enumerate(schema.columns, 1)}
@@ -123,7 +123,7 @@ def test_nanoseconds_are_widened_to_microseconds(tmp_path):
     assert (row["max"], row["max_is_exact"]) == ("1970-01-01T00:00:00.000003", True)
 
 
-def test_all_null_empty_and_unordered_columns(tmp_path):
+def test_null_columns_have_no_bounds_and_nested_columns_no_statistics(tmp_path):
     table = pa.table({"nothing": pa.nulls(3), "none": pa.array([None] * 3, pa.int64()), "tags": [["a"], [], None],
                       "pairs": pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int64()))})  # fmt: skip
     write(tmp_path / "t/a.parquet", table)
@@ -136,7 +136,7 @@ def test_all_null_empty_and_unordered_columns(tmp_path):
         assert (row["null_count"], row["min"], row["max"], row["min_is_exact"]) == (3, None, None, None)
 
 
-def test_no_statistics_are_unknown(tmp_path):
+def test_file_without_statistics_has_unknown_counts_and_bounds(tmp_path):
     write(tmp_path / "t/a.parquet", pa.table({"a": [1, None]}), write_statistics=False)
     _, rows = captured(connector(tmp_path), "t")
     (row,) = rows["a"]
@@ -176,38 +176,38 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("text", WRITERS)
-def test_writers_that_never_truncate(text):
+def test_writer_versions_that_never_truncate_bounds(text):
     assert reader._whole_bytes(text) is WRITERS[text]
 
 
 @pytest.mark.parametrize("cut", range(0, 60, 7))
-def test_a_damaged_thrift_footer_raises_nothing_else(cut):
+def test_damaged_thrift_footer_raises_only_value_errors(cut):
     data = bytes((i * 37 + cut) % 256 for i in range(cut))
     with pytest.raises(ValueError, match="damaged"):
         read_chunks(data + b"\x1f")
 
 
-def test_our_thrift_reading_agrees_with_duckdb(tmp_path):
+def test_thrift_footer_agrees_with_that_of_duckdb(tmp_path):
     duckdb = pytest.importorskip("duckdb")
     (tmp_path / "t").mkdir()
     sql = "SELECT repeat('x', 250 + (i % 20)::INT) AS s, i AS n, 'k' AS k FROM range(5000) r(i)"
     duckdb.connect().execute(f"COPY ({sql}) TO '{tmp_path}/t/a.parquet' (ROW_GROUP_SIZE 2048)")
     footer = read_footer(open_place(f"{tmp_path}/t/a.parquet", {}))
     query = "SELECT row_group_id, column_id, min_is_exact, max_is_exact FROM parquet_metadata(?) ORDER BY 1, 2"
-    told = duckdb.connect().execute(query, [f"{tmp_path}/t/a.parquet"]).fetchall()
-    assert [(g, c, footer.groups[g][c].min_exact, footer.groups[g][c].max_exact) for g, c, *_ in told] == told
-    assert (told[0][2:], footer.groups[0][0].ordered) == ((True, False), True)
+    expected = duckdb.connect().execute(query, [f"{tmp_path}/t/a.parquet"]).fetchall()
+    assert [(g, c, footer.groups[g][c].min_exact, footer.groups[g][c].max_exact) for g, c, *_ in expected] == expected
+    assert (expected[0][2:], footer.groups[0][0].ordered) == ((True, False), True)
     metadata = pq.read_metadata(f"{tmp_path}/t/a.parquet")
-    for g, c, *_ in told:
-        chunk, known = footer.groups[g][c], metadata.row_group(g).column(c)
-        assert (chunk.physical, chunk.num_values) == (known.physical_type, known.num_values)
-        assert chunk.null_count == known.statistics.null_count
+    for g, c, *_ in expected:
+        chunk, column = footer.groups[g][c], metadata.row_group(g).column(c)
+        assert (chunk.physical, chunk.num_values) == (column.physical_type, column.num_values)
+        assert chunk.null_count == column.statistics.null_count
 
 
 # Many files.
 
 
-def test_schemas_are_united(tmp_path):
+def test_schemas_of_files_are_united(tmp_path):
     first = pa.table({"a": pa.array([1], pa.int32()), "f": pa.array([0.5], pa.float32()), "n": pa.nulls(1),
                       "p": [{"x": 1}], "d": pa.array([Decimal("1.5")], pa.decimal128(4, 1))})  # fmt: skip
     second = pa.table({"p": [{"x": 2, "y": "q"}], "a": pa.array([2**40], pa.int64()), "f": [1e300], "n": ["text"],
@@ -235,7 +235,7 @@ def test_schemas_are_united(tmp_path):
     assert one.row_count == 1
 
 
-def test_types_that_do_not_go_together(tmp_path):
+def test_incompatible_types_of_files_are_refused(tmp_path):
     write(tmp_path / "t/1.parquet", pa.table({"a": [1]}))
     write(tmp_path / "t/2.parquet", pa.table({"a": ["x"]}))
     with pytest.raises(Unreadable, match=r'"default.t": column a is STRING in file "2.parquet" and INT'):
@@ -248,13 +248,13 @@ def test_types_that_do_not_go_together(tmp_path):
      ("INT", "DECIMAL(3,2)", "DECIMAL(21,2)"), ("DATE", "TIMESTAMP", "TIMESTAMP"), ("STRING", "INT", None),
      ("TIMESTAMP", "TIMESTAMPTZ", None), ("DECIMAL(76,0)", "DECIMAL(76,10)", None)],
 )  # fmt: skip
-def test_promotion(one, other, both):
+def test_promoted_type_has_the_values_of_both(one, other, both):
     for pair in ((one, other), (other, one)):
         found = promoted(*map(parse, pair))
         assert (found and found.text) == both
 
 
-def test_hive_partitions(tmp_path):
+def test_hive_partitions_are_constant_columns(tmp_path):
     for year, where in ((2020, "a%20b"), (2021, "__HIVE_DEFAULT_PARTITION__")):
         path = tmp_path / f"t/year={year}/day=2020-01-0{year - 2019}/where={where}/x.parquet"
         write(path, pa.table({"v": [1, 2]}))
@@ -284,7 +284,7 @@ def test_hive_partitions(tmp_path):
         connector(tmp_path, hive_partitioning="perhaps")
 
 
-def test_the_partition_of_a_file_without_rows_bounds_nothing(tmp_path):
+def test_partition_value_of_a_file_without_rows_is_not_a_bound(tmp_path):
     for day, rows in enumerate((0, 2, 3), 1):
         write(tmp_path / f"t/day={day}/x.parquet", pa.table({"v": pa.array([7] * rows, pa.int64())}))
     found = captured(connector(tmp_path), "t")[1]["day"]
@@ -292,7 +292,7 @@ def test_the_partition_of_a_file_without_rows_bounds_nothing(tmp_path):
         (0, None, None), (2, "2", True), (3, "3", True)]  # fmt: skip
 
 
-def test_uneven_hive_partitions(tmp_path):
+def test_uneven_hive_partitions_are_ignored_or_refused(tmp_path):
     write(tmp_path / "t/year=2020/x.parquet", pa.table({"v": [1]}))
     write(tmp_path / "t/x.parquet", pa.table({"v": [1]}))
     assert connector(tmp_path).describe("default", "t").partition_keys == ()
@@ -300,10 +300,10 @@ def test_uneven_hive_partitions(tmp_path):
         connector(tmp_path, hive_partitioning="true").describe("default", "t")
 
 
-# Where it is.
+# Locations.
 
 
-def test_a_single_file_and_a_glob(tmp_path):
+def test_uri_may_be_a_file_or_a_glob(tmp_path):
     for name in ("a-1", "a-2", "b-1"):
         write(tmp_path / f"data/{name}.parquet", pa.table({"v": [1]}))
     file = connector(tmp_path / "data/a-1.parquet")
@@ -320,7 +320,7 @@ def test_a_single_file_and_a_glob(tmp_path):
         connector(tmp_path / "data/nowhere.parquet").list_namespaces()
 
 
-def test_hidden_files_and_delta_tables_are_no_data(tmp_path):
+def test_hidden_files_and_delta_tables_are_ignored(tmp_path):
     write(tmp_path / "t/a.parquet", pa.table({"v": [1]}))
     write(tmp_path / "t/_metadata.parquet", pa.table({"v": [1]}))
     (tmp_path / "t/_SUCCESS").touch()
@@ -332,7 +332,7 @@ def test_hidden_files_and_delta_tables_are_no_data(tmp_path):
     assert captured(found, "t")[0].data_file_count == 1
 
 
-def test_the_snapshot_is_the_listing(tmp_path):
+def test_snapshot_changes_with_the_listing_of_files(tmp_path):
     file = write(tmp_path / "t/a.parquet", pa.table({"v": [1]}))
     found = connector(tmp_path)
     before = found.enumerate_snapshots("default", "t")
@@ -351,11 +351,11 @@ def test_the_snapshot_is_the_listing(tmp_path):
     assert found.enumerate_snapshots("default", "t").current_snapshot_id != after.current_snapshot_id
 
 
-# Trouble.
+# Errors.
 
 
 @pytest.mark.parametrize("content", [b"PAR1 not a Parquet file PAR1", b"x", b"PAR1\xff\xff\xff\x7fPAR1"])
-def test_a_broken_footer_is_named_and_others_go_on(tmp_path, content):
+def test_broken_footer_is_named_and_other_tables_are_read(tmp_path, content):
     write(tmp_path / "good/a.parquet", pa.table({"v": [1]}))
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/b.parquet").write_bytes(content)
@@ -369,7 +369,7 @@ def test_a_broken_footer_is_named_and_others_go_on(tmp_path, content):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_damaged_footers_raise_errors_of_ours_and_never_end_the_process(tmp_path, seed):
+def test_damaged_footers_raise_statflight_errors_and_never_crash(tmp_path, seed):
     chance = random.Random(seed)
     table = pa.table({"i": [1, 2, None], "s": ["a", "b", "c"], "d": [0.5, 1.5, 2.5], "p": [{"x": True}] * 3})
     sound = write(tmp_path / "t/a.parquet", table, row_group_size=2).read_bytes()
@@ -382,15 +382,15 @@ def test_damaged_footers_raise_errors_of_ours_and_never_end_the_process(tmp_path
         (tmp_path / "t/a.parquet").write_bytes(damaged)
         try:
             stats, rows = captured(found, "t")
-        except StatflightError as trouble:
-            assert str(tmp_path) not in str(trouble)
+        except StatflightError as error:
+            assert str(tmp_path) not in str(error)
             continue
         for row in (row for column in rows.values() for row in column):
             assert row["row_count"] == stats.row_count == 3
             assert row["null_count"] is None or 0 <= row["null_count"] <= 3
 
 
-def test_large_tables_stream(tmp_path, monkeypatch):
+def test_file_columns_of_large_tables_are_streamed(tmp_path, monkeypatch):
     monkeypatch.setattr("capture.connectors.parquet.connector.ROWS_PER_TABLE", 4)
     for i in range(5):
         write(tmp_path / f"t/{i}.parquet", pa.table({"a": [i], "b": [i]}))
@@ -404,7 +404,7 @@ def test_large_tables_stream(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not LAKES.exists(), reason="the shared lakes are elsewhere")
 @pytest.mark.parametrize("file", sorted((LAKES / "parquet").glob("*.parquet")), ids=lambda file: file.stem)
-def test_real_files_read(file):
+def test_files_of_other_writers_are_read(file):
     found = connector(file)
     stats, rows = captured(found, file.stem)
     assert stats.row_count == pq.read_metadata(file).num_rows
@@ -414,7 +414,7 @@ def test_real_files_read(file):
         assert rows["double_typedef"][0]["nan_count"] == 14
 
 
-def test_configurations_are_kept_apart(tmp_path):
+def test_policy_and_aws_options_are_accepted(tmp_path):
     write(tmp_path / "t/a.parquet", pa.table({"v": [1]}))
     config = ConnectorConfig("c", "parquet", str(tmp_path), {"policy": "auto"})
     assert open_connector(replace(config, options={**config.options, "aws_region": "x"})).list_tables("default") == [
@@ -422,7 +422,7 @@ def test_configurations_are_kept_apart(tmp_path):
     ]
 
 
-def test_columns_that_are_written_alike_are_two(tmp_path):
+def test_columns_with_equal_dotted_names_are_distinguished(tmp_path):
     """`a.b` in one part, `a` → `b`, and a dotted name inside a struct."""
     inner = pa.array([{"b": 7, "c.d": 1}, {"b": 9, "c.d": None}, None])
     pq.write_table(pa.table({"a.b": [1, 2, None], "a": inner, "part": ["x"] * 3}), tmp_path / "t.parquet")
@@ -433,8 +433,8 @@ def test_columns_that_are_written_alike_are_two(tmp_path):
         ("part", "part", ("part",))]  # fmt: skip
     ids = {column.key: number for number, column in enumerate(schema.columns, 1)}
     snapshot = found.enumerate_snapshots("default", tmp_path.name).current_snapshot_id
-    told = found.capture_snapshot_target_stats("default", tmp_path.name, snapshot, ids)
-    rows = {row["column_id"]: row for part in told.file_columns() for row in part.to_pylist()}
+    native = found.capture_snapshot_target_stats("default", tmp_path.name, snapshot, ids)
+    rows = {row["column_id"]: row for part in native.file_columns() for row in part.to_pylist()}
     bounds = {key: tuple(rows[i][n] for n in ("column_name", "min", "max", "null_count")) for key, i in ids.items()
               if i in rows}  # fmt: skip
     assert bounds == {
@@ -446,7 +446,7 @@ def test_columns_that_are_written_alike_are_two(tmp_path):
         '"a.b"': [1, 2, None], "a.b": [7, 9, None], 'a."c.d"': [1, None, None], "part": ["x"] * 3}  # fmt: skip
 
 
-def test_an_integer_is_as_wide_as_the_widest_file_makes_it(tmp_path):
+def test_width_of_an_integer_is_that_of_the_widest_file(tmp_path):
     (tmp_path / "t").mkdir()
     for number, type in enumerate((pa.int32(), pa.int64())):
         rows = {"a": pa.array([1, 2], type), "b": pa.array([1, 2], pa.int16())}

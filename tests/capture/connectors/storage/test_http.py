@@ -1,4 +1,4 @@
-"""One JSON request: answers, refusals, redirects, silence."""
+"""JSON requests: responses, error statuses, redirects, timeouts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from capture.connectors.storage.http import NotJson, Refused, Unanswered, ask_js
 
 
 class Service(BaseHTTPRequestHandler):
-    asked: ClassVar[list[tuple[str, str | None, bytes]]] = []
+    requests: ClassVar[list[tuple[str, str | None, bytes]]] = []
 
     def do_GET(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.asked.append((self.path, self.headers.get("Authorization"), body))
+        self.requests.append((self.path, self.headers.get("Authorization"), body))
         status = int(self.path.strip("/").split("-")[0])
         answers = {"text": b"hello", "list": b"[1]", "cut": b'{"a": '}
         answer = answers.get(self.path.partition("-")[2], json.dumps({"is": self.path}).encode())
@@ -37,7 +37,7 @@ class Service(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def service():
-    Service.asked.clear()
+    Service.requests.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
@@ -47,39 +47,39 @@ def service():
     thread.join()
 
 
-def test_an_answer(service):
+def test_response_is_parsed_and_headers_and_data_are_sent(service):
     assert ask_json(f"{service}/200", timeout_seconds=5, headers={"Authorization": "Bearer t"}) == {"is": "/200"}
     assert ask_json(f"{service}/201", timeout_seconds=5, data=b"x=1") == {"is": "/201"}
-    assert Service.asked == [("/200", "Bearer t", b""), ("/201", None, b"x=1")]
+    assert Service.requests == [("/200", "Bearer t", b""), ("/201", None, b"x=1")]
 
 
 @pytest.mark.parametrize(("status", "may_pass"), [(400, False), (403, False), (429, True), (503, True)])
-def test_a_refusal_has_its_status(service, status, may_pass):
+def test_error_has_the_status_and_whether_it_may_pass(service, status, may_pass):
     with pytest.raises(Refused) as refusal:
         ask_json(f"{service}/{status}", timeout_seconds=5)
     assert (refusal.value.status, refusal.value.may_pass) == (status, may_pass)
 
 
-def test_a_redirect_is_not_followed(service):
+def test_redirect_is_not_followed(service):
     with pytest.raises(Refused, match="302"):
         ask_json(f"{service}/302", timeout_seconds=5, headers={"Authorization": "Bearer t"})
-    assert len(Service.asked) == 1
+    assert len(Service.requests) == 1
 
 
 @pytest.mark.parametrize("kind", ["text", "list", "cut"])
-def test_what_is_not_a_json_object_is_refused(service, kind):
+def test_response_that_is_not_a_json_object_is_refused(service, kind):
     with pytest.raises(NotJson):
         ask_json(f"{service}/200-{kind}", timeout_seconds=5)
 
 
-def test_silence_is_a_timeout_and_a_closed_port_is_none():
+def test_timeout_is_distinguished_from_a_refused_connection():
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        with pytest.raises(Unanswered) as trouble:
+        with pytest.raises(Unanswered) as error:
             ask_json(f"http://127.0.0.1:{silent.getsockname()[1]}/", timeout_seconds=0.05)
-        assert trouble.value.timed_out
+        assert error.value.timed_out
         port = silent.getsockname()[1]
-    with pytest.raises(Unanswered) as trouble:
+    with pytest.raises(Unanswered) as error:
         ask_json(f"http://127.0.0.1:{port}/", timeout_seconds=5)
-    assert not trouble.value.timed_out
+    assert not error.value.timed_out
     with pytest.raises(ValueError, match="not a web address"):
         ask_json("file:///etc/passwd", timeout_seconds=5)

@@ -17,7 +17,7 @@ def make(path) -> None:
     (path / "mark").touch()
 
 
-def test_a_table_s_own_directory(tmp_path):
+def test_uri_may_be_the_directory_of_a_table(tmp_path):
     make(tmp_path / "orders")
     found = lake(tmp_path / "orders")
     assert found.namespaces() == ["default"]
@@ -27,7 +27,7 @@ def test_a_table_s_own_directory(tmp_path):
         found.find("default", "order")
 
 
-def test_directories_of_tables(tmp_path):
+def test_nested_directories_are_namespaces(tmp_path):
     for path in ("b", "a", "north/sales/events", "north/other", "_hidden/x", ".hidden/x", "a/inner", "odd name.x/t"):
         make(tmp_path / path)
     (tmp_path / "empty/inside").mkdir(parents=True)
@@ -49,7 +49,7 @@ def test_directories_of_tables(tmp_path):
             found.find(namespace, name)
 
 
-def test_a_new_table_is_seen(tmp_path):
+def test_new_table_is_found(tmp_path):
     make(tmp_path / "a")
     found = lake(tmp_path)
     assert found.names("default") == ["a"]
@@ -59,21 +59,21 @@ def test_a_new_table_is_seen(tmp_path):
     assert found.names("default") == ["a", "b"]
 
 
-def test_a_loop_of_links_ends(tmp_path):
+def test_loop_of_symlinks_ends(tmp_path):
     make(tmp_path / "a")
     (tmp_path / "loop").symlink_to(tmp_path)
     assert "default" in lake(tmp_path).namespaces()
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "file://localhost{}"])
-def test_a_place_that_is_not_there_is_named_as_sent(tmp_path, form):
+def test_missing_location_is_named_as_configured(tmp_path, form):
     uri = form.format(tmp_path / "no where")
     with pytest.raises(NotFound) as refused:
         lake(uri).namespaces()
     assert uri in str(refused.value)
 
 
-def test_a_directory_without_tables_and_a_file(tmp_path):
+def test_directory_without_tables_and_plain_file_are_not_found(tmp_path):
     (tmp_path / "x").mkdir()
     with pytest.raises(NotFound, match="holds no toy table"):
         lake(tmp_path / "x").namespaces()
@@ -83,47 +83,47 @@ def test_a_directory_without_tables_and_a_file(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read all")
-def test_a_place_that_may_not_be_read(tmp_path):
+def test_unreadable_directory_is_an_error(tmp_path):
     (tmp_path / "x").mkdir(mode=0)
     with pytest.raises(Unreadable, match="may not be read"):
         lake(tmp_path / "x").namespaces()
 
 
-def far_away(found: Lake) -> Lake:
-    """The same lake on a file system that is not called local."""
+def as_remote(found: Lake) -> Lake:
+    """The same lake on a file system that does not count as local."""
     root = found.root
     found.root = Place(pafs.SubTreeFileSystem("/", pafs.LocalFileSystem()), root.path, root.name)
     return found
 
 
-def test_a_lake_far_away_is_walked_alike(tmp_path):
+def test_remote_lake_has_the_same_tables_as_a_local_one(tmp_path):
     for number in range(200):
         make(tmp_path / f"n{number % 3}/t{number}")
-    near, far = lake(tmp_path), far_away(lake(tmp_path))
+    near, far = lake(tmp_path), as_remote(lake(tmp_path))
     assert (near.tables_at_once, far.tables_at_once) == (1, LISTED_AT_ONCE)
     assert far.namespaces() == near.namespaces() == ["n0", "n1", "n2"]
     assert far.names("n1") == near.names("n1")
     assert len(near.names("n1")) == 67
 
 
-def test_a_table_is_found_without_a_look_at_its_neighbours(tmp_path, monkeypatch):
+def test_known_table_is_found_without_listing_its_neighbours(tmp_path, monkeypatch):
     for number in range(5):
         make(tmp_path / f"north/t{number}")
     found = lake(tmp_path)
     found.namespaces()
     found.find("north", "t1")
-    looked = []
+    listed = []
     real = found._list_directory
-    monkeypatch.setattr(found, "_list_directory", lambda place: looked.append(place.stem) or real(place))
+    monkeypatch.setattr(found, "_list_directory", lambda place: listed.append(place.stem) or real(place))
     assert found.find("north", "t2").stem == "t2"
-    assert looked == ["t2"]
-    (tmp_path / "north/mark").touch()  # a table now, as the next walk sees
+    assert listed == ["t2"]
+    (tmp_path / "north/mark").touch()  # now a table itself, for the next walk
     assert found.namespaces() == ["default"]
     with pytest.raises(NotFound):
         found.find("north", "t2")
 
 
-def test_an_object_store_that_cannot_be_reached(monkeypatch):
+def test_error_of_an_unreachable_object_store_is_redacted_and_retryable(monkeypatch):
     found = lake("s3://bucket/x", aws_secret_access_key="correct-horse", aws_access_key_id="x", aws_region="nowhere")
 
     class Down(pafs.FileSystemHandler):
