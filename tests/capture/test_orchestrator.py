@@ -18,7 +18,7 @@ from store.targets import Target
 LIGHT = 99  # the column whose statistics come from metadata
 
 
-def ask(column: int = 1, table: int = 1, **fields: Any) -> Question:
+def question(column: int = 1, table: int = 1, **fields: Any) -> Question:
     spec = {name: fields.pop(name) for name in ("kinds", "latency_budget_ms") if name in fields}
     return Question(table, 1, CaptureSpec(Target.column(column), **{"latency_budget_ms": 1000, **spec}), **fields)
 
@@ -98,30 +98,30 @@ def resolve(plane: Plane, *questions: Question, **options: Any):
 
 def test_a_stored_record_is_a_hit():
     plane = Plane()
-    plane.stored[ask().capture_key[:3]] = {"ndv": 1}
-    (answer,) = resolve(plane, ask())
+    plane.stored[question().capture_key[:3]] = {"ndv": 1}
+    (answer,) = resolve(plane, question())
     assert (answer.outcome, answer.record) == ("HIT", {"ndv": 1})
     assert not plane.started and not plane.followed
 
 
 def test_a_miss_is_captured():
     plane = Plane()
-    (answer,) = resolve(plane, ask())
+    (answer,) = resolve(plane, question())
     assert (answer.outcome, answer.record) == ("CAPTURED", {"column_id": 1})
     assert not plane.followed
 
 
 def test_permanent_failure_is_neither_captured_nor_followed_up():
     plane = Plane()
-    plane.stored[ask().capture_key[:3]] = never = Answer("FAILED", "a STRING has no HISTOGRAM", can_change=False)
-    assert resolve(plane, ask(), ask(2)) == [never, Answer("CAPTURED", "", {"column_id": 2})]
+    plane.stored[question().capture_key[:3]] = never = Answer("FAILED", "a STRING has no HISTOGRAM", can_change=False)
+    assert resolve(plane, question(), question(2)) == [never, Answer("CAPTURED", "", {"column_id": 2})]
     assert [[q.spec.target.column_id for q in members] for members in plane.started] == [[2]]
     assert not plane.followed
 
 
 def test_capture_that_stores_no_record_is_partial():
     plane = Plane(stores=False)
-    (answer,) = resolve(plane, ask())
+    (answer,) = resolve(plane, question())
     assert answer.outcome == "PARTIAL"
     assert [[q.spec.target.column_id for q in members] for members in plane.followed] == [[1]]
 
@@ -129,31 +129,31 @@ def test_capture_that_stores_no_record_is_partial():
 def test_spent_budget_is_a_timeout_and_the_capture_continues():
     plane = Plane(seconds=0.2)
     resolver = orchestrator(plane)
-    (answer,) = resolver.resolve([ask(latency_budget_ms=20)])
+    (answer,) = resolver.resolve([question(latency_budget_ms=20)])
     assert answer.outcome == "TIMEOUT" and plane.now == pytest.approx(0.02)
     assert len(plane.followed) == 1
     plane.pass_time(0.3)
-    assert resolver.resolve([ask()])[0].outcome == "HIT"
+    assert resolver.resolve([question()])[0].outcome == "HIT"
     assert len(plane.started) == 1
 
 
 def test_budget_is_shared_by_the_batch():
     plane = Plane(seconds=0.3)
-    answers = resolve(plane, *(ask(i, table=i, latency_budget_ms=50) for i in (1, 2, 3)))
+    answers = resolve(plane, *(question(i, table=i, latency_budget_ms=50) for i in (1, 2, 3)))
     assert [a.outcome for a in answers] == ["TIMEOUT"] * 3
     assert plane.now == pytest.approx(0.05)
 
 
 def test_budget_is_capped_at_the_maximum():
     plane = Plane()
-    resolve(plane, ask(latency_budget_ms=3_600_000))
+    resolve(plane, question(latency_budget_ms=3_600_000))
     assert max(plane.waited) <= MAX_BUDGET_MS / 1000
 
 
 @pytest.mark.parametrize("ends", [("DEGRADED", "no footer"), ("UNCAPTURABLE", "no footer"), UpstreamError("no footer")])
 def test_failed_capture_is_answered_failed_and_followed_up(ends):
     plane = Plane(ends=ends)
-    (answer,) = resolve(plane, ask())
+    (answer,) = resolve(plane, question())
     assert (answer.outcome, answer.detail) == ("FAILED", "no footer")
     assert len(plane.followed) == 1
 
@@ -161,14 +161,14 @@ def test_failed_capture_is_answered_failed_and_followed_up(ends):
 def test_capture_that_cannot_start_is_answered_failed_and_followed_up():
     plane = Plane()
     plane.refuses = NotFound('no connector "c"')
-    answers = resolve(plane, ask(1), ask(2))
+    answers = resolve(plane, question(1), question(2))
     assert {(a.outcome, a.detail) for a in answers} == {("FAILED", 'no connector "c"')}
     assert len(plane.followed) == 1
 
 
 def test_question_without_a_connector_fails_without_a_follow_up():
     plane = Plane()
-    (answer,) = resolve(plane, ask(has_connector=False))
+    (answer,) = resolve(plane, question(has_connector=False))
     assert answer.outcome == "FAILED" and "connector" in answer.detail
     assert not plane.started and not plane.followed
 
@@ -176,9 +176,9 @@ def test_question_without_a_connector_fails_without_a_follow_up():
 @pytest.mark.parametrize(
     ("question", "options", "detail"),
     [
-        (ask(mode=Mode.ASYNC), {}, "async_mode"),
-        (ask(latency_budget_ms=0), {}, "no_budget"),
-        (ask(), {"sync_enabled": False}, "sync_disabled"),
+        (question(mode=Mode.ASYNC), {}, "async_mode"),
+        (question(latency_budget_ms=0), {}, "no_budget"),
+        (question(), {"sync_enabled": False}, "sync_disabled"),
     ],
 )
 def test_skipped_question_has_a_reason_and_a_follow_up(question, options, detail):
@@ -190,23 +190,30 @@ def test_skipped_question_has_a_reason_and_a_follow_up(question, options, detail
 
 def test_answers_keep_order_and_each_table_has_one_follow_up():
     plane = Plane()
-    plane.stored[ask(5).capture_key[:3]] = {"column_id": 5}
+    plane.stored[question(5).capture_key[:3]] = {"column_id": 5}
     later = {"mode": Mode.ASYNC}
-    answers = resolve(plane, ask(3, **later), ask(5), ask(1, **later), ask(3, **later), ask(2, table=2, **later))
+    answers = resolve(
+        plane,
+        question(3, **later),
+        question(5),
+        question(1, **later),
+        question(3, **later),
+        question(2, table=2, **later),
+    )
     assert [a.outcome for a in answers] == ["SKIPPED", "HIT", "SKIPPED", "SKIPPED", "SKIPPED"]
     assert [[q.spec.target.column_id for q in members] for members in plane.followed] == [[1, 3], [2]]
 
 
 def test_a_batch_captures_each_table_once():
     plane = Plane()
-    answers = resolve(plane, ask(1), ask(1, table=2), ask(2), ask(1))
+    answers = resolve(plane, question(1), question(1, table=2), question(2), question(1))
     assert [a.outcome for a in answers] == ["CAPTURED"] * 4
     assert [[q.spec.target.column_id for q in members] for members in plane.started] == [[1, 2], [1]]
 
 
 def test_captures_from_metadata_start_apart_from_scans():
     plane = Plane()
-    answers = resolve(plane, ask(1), ask(LIGHT), ask(2))
+    answers = resolve(plane, question(1), question(LIGHT), question(2))
     assert [a.outcome for a in answers] == ["CAPTURED"] * 3
     assert [[q.spec.target.column_id for q in members] for members in plane.started] == [[1, 2], [LIGHT]]
 
@@ -218,7 +225,7 @@ def test_hundred_concurrent_equal_misses_share_one_capture():
 
     def one() -> None:
         barrier.wait()
-        outcomes.append(resolver.resolve([ask(latency_budget_ms=10_000)])[0].outcome)
+        outcomes.append(resolver.resolve([question(latency_budget_ms=10_000)])[0].outcome)
 
     threads = [threading.Thread(target=one) for _ in range(100)]
     for thread in threads:
@@ -234,10 +241,10 @@ def test_failed_follow_up_does_not_change_the_answer():
         def follow_up(self, questions):
             raise UpstreamError("the queue is full")
 
-    assert resolve(NoQueue(), ask(mode=Mode.ASYNC))[0].outcome == "SKIPPED"
+    assert resolve(NoQueue(), question(mode=Mode.ASYNC))[0].outcome == "SKIPPED"
 
 
 def test_questions_about_other_kinds_are_not_merged():
     plane = Plane(seconds=0.05)
-    resolve(plane, ask(kinds=("NDV",)), ask(kinds=("MCV",)))
+    resolve(plane, question(kinds=("NDV",)), question(kinds=("MCV",)))
     assert [len(members) for members in plane.started] == [2]

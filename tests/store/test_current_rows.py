@@ -46,10 +46,10 @@ def expected_rows(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
             continue
         ordinal, hash_ = places[key, row["snapshot_id"]]
         record = At(row["snapshot_id"], ordinal, row["schema_hash"] or hash_)
-        asked = At(current[key], *places[key, current[key]])
-        if (label := freshness.freshness(record, asked)) is None:
+        requested = At(current[key], *places[key, current[key]])
+        if (label := freshness.freshness(record, requested)) is None:
             continue
-        found = (freshness.rank(record, asked), row["snapshot_id"], label, freshness.usable_for(label, row))
+        found = (freshness.rank(record, requested), row["snapshot_id"], label, freshness.usable_for(label, row))
         target = (key, row["column_id"])
         best[target] = max(best.get(target, found), found)
     return sorted((*target, *found[1:]) for target, found in best.items())
@@ -68,9 +68,9 @@ def expected_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
         " FROM file_snapshots f JOIN snapshots n USING (table_key, snapshot_id) JOIN tables t USING (table_key)"
         " JOIN snapshots c ON c.table_key = t.table_key AND c.snapshot_id = t.current_snapshot_id"
     ):
-        record, asked = At(snapshot, ordinal, hash_), At(current, at, current_hash)
-        if label := freshness.freshness(record, asked):
-            this = (freshness.rank(record, asked), snapshot, label)
+        record, requested = At(snapshot, ordinal, hash_), At(current, at, current_hash)
+        if label := freshness.freshness(record, requested):
+            this = (freshness.rank(record, requested), snapshot, label)
             found[key, family] = max(found.get((key, family), this), this)
     return sorted((*place, *this[1:]) for place, this in found.items())
 

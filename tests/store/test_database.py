@@ -67,7 +67,7 @@ def test_failed_writes_of_a_group_leave_the_others_committed(database):
     assert len(runs) == 3, "once for the group, once for each that failed"
 
 
-def test_a_group_is_one_commit(database):
+def test_writes_of_a_group_share_one_commit(database):
     release = hold_writer(database)
     seen = [database.submit(lambda c: c.execute("SELECT txid_current()").fetchall()[0][0]) for _ in range(5)]
     release.set()
@@ -104,7 +104,7 @@ def test_rerun_writes_of_a_failed_group_change_their_generations(database):
     assert min(map(database.versions.generation, (1, 3))) > database.versions.generation(99)
 
 
-def test_a_statement_that_fails_is_rolled_back(database):
+def test_write_with_a_failed_statement_is_rolled_back(database):
     def run(connection):
         connection.execute("INSERT INTO t VALUES (1)")
         connection.execute("SELECT * FROM nowhere")

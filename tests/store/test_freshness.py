@@ -48,24 +48,24 @@ def test_usable_for_agrees_in_sql_arrow_and_for_one_row(connection, labels, scal
 
 
 @settings(deadline=None)
-@given(records=st.lists(PLACES, min_size=1, max_size=8), asked=PLACES)
-def test_freshness_and_rank_agree_in_sql_and_for_one_row(connection, records, asked):
+@given(records=st.lists(PLACES, min_size=1, max_size=8), requested=PLACES)
+def test_freshness_and_rank_agree_in_sql_and_for_one_row(connection, records, requested):
     rows = [{"at": at, "snapshot_id": r.snapshot_id, "ordinal": r.ordinal, "schema_hash": r.schema_hash}
             for at, r in enumerate(records)]  # fmt: skip
     schema = pa.schema([("at", pa.int64()), ("snapshot_id", pa.int64()), ("ordinal", pa.int64()),
                         ("schema_hash", pa.string())])  # fmt: skip
     connection.register("given", pa.Table.from_pylist(rows, schema))
-    one = {"snapshot_id": asked.snapshot_id, "ordinal": asked.ordinal, "schema_hash": asked.schema_hash}
-    connection.register("asked", pa.Table.from_pylist([one], schema.remove(0)))
+    one = {"snapshot_id": requested.snapshot_id, "ordinal": requested.ordinal, "schema_hash": requested.schema_hash}
+    connection.register("requested", pa.Table.from_pylist([one], schema.remove(0)))
     words = ("g", "g.schema_hash", "g.ordinal", "a")
     found = connection.execute(
-        f"SELECT {freshness.freshness_sql(*words)} FROM given g, asked a ORDER BY g.at"
+        f"SELECT {freshness.freshness_sql(*words)} FROM given g, requested a ORDER BY g.at"
     ).fetchall()  # fmt: skip
-    assert [label for (label,) in found] == [freshness.freshness(record, asked) for record in records]
+    assert [label for (label,) in found] == [freshness.freshness(record, requested) for record in records]
     ordered = connection.execute(
-        f"SELECT g.at FROM given g, asked a ORDER BY {freshness.rank_sql(*words)}, g.at"
+        f"SELECT g.at FROM given g, requested a ORDER BY {freshness.rank_sql(*words)}, g.at"
     ).fetchall()  # fmt: skip
-    plain = sorted(range(len(records)), key=lambda at: freshness.rank(records[at], asked), reverse=True)
+    plain = sorted(range(len(records)), key=lambda at: freshness.rank(records[at], requested), reverse=True)
     assert [at for (at,) in ordered] == plain
 
 
@@ -81,9 +81,9 @@ def test_only_complete_unsampled_rows_without_nan_allow_pruning(row, use):
 
 
 def test_statistics_are_inherited_only_under_the_same_known_schema():
-    asked = At(5, 5, "x")
-    assert freshness.freshness(At(5, 9, "y"), asked) == "EXACT"
-    assert freshness.freshness(At(4, 4, "x"), asked) == "INHERITED"
-    assert freshness.freshness(At(4, 4, "y"), asked) == "STALE"
+    requested = At(5, 5, "x")
+    assert freshness.freshness(At(5, 9, "y"), requested) == "EXACT"
+    assert freshness.freshness(At(4, 4, "x"), requested) == "INHERITED"
+    assert freshness.freshness(At(4, 4, "y"), requested) == "STALE"
     assert freshness.freshness(At(4, 4, None), At(5, 5, None)) == "STALE"
-    assert freshness.freshness(At(6, 6, "x"), asked) is None
+    assert freshness.freshness(At(6, 6, "x"), requested) is None

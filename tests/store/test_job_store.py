@@ -158,16 +158,16 @@ def test_a_lost_lease_is_fenced(jobs):
     expire_leases(jobs)
     assert jobs.expired() and jobs.reclaim() == 1 and not jobs.expired()
     assert jobs.get(job_id)["state"] == "QUEUED"
-    held = jobs.lease()
-    assert held.token != lost.token and held.attempts == 2
+    again = jobs.lease()
+    assert again.token != lost.token and again.attempts == 2
     for act in (lambda: jobs.renew(job_id, lost.token), lambda: finish(jobs, lost)):
         with pytest.raises(Conflict) as refused:
             act()
         assert refused.value.code == "LEASE_LOST"
-    assert jobs.holder(job_id) == held.token
-    assert finish(jobs, held) == "SUCCEEDED"
+    assert jobs.holder(job_id) == again.token
+    assert finish(jobs, again) == "SUCCEEDED"
     with pytest.raises(Conflict):
-        finish(jobs, held)
+        finish(jobs, again)
 
 
 def test_renewed_lease_is_not_reclaimed(jobs):

@@ -30,7 +30,7 @@ class Glue(BaseHTTPRequestHandler):
 
     stored: dict[str, dict[str, Any]]
     calls: list[tuple[str, int]]
-    faults: list[dict[str, Any]]  # answers of the next updates
+    faults: list[dict[str, Any]]  # responses to the next updates
     entry: dict[str, Any]  # of the tables, besides their columns
     columns: ClassVar[dict[str, str]] = {f"c{i}": "bigint" for i in range(60)}  # of `wide`
 
