@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,19 +56,24 @@ def mask_uri(uri: str) -> str:
 
 def redact(text: str, options: Mapping[str, str]) -> str:
     """A message with the values of secret options replaced by `****`."""
-    secrets = {part for name, value in options.items() if is_secret(name) for part in _parts(str(value))}
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, MASK)
-    return mask_uri(text)
+    return str(redact_all(text, options))
 
 
 def redact_all(value: Any, options: Mapping[str, str]) -> Any:
     """Applies `redact` to every string in a JSON value."""
+    secrets = {part for name, given in options.items() if is_secret(name) for part in _parts(str(given))}
+    return _redacted(value, sorted(secrets, key=len, reverse=True))
+
+
+def _redacted(value: Any, secrets: Sequence[str]) -> Any:
+    """A JSON value with these texts, longest first, and passwords in URIs replaced by `****`."""
     if isinstance(value, str):
-        return redact(value, options)
+        for secret in secrets:
+            value = value.replace(secret, MASK)
+        return mask_uri(value) if "@" in value or "=" in value else value
     if isinstance(value, Mapping):
-        return {name: redact_all(each, options) for name, each in value.items()}
-    return [redact_all(each, options) for each in value] if isinstance(value, list) else value
+        return {name: _redacted(each, secrets) for name, each in value.items()}
+    return [_redacted(each, secrets) for each in value] if isinstance(value, list) else value
 
 
 def _parts(secret: str) -> list[str]:
