@@ -24,16 +24,12 @@ def flight_rows(flight: str, rows: Sequence[Mapping[str, Any]], constants: Mappi
     Returns:
         One row per record, in the flight's schema without derived columns.
     """
-    count, schema = len(rows), _schema(flight)
-    given = dict.fromkeys(name for row in rows for name in row)
-    blank = _blank(flight, count)
-    arrays = [
-        repeated(constants[field.name], field.type, count) if field.name in constants
-        else pa.array([row.get(field.name) for row in rows], field.type) if field.name in given
-        else blank[field.name]
-        for field in schema
-    ]  # fmt: skip
-    return pa.Table.from_arrays(arrays, schema=schema)
+    schema = _schema(flight)
+    columns = pa.array(rows, pa.struct(list(schema))).flatten()  # half the cost of an array for each column
+    for name, value in constants.items():
+        at = schema.get_field_index(name)
+        columns[at] = repeated(value, schema.field(at).type, len(rows))
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def with_constants(table: pa.Table, constants: Mapping[str, Any], flight: str) -> pa.Table:
