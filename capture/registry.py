@@ -158,6 +158,9 @@ class _Guard:
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
         return self._sink.stored(flight, table, columns)
 
+    def requested(self, flight: str, table: TableHandle, columns: Sequence[str]) -> pa.Table:
+        return self._sink.requested(flight, table, columns)
+
     def progress(self, share: float, message: str = "") -> None:
         self._sink.progress(share, message)
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from capture.connectors.spi import Column, Connector, Schema
 from capture.spec import PARTITIONED, Budget, CaptureSpec, Partition, Sampling
-from store.schemas import KINDS
+from store.schemas import FLIGHTS, KINDS
 from store.targets import Target, TargetKind
 
 __all__ = [
@@ -263,6 +263,19 @@ class Sink(Protocol):
         Returns:
             At most one row per target, the newest; empty if nothing is stored.
         """
+
+    def requested(self, flight: str, table: TableHandle, columns: Sequence[str]) -> pa.Table:  # noqa: ARG002
+        """Rows put so far without `extra`; extra rows of the same targets will not be stored.
+
+        Args:
+            flight: Name of a `stats.*` flight.
+            table: The table at its snapshot.
+            columns: Columns to return.
+
+        Returns:
+            Rows of this snapshot; none if the sink does not keep them, as by default.
+        """
+        return FLIGHTS[flight].schema.empty_table().select(list(columns))
 
     def progress(self, share: float, message: str = "") -> None:
         """Reports progress.

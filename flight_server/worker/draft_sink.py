@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from capture.spi import Listing, Sink, TableHandle
 from flight_server.worker.connection import Server, first_line
@@ -157,6 +158,21 @@ class DraftSink(Sink):
             ValueError,
         ):  # all rows are put instead, and that reports the error if it lasts
             return False
+
+    def requested(self, flight: str, table: TableHandle, columns: Sequence[str]) -> pa.Table:
+        """The requested rows that are still to be sent with the outcome.
+
+        Args:
+            flight: A `stats.*` flight.
+            table: The table at its snapshot.
+            columns: Names of columns.
+        """
+        parts = [rows for whole in (False, True) for rows in self._held.get((flight, False, whole), ())]
+        names = ["snapshot_id", *columns]
+        rows = (
+            pa.concat_tables([part.select(names) for part in parts]) if parts else FLIGHTS[flight].schema.empty_table()
+        )
+        return rows.filter(pc.equal(rows["snapshot_id"], table.snapshot_id)).select(columns)
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
         """Reads the stored statistics of a table, of any snapshot.

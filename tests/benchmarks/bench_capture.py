@@ -22,7 +22,7 @@ import pytest
 from capture.connectors.parquet.connector import ParquetConnector
 from capture.connectors.spi import ConnectorConfig
 from capture.engines.compute.engine import SparkEngine
-from capture.spi import CaptureRequest, Outcome, TableHandle
+from capture.spi import CaptureRequest, Outcome, Sink, TableHandle
 from store import schemas
 from store.targets import Target
 
@@ -32,7 +32,7 @@ ROUNDS = 5
 SCALE = os.environ.get("STATFLIGHT_BENCH_SCALE", "1")
 
 
-class NullSink:
+class NullSink(Sink):
     """Discards all rows and stores none: every capture computes everything."""
 
     def put(self, flight, rows, *, extra=False, whole=False):

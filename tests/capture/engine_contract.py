@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from capture.registry import Registry
-from capture.spi import CaptureEngine, CaptureRequest, Mode, Outcome, Sampling, TableHandle
+from capture.spi import CaptureEngine, CaptureRequest, Mode, Outcome, Sampling, Sink, TableHandle
 from store import records
 from store.errors import Cancelled, UpstreamError
 from store.schemas import FLIGHTS, KINDS
@@ -26,7 +26,7 @@ def with_spec(request: CaptureRequest, **changes: Any) -> CaptureRequest:
     return replace(request, spec=replace(request.spec, **changes))
 
 
-class MemorySink:
+class MemorySink(Sink):
     """A sink in memory that validates rows as the server does."""
 
     def __init__(self, cancelled: bool = False, broken: bool = False):

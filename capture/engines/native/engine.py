@@ -109,6 +109,7 @@ class _Pass:
         self.whole = any(r.target.kind in (TargetKind.TABLE, TargetKind.FILE) for r in requests)
         self.columns = self.table.by_id
         self.wanted = self._wanted()
+        self.is_covered = False  # all records of columns were put by other engines
 
     def _wanted(self) -> frozenset[str] | None:
         """Names of the columns to read: the requested ones, and the selected ones of a table or file; None for all."""
@@ -124,6 +125,7 @@ class _Pass:
     def run(self) -> list[CaptureResult]:
         native = self._native_stats()
         is_empty = native.data_file_count == native.row_count == 0
+        self.is_covered = self._is_covered(native)
         rollups = self._columns_without_files() if is_empty else self._file_columns(native)
         columns = self._columns(native, rollups)
         if self.whole:
@@ -140,6 +142,24 @@ class _Pass:
                 self.sink.put("stats.columns", flight_rows("stats.columns", rows), extra=is_extra)
         self._put_sketches(native, columns)
         return results
+
+    def _is_covered(self, native: NativeStats) -> bool:
+        """True if other engines put the requested records of every column, of the table and of each file, so that none
+        of this engine's would be stored."""
+        if self.wanted is not None or any(r.target.kind is not TargetKind.TABLE for r in self.requests):
+            return False
+        if native.columns is not None or native.sketches:  # the source's own statistics
+            return False
+        leaves = {column_id for column_id, column in self.columns.items() if column.is_leaf}
+        of_table = self.sink.requested("stats.columns", self.table, ["column_id"])
+        if not leaves.issubset(of_table["column_id"].to_pylist()):
+            return False
+        paths = native.files.filter(pc.equal(native.files["file_content"], "DATA"))["file_path"].unique()
+        of_files = self.sink.requested("stats.file_columns", self.table, ["file_path", "column_id"])
+        if of_files.num_rows < len(paths) * len(leaves):
+            return False
+        put = set(zip(of_files["file_path"].to_pylist(), of_files["column_id"].to_pylist(), strict=True))
+        return all((path, column_id) in put for path in paths.to_pylist() for column_id in leaves)
 
     def run_scoped(self) -> list[CaptureResult]:
         """Captures the files of some partitions. All files of the table are listed, as in any capture; the records of
@@ -247,7 +267,7 @@ class _Pass:
         if self.whole and native.parts and self.wanted is None:  # a listing has all columns
             return self._parts(native)
         rollups: dict[int, Rollup] = {}
-        for part in native.file_columns():
+        for part in () if self.is_covered else native.file_columns():
             roll_up(rollups, part, self.table)
             if self.whole and part.num_rows:
                 self._put_file_columns(native, part)
@@ -273,16 +293,21 @@ class _Pass:
             self.delta = None
         if self.delta is None:
             self.sink.list_files(table, Listing(mark))
-        known = {} if last is None else last.parts
+        known = {} if last is None else {key: part for key, part in last.parts.items() if part.rollups is not None}
         listed_parts: dict[str, ListedPart] = {}
         for part in native.parts:
             listed = known.get(part.key)
-            if listed is None or self.delta is None:
+            if self.is_covered:
+                listed = listed or ListedPart(part.files, part.marks, None)
+            elif listed is None or self.delta is None:
                 listed = self._put_part(native, part, listed)
             listed_parts[part.key] = listed
         self.listings.remember(table, mark, listed_parts)
-        ids = dict.fromkeys(column_id for listed in listed_parts.values() for column_id in listed.rollups)
-        parts = {i: [listed.rollups[i] for listed in listed_parts.values() if i in listed.rollups] for i in ids}
+        if self.is_covered:
+            return {}
+        each = [listed.rollups or {} for listed in listed_parts.values()]
+        ids = dict.fromkeys(column_id for rollups in each for column_id in rollups)
+        parts = {i: [rollups[i] for rollups in each if i in rollups] for i in ids}
         return {i: Rollup.of(self.columns[i].name, self.columns[i].logical_type, parts[i]) for i in ids}
 
     def _put_part(self, native: NativeStats, part: FilePart, known: ListedPart | None) -> ListedPart:

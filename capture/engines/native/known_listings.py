@@ -27,16 +27,16 @@ _ROLLUP_BYTES: Final = 700  # memory of the roll-up of one column of one part, e
 
 @dataclass(frozen=True, slots=True)
 class ListedPart:
-    """A listed part: its files, the marks of their content, and the roll-ups of its columns."""
+    """A listed part: its files, the marks of their content, and the roll-ups of its columns, if they were needed."""
 
     files: pa.Table
     marks: pa.Array | None
-    rollups: Mapping[int, Rollup]  # by column id
+    rollups: Mapping[int, Rollup] | None  # by column id
 
     @property
     def size_bytes(self) -> int:
         """Estimated memory, for the cache's budget."""
-        return int(self.files.nbytes) + _ROLLUP_BYTES * len(self.rollups)
+        return int(self.files.nbytes) + _ROLLUP_BYTES * len(self.rollups or ())
 
 
 @dataclass(frozen=True, slots=True)

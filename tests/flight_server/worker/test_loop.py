@@ -11,9 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from capture.connectors.spi import Schema
 from capture.registry import Registry
+from capture.spi import TableHandle
 from flight_server.worker import loop as module
-from flight_server.worker.draft_sink import DraftSink
+from flight_server.worker.draft_sink import INLINE_BYTES, DraftSink
 from flight_server.worker.lease_keeper import LeaseKeeper
 from flight_server.worker.loop import Connectors, Worker
 from store.errors import Cancelled, InvalidArgument
@@ -49,6 +51,10 @@ class FakeServer:
         if isinstance(found, BaseException):
             raise found
         return [found]
+
+    def put_rows(self, command: Any, rows: Any) -> dict[str, int]:
+        self.calls.append(command["table"])
+        return {}
 
 
 def lease(operation: str = "validate", **more: Any) -> dict[str, Any]:
@@ -270,6 +276,18 @@ def test_extra_rows_of_requested_targets_are_dropped():
     assert (extra.extra, requested.extra) == (True, False)
     assert extra.rows.to_pylist() == found.slice(1).to_pylist()
     assert requested.rows["null_count"].to_pylist() == [5, 5]
+
+
+def test_the_requested_rows_of_a_snapshot_are_known_until_they_are_sent():
+    server = FakeServer()
+    sink = DraftSink(server, LeaseKeeper(server, lease()))  # type: ignore[arg-type]
+    table = TableHandle("c", "s", "t", "id", 7, Schema(()), {}, None)  # type: ignore[arg-type]
+    assert sink.requested("stats.columns", table, ["column_id"]).num_rows == 0
+    sink.put("stats.columns", pa.table({"snapshot_id": [7, 8], "column_id": [1, 2]}))
+    sink.put("stats.columns", pa.table({"snapshot_id": [7], "column_id": [3]}), extra=True)
+    assert sink.requested("stats.columns", table, ["column_id"]).to_pylist() == [{"column_id": 1}]
+    sink.put("stats.files", pa.table({"snapshot_id": [7], "file_path": ["a" * INLINE_BYTES]}))
+    assert server.calls and sink.requested("stats.columns", table, ["column_id"]).num_rows == 0
 
 
 def test_no_extra_rows_are_sent_when_all_were_requested():

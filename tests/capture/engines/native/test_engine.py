@@ -6,16 +6,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from capture.connectors import open_connector
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, FILE_SCHEMA, Column, ConnectorConfig, NativeStats, Schema
 from capture.engines.native.engine import NativeEngine
+from capture.flight_rows import flight_rows
 from capture.spi import CaptureRequest, Outcome, TableHandle
 from store.errors import UpstreamError
 from store.targets import Target
 from tests.capture.engine_contract import EngineContract, MemorySink, with_spec
+
+
+class KeepingSink(MemorySink):
+    def requested(self, flight, table, columns):
+        rows = pa.concat_tables([rows for name, rows, extra, _ in self.puts if name == flight and not extra])
+        return rows.filter(pc.equal(rows["snapshot_id"], table.snapshot_id)).select(columns)
 
 
 class TestNativeEngine(EngineContract):
@@ -50,6 +58,42 @@ class TestNativeEngine(EngineContract):
         assert {row["column_id"] for row in sink.rows("stats.columns")} == {1, 2}
         # extra: never in place of a stored record
         assert all(extra for flight, _, extra, _ in sink.puts if flight in ("stats.columns", "stats.file_columns"))
+
+    def test_statistics_that_were_computed_are_not_read_too(self, engine, table):
+        sink = self.computed(table)
+        (result,) = engine.capture_batch(self.requests(table, Target.table()), sink)
+        assert result.outcome is Outcome.CAPTURED
+        assert len(sink.rows("stats.tables")) == 1 and len(sink.rows("stats.files")) == 3
+        assert not any(extra for _, _, extra, _ in sink.puts)
+
+    @pytest.mark.parametrize("lacks", [{"columns": 1}, {"files": 1}, {"snapshot_id": 7}])
+    def test_statistics_that_were_computed_in_part_are_all_read(self, engine, table, lacks):
+        sink = self.computed(table, **lacks)
+        engine.capture_batch(self.requests(table, Target.table()), sink)
+        extra = {flight: rows.num_rows for flight, rows, extra, _ in sink.puts if extra}
+        assert extra == {"stats.columns": 2, "stats.file_columns": 6}
+
+    def test_a_later_capture_reads_what_an_earlier_one_did_not_need(self, engine, table):
+        engine.capture_batch(self.requests(table, Target.table()), self.computed(table))
+        later, first = MemorySink(), MemorySink()
+        for each, sink in ((engine, later), (NativeEngine(), first)):
+            each.capture_batch(self.requests(table, Target.table()), sink)
+        for flight in ("stats.columns", "stats.file_columns"):
+            rows, expected = ([{k: v for k, v in row.items() if not k.endswith("_at")} for row in sink.rows(flight)]
+                              for sink in (later, first))  # fmt: skip
+            assert rows == expected and rows
+
+    def computed(self, table, columns=2, files=3, snapshot_id=None):
+        """A sink that has records of some columns and files, as after another engine."""
+        key = table.key | ({"snapshot_id": snapshot_id} if snapshot_id else {})
+        native = table.connector.capture_snapshot_target_stats(
+            table.schema, table.name, table.snapshot_id, table.column_ids)  # fmt: skip
+        paths = native.files["file_path"].to_pylist()
+        sink = KeepingSink()
+        sink.put("stats.columns", flight_rows("stats.columns", [{"column_id": i} for i in range(1, 1 + columns)], key))
+        rows = [{"column_id": i, "file_path": path} for path in paths for i in (1, 2)]
+        sink.put("stats.file_columns", flight_rows("stats.file_columns", rows[: 2 * files], key))
+        return sink
 
     @pytest.mark.parametrize("selectors", [("b",), ("#2",), (" b ", "#2", "nosuch", "#77", "#x")])
     def test_table_capture_includes_only_the_selected_columns(self, engine, table, selectors):
