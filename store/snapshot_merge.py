@@ -140,7 +140,7 @@ class SnapshotMerge:
         if now.num_rows:
             if not in_place and self._has_tables:
                 self._retire(connection, now)
-            self.staged.insert(connection, current, self._with_use(now), generation, {LABELS[0]: f"'{EXACT}'"})
+            self.staged.insert(connection, current, self._with_use(now), generation, {LABELS[0]: EXACT})
         if then.num_rows:
             self.staged.insert(connection, history, then, generation)
             self._register_older(connection, then)

@@ -12,7 +12,7 @@ from store.arrow_sql import among, execute, query, rowid_in, within
 from store.current_rows import CurrentRows
 from store.file_spans import STORAGE_ID, remove_at
 from store.freshness import EXACT
-from store.layout import BY_SPAN, OPEN_END, Connection
+from store.layout import BY_SPAN, OPEN_END, Connection, insert_rows
 from store.puts import Codes, Counts, PutMode, codes, first_of_each
 from store.staged import NONE, NameOf, Staged
 
@@ -196,13 +196,10 @@ class SpanMerge:
             self._end_at(connection, extended, "w.upto")
         if new.num_rows:
             keys, ids = new["table_key"].to_pylist(), new["snapshot_id"].to_pylist()
-            labels = [EXACT if self.current.get(key) == id_ else None for key, id_ in zip(keys, ids, strict=True)]
-            listed = new.select(["table_key", "snapshot_id", "pos"])
-            execute(
-                connection, "INSERT INTO file_snapshots (table_key, family, snapshot_id, pos, freshness)"
-                f" SELECT table_key, '{self.family}', snapshot_id, pos, freshness FROM {{listed}}",
-                listed=listed.append_column("freshness", pa.array(labels, pa.string())),
-            )  # fmt: skip
+            insert_rows(connection, "file_snapshots (table_key, family, snapshot_id, pos, freshness)", [
+                (key, self.family, snapshot_id, pos, EXACT if self.current.get(key) == snapshot_id else None)
+                for key, snapshot_id, pos in zip(keys, ids, new["pos"].to_pylist(), strict=True)
+            ])  # fmt: skip
 
     def _end_at(self, connection: Connection, rowids: pa.ChunkedArray, position: str) -> None:
         if len(rowids):
@@ -213,12 +210,11 @@ class SpanMerge:
             )  # fmt: skip
 
     def _insert(self, connection: Connection, fresh: pa.Table, generation: int) -> None:
-        spans, join = {"from_pos": "w.pos", "to_pos": "w.upto"}, " JOIN {listings} w ON w.table_key = s.table_key"
-        if self.listings.num_rows == 1:  # no join for the many rows of one table
-            spans = {"from_pos": str(self.listings["pos"][0]), "to_pos": str(self.listings["upto"][0])}
-            join = ""
         rows = fresh.drop_columns(["snapshot_id"])
-        self.staged.insert(connection, self.physical, rows, generation, spans, join, listings=self.listings)
+        places = pc.index_in(rows["table_key"], self.listings["table_key"])
+        for name, position in (("from_pos", "pos"), ("to_pos", "upto")):
+            rows = rows.append_column(name, self.listings[position].take(places))
+        self.staged.insert(connection, self.physical, rows, generation)
 
     def _drop_orphaned_sketches(self, connection: Connection) -> None:
         """Removes the sketches of files that are not in the put from the snapshots' listings of sketches."""
