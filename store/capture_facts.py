@@ -6,9 +6,13 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import pyarrow as pa
+
+from store.arrow_sql import among, execute
 from store.database import Database
-from store.layout import parts
+from store.layout import BY_SPAN
 from store.names import dotted_name
+from store.presence import Presence
 
 
 def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dict[str, int]]:
@@ -23,10 +27,13 @@ def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dic
     Returns:
         Table key → column → id.
     """
-    rows = database.rows(
-        "SELECT table_key, column_name, column_id FROM column_ids WHERE table_key IN (SELECT unnest(?::BIGINT[]))",
-        list(table_keys),
-    )
+    if not table_keys:
+        return {}
+    with database.reading() as cursor:
+        rows = execute(
+            cursor, f"SELECT table_key, column_name, column_id FROM column_ids WHERE {among('table_key', table_keys)}",
+            moved=_keys(table_keys),
+        )  # fmt: skip
     ids: dict[int, dict[str, int]] = {key: {} for key in table_keys}
     dotted: dict[int, dict[str, int]] = {key: {} for key in table_keys}
     for table_key, name, column_id in rows:
@@ -36,22 +43,35 @@ def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dic
     return {key: dotted[key] | ids[key] for key in table_keys}
 
 
-def with_statistics(database: Database, table_keys: Collection[int]) -> set[int]:
-    """The tables with stored columns, sketches or files, at any snapshot, which an engine may reuse.
+def snapshot_ids(database: Database, table_keys: Collection[int]) -> dict[int, list[int]]:
+    """Ids of the stored snapshots of tables.
 
     Args:
         database: The database.
-        table_keys: Keys of the tables to check.
+        table_keys: Keys of the tables.
 
     Returns:
-        Keys of the tables that have any.
+        Table key → ids, without tables that have none.
     """
     if not table_keys:
-        return set()
-    physical = [*parts("stats.columns"), *parts("stats.sketches"), "file_snapshots"]
-    scope = f"BETWEEN {min(table_keys)} AND {max(table_keys)}"  # by which DuckDB skips row groups
-    union = " UNION ".join(f"SELECT table_key FROM {name} WHERE table_key {scope}" for name in physical)
-    return {key for (key,) in database.rows(union)} & set(table_keys)
+        return {}
+    with database.reading() as cursor:
+        return dict(execute(
+            cursor, f"SELECT table_key, list(snapshot_id) FROM snapshots WHERE {among('table_key', table_keys)}"
+            " GROUP BY table_key", moved=_keys(table_keys),
+        ))  # fmt: skip
+
+
+def with_statistics(presence: Presence, table_keys: Collection[int]) -> set[int]:
+    """The tables that may have stored columns, sketches or files, at any snapshot, which an engine may reuse.
+
+    Args:
+        presence: Tables with rows.
+        table_keys: Keys of the tables to check.
+    """
+    return {
+        key for flight in ("stats.columns", "stats.sketches", *BY_SPAN) for key in presence.among(flight, table_keys)
+    }
 
 
 def snapshot_columns(
@@ -67,11 +87,19 @@ def snapshot_columns(
         (table key, snapshot id) → columns, without snapshots whose schema is not stored. A column is
         [name, logical type, nullable, field id, path?]; some connectors give no path.
     """
-    rows = database.rows(
-        "SELECT s.table_key, s.snapshot_id, c.columns"
-        " FROM (SELECT unnest(?::BIGINT[]) AS table_key, unnest(?::BIGINT[]) AS snapshot_id) w"
-        " JOIN snapshots s USING (table_key, snapshot_id)"
-        " JOIN schemas c ON c.table_key = s.table_key AND c.schema_hash = s.schema_hash",
-        [key for key, _ in pinned], [snapshot_id for _, snapshot_id in pinned],
-    )  # fmt: skip
-    return {(key, snapshot_id): json.loads(columns) for key, snapshot_id, columns in rows}
+    if not pinned:
+        return {}
+    keys, ids = ({*each} for each in zip(*pinned, strict=True))
+    with database.reading() as cursor:
+        rows = execute(
+            cursor, "SELECT s.table_key, s.snapshot_id, c.columns FROM snapshots s JOIN schemas c"
+            " ON c.table_key = s.table_key AND c.schema_hash = s.schema_hash"
+            f" WHERE {among('s.table_key', keys)} AND {among('s.snapshot_id', ids, 'ids')}",
+            moved=_keys(keys), ids=_keys(ids),
+        )  # fmt: skip
+    columns = {(key, snapshot_id): text for key, snapshot_id, text in rows}
+    return {place: json.loads(columns[place]) for place in pinned if place in columns}
+
+
+def _keys(keys: Collection[int]) -> pa.Table:
+    return pa.table({"key": pa.array(keys, pa.int64())})

@@ -13,11 +13,10 @@ _KEYS: Final = {flight: f"SELECT DISTINCT table_key FROM {table}" for flight, ta
 
 
 class Presence:
-    """The tables that may have rows in each flight; a superset, since a false positive only costs a lookup. For the
-    writer's thread.
+    """The tables that may have rows in each flight; a superset, since a false positive only costs a lookup.
 
-    A flight's tables are read from the database at first use. Writes add the tables of new rows with `add`; deletes and
-    rollbacks remove none.
+    A flight's tables are read from the database at first use. Writes add the tables of new rows with `add`, before they
+    commit; deletes and rollbacks remove none. Other threads than the writer's may call `among`.
 
     Args:
         rows: Runs a query on committed rows and returns the result.
@@ -28,9 +27,9 @@ class Presence:
         self._tables: dict[str, set[int]] = {}
 
     def _of(self, flight: str) -> set[int]:
-        if flight not in self._tables:
-            self._tables[flight] = {key for (key,) in self._rows(_KEYS[flight])}
-        return self._tables[flight]
+        if (known := self._tables.get(flight)) is None:  # setdefault, because the writer may have added to its own
+            known = self._tables.setdefault(flight, {key for (key,) in self._rows(_KEYS[flight])})
+        return known
 
     def among(self, flight: str, table_keys: Iterable[int]) -> list[int]:
         """Keeps the tables that may have rows in a flight, in order.

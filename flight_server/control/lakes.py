@@ -17,6 +17,7 @@ from typing import Any, Final
 from capture.connectors.secrets import mask, mask_uri
 from flight_server.auth.vault import Vault
 from flight_server.control.task_queue import Task, TaskQueue
+from store import capture_facts
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.database import Connection, Database
 from store.discovery import Discovery
@@ -235,11 +236,7 @@ class Lakes:
             entries = self._catalog.tables() if only is None else (self._catalog.find((catalog, s, n)) for s, n in only)
             keys = {t.table_key: f"{t.table_schema}\0{t.table_name}"
                     for t in entries if t is not None and t.table_catalog == catalog}  # fmt: skip
-            rows = self._database.rows(
-                "SELECT table_key, list(snapshot_id) FROM snapshots WHERE table_key IN (SELECT unnest(?::BIGINT[]))"
-                " GROUP BY ALL", list(keys),
-            )  # fmt: skip
-            known = {keys[key]: ids for key, ids in rows}
+            known = {keys[key]: ids for key, ids in capture_facts.snapshot_ids(self._database, keys).items()}
         return {"only": only, "full_rescan": full, "known": known}
 
     def _store_found(

@@ -32,9 +32,9 @@ def test_with_statistics_excludes_tables_that_have_a_row_count_only(store):
     counted = put(store, "stats.tables", "counted", row_count=1)
     columns = put(store, "stats.columns", "columns", column_name="a", ndv=1.0)
     files = put(store, "stats.files", "files", file_path="f", row_count=1)
-    assert capture_facts.with_statistics(store.database, [counted, columns, files]) == {columns, files}
-    assert capture_facts.with_statistics(store.database, [counted]) == set()
-    assert capture_facts.with_statistics(store.database, []) == set()
+    assert capture_facts.with_statistics(store.catalog.presence, [counted, columns, files]) == {columns, files}
+    assert capture_facts.with_statistics(store.catalog.presence, [counted]) == set()
+    assert capture_facts.with_statistics(store.catalog.presence, []) == set()
 
 
 def test_column_ids_agree_with_those_of_the_catalog(store):
@@ -54,3 +54,23 @@ def test_columns_of_unknown_snapshots_are_absent(store):
     store.database.write(lambda c: c.execute("UPDATE snapshots SET schema_hash = 'h'"))
     found = capture_facts.snapshot_columns(store.database, [(first, 1), (first, 77)])
     assert found == {(first, 1): [["a", "INT", True, None]]}
+    assert capture_facts.snapshot_columns(store.database, []) == {}
+
+
+@pytest.mark.parametrize("tables", [1, 40])  # keys as literals, and as a table
+def test_facts_are_those_of_the_tables_asked_for(store, tables):
+    keys = [put(store, "stats.columns", f"t{number}", column_name="a", ndv=1.0, schema_hash="h")
+            for number in range(tables + 1)]  # fmt: skip
+    for snapshot_id in (2, 3):
+        put(store, "stats.tables", "t0", snapshot_id=snapshot_id, schema_hash="h")
+    store.database.write(lambda c: c.execute(
+        "INSERT INTO schemas SELECT table_key, 'h', '[[\"a\", \"INT\", true, null]]' FROM tables"))  # fmt: skip
+    wanted = keys[:tables]
+    assert capture_facts.column_ids(store.database, wanted).keys() == {*wanted}
+    found = capture_facts.snapshot_ids(store.database, wanted)
+    assert {key: sorted(ids) for key, ids in found.items()} == {key: [1] for key in wanted} | {keys[0]: [1, 2, 3]}
+    assert capture_facts.snapshot_ids(store.database, []) == capture_facts.column_ids(store.database, []) == {}
+    pinned = [(key, 1) for key in wanted[1:]] + [(keys[0], 2)]
+    assert capture_facts.snapshot_columns(store.database, pinned) == {
+        place: [["a", "INT", True, None]] for place in pinned
+    }
