@@ -13,11 +13,11 @@ import pytest
 
 from flight_server.wire.flight_sql import write_any
 from tests.flight_server.live_server import Client
-from tests.flight_server.sql.test_plan import REFUSED, TAKEN
+from tests.flight_server.sql.test_plan import ACCEPTED, REJECTED
 
 SECRET = "a line that is in no flight"
 SEEDS = [
-    *TAKEN, *(sql for sql in REFUSED if len(sql) < 500 and "read" not in sql), *TAKEN, "SELECT * FROM stats.columns WHERE column_name = ? AND ndv IN (1, 2.5)",
+    *ACCEPTED, *(sql for sql in REJECTED if len(sql) < 500 and "read" not in sql), *ACCEPTED, "SELECT * FROM stats.columns WHERE column_name = ? AND ndv IN (1, 2.5)",
     "WITH x AS (SELECT table_name, max(ndv) m FROM stats.columns GROUP BY 1) SELECT * FROM x JOIN stats.tables USING (table_name)",
     "SELECT * FROM read_text('{secret}')", "COPY (SELECT 1) TO '{secret}.out'", "SELECT content FROM '{secret}'", "ATTACH '{secret}' AS x",
 ]  # fmt: skip
