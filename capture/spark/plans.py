@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 COST_BASED: Final = ("spark.sql.cbo.enabled", "spark.sql.cbo.planStats.enabled", "spark.sql.cbo.joinReorder.enabled")
+_CALCULATED: Final = re.compile(r"\w\(| R?LIKE |subquery")
+_NOT_NULL: Final = re.compile(r"isnotnull\((?:[^()]|\([^()]*\))*\)?")
 _IDS: Final = re.compile(r"#\d+L?")
 _WIDTH: Final = 110
 
@@ -41,6 +43,25 @@ class Plan:
     operators: tuple[Operator, ...]
     joins: tuple[str, ...]
     physical: str
+
+    @property
+    def join_inputs(self) -> dict[tuple[str, ...], int]:
+        """Operators of one table from its scan up to a join → estimated bytes of what reaches the join."""
+        inputs: dict[tuple[str, ...], int] = {}
+        path: list[Operator] = []
+        for operator in self.operators:
+            path = [*path[: operator.depth], operator]
+            joins = [at for at, above in enumerate(path) if above.kind == "Join"]
+            if operator.kind == "LogicalRelation" and joins:
+                chain = path[joins[-1] + 1 :]
+                inputs[tuple(part.text for part in reversed(chain))] = chain[0].size_bytes
+        return inputs
+
+    @property
+    def unestimated_filters(self) -> list[str]:
+        """The filters with a condition on a calculated value, which Spark takes to match all rows."""
+        filters = [operator.text for operator in self.operators if operator.kind == "Filter"]
+        return [text for text in dict.fromkeys(filters) if _CALCULATED.search(_NOT_NULL.sub("", text))]
 
     @property
     def shape(self) -> str:

@@ -70,6 +70,8 @@ def _explain(session: Any, sql: str, run: bool, registered: Sequence[str]) -> No
             tell(line)
     for note in _broadcasts(without, plan, broadcast_threshold(session)):
         tell(note)
+    for text in plan.unestimated_filters:
+        tell(f"{text}: Spark estimates no LIKE, function or subquery, and takes it to match all rows")
     if str(session.conf.get("spark.sql.cbo.enabled")).lower() != "true":
         tell("spark.sql.cbo.enabled is false in this session: queries use the second plan only once it is true")
 
@@ -109,20 +111,15 @@ def _about(table: UsedTable, registered: Sequence[str]) -> list[str]:
 
 
 def _broadcasts(without: Plan, plan: Plan, threshold: int) -> list[str]:
-    """Scans whose size crosses the broadcast threshold with the statistics."""
-    before = {op.text: op.size_bytes for op in without.operators if op.kind == "LogicalRelation"}
+    """The tables of joins whose size crosses the broadcast threshold with the statistics."""
+    before = without.join_inputs
     notes = []
-    for operator in plan.operators:
-        size = before.get(operator.text)
-        if (
-            operator.kind == "LogicalRelation"
-            and size is not None
-            and (size <= threshold) != (operator.size_bytes <= threshold)
-        ):
-            side = "above" if operator.size_bytes > threshold else "below"
+    for chain, size in plan.join_inputs.items():
+        was = before.get(chain)
+        if was is not None and (was <= threshold) != (size <= threshold):
             notes.append(
-                f"{operator.text}: {bytes_text(operator.size_bytes)} instead of {bytes_text(size)}: {side} the "
-                f"broadcast threshold of {bytes_text(threshold)}"
+                f"{chain[0]}, as it is joined: {bytes_text(size)} instead of {bytes_text(was)}: "
+                f"{'above' if size > threshold else 'below'} the broadcast threshold of {bytes_text(threshold)}"
             )
     return notes
 
