@@ -20,6 +20,7 @@ VARIABLE: Final = "STATFLIGHT_KEEP"
 
 _WORKER_MEMORY: Final = {
     "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+    "MIMALLOC_PURGE_DELAY": "10000",
 }  # fmt: skip
 
 
@@ -72,9 +73,10 @@ def freeze_garbage() -> None:
 
 
 def worker_memory() -> dict[str, str]:
-    """Variables that make glibc keep a worker's freed blocks for the next ones (`memory`). Kernels allocate and free
-    arrays of some MiB all the time, and clearing a new page costs more than most work on it. All threads share two
-    arenas, so that each captures in memory that another has freed. Other C libraries ignore the variables."""
+    """Variables that make glibc, and for ten seconds Arrow's mimalloc, keep a worker's freed blocks for the next ones
+    (`memory`). Kernels allocate and free arrays of some MiB all the time, and clearing a new page costs more than most
+    work on it. All threads share two arenas of glibc, so that each captures in memory that another has freed. Other
+    allocators ignore the variables."""
     return {} if _kept("memory") else dict(_WORKER_MEMORY)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from flight_server.process.runtime import worker_memory
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="settings of glibc")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="settings of glibc and mimalloc")
 
 FAULTS = """
 import resource, numpy
@@ -40,6 +40,13 @@ libc.malloc_info(0, ctypes.c_void_p(out := libc.fdopen(1, b"w")))
 libc.fflush(ctypes.c_void_p(out))
 """
 
+SETTINGS = """
+import os
+os.dup2(1, 2)  # mimalloc writes its settings there
+import pyarrow
+pyarrow.allocate_buffer(1)
+"""
+
 
 def output(code: str, variables: dict[str, str]) -> str:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
@@ -53,6 +60,11 @@ def test_worker_memory_settings_reuse_freed_memory():
 
 def test_worker_memory_settings_limit_arenas():
     assert 1 <= output(ARENAS, worker_memory()).count("<heap nr=") <= 2
+
+
+def test_arrow_keeps_freed_memory_for_ten_seconds():
+    settings = output(SETTINGS, worker_memory() | {"MIMALLOC_VERBOSE": "1"})
+    assert "'purge_delay': 10000" in settings
 
 
 def test_keep_variable_disables_the_memory_settings(monkeypatch):

@@ -26,6 +26,7 @@ BLOCK_BYTES: Final = 32 << 20  # uncompressed bytes of columns that are read tog
 _LOCAL_BLOCK_BYTES: Final = 4 << 20  # for local files: reads have no latency, and small blocks stay in the CPU cache
 _DICTIONARY_BYTES: Final = 4  # encoded bytes per value up to which a string column is read as a dictionary
 _TEXTS: Final = (LogicalType(Kind.STRING), LogicalType(Kind.BINARY))
+_BATCH_ROWS: Final = 1 << 17  # rows decoded into one array
 _FEW_ROWS: Final = 1000  # rows of a file below which reading it in another form does not pay
 _ARROW_SCHEMA: Final = b"ARROW:schema"  # key of a footer's metadata
 
@@ -185,6 +186,9 @@ class ParquetReader(TaskReader):
 
     def _table(self, paths: list[str]) -> pa.Table:
         paths = list(map(dotted_name, paths))
+        if self._physical_rows() > _BATCH_ROWS:  # one large array would double while it grows, and be given back after
+            batches = self._file.iter_batches(_BATCH_ROWS, self._groups, paths, use_threads=False)
+            return pa.Table.from_batches(list(batches))
         if self._groups is None:
             return self._file.read(paths, use_threads=False)
         return self._file.read_row_groups(self._groups, paths, use_threads=False)

@@ -52,6 +52,12 @@ def contents(task, columns=None):
     return {column.name: values.to_pylist() for column, values in tasks.read(task, columns or task.columns)}
 
 
+@pytest.fixture(params=[parquet._BATCH_ROWS, 4], ids=["one batch", "batches of 4 rows"])
+def batches(request, monkeypatch):
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", request.param)
+
+
+@pytest.mark.usefixtures("batches")
 @pytest.mark.parametrize("prefix", ["", "file://"])
 def test_task_reads_columns_struct_leaves_and_constants(write, prefix):
     found = contents(write(prefix=prefix))
@@ -162,6 +168,7 @@ def test_int96_timestamps_keep_distant_instants(write):
     assert answer.partial.max == "9999-12-31T00:00:00"
 
 
+@pytest.mark.usefixtures("batches")
 def test_sample_reads_a_repeatable_share_of_row_groups(write):
     task = write(row_group_size=1, deleted_rows=pa.array([2]))
     reader = tasks.open_task(task, 0.3)
@@ -194,6 +201,7 @@ def test_damaged_file_is_named_by_its_path_in_the_lake(write, tmp_path, content)
     assert len(str(refused.value)) < 350
 
 
+@pytest.mark.usefixtures("batches")
 def test_damaged_column_leaves_the_others_readable(write, tmp_path):
     rows = pa.table({"id": pa.array(np.arange(5000)), "name": [f"n{i}" for i in range(5000)]})
     task = write(rows, COLUMNS[:2], compression="snappy", use_dictionary=False)
@@ -207,6 +215,7 @@ def test_damaged_column_leaves_the_others_readable(write, tmp_path):
     assert damaged.error.startswith('file "lake/f.parquet", column "name": ')
 
 
+@pytest.mark.usefixtures("batches")
 def test_column_with_fewer_values_than_rows_is_damaged(write):
     """pyarrow returns the values present, which would pass for all."""
     task = write(ROWS.select(["id"]), COLUMNS[:1], write_statistics=False, store_schema=False)
