@@ -7,6 +7,7 @@ registered at the same location, or the one in the option `table`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -49,7 +50,9 @@ class SparkCatalogPublisher(Publisher):
         self.check_current()
         statistics = self.statistics
         table = self._table
-        types = {field["name"].lower(): (field["name"], field["type"]) for field in self._catalog.fields(table)}
+        types = {
+            field["name"].lower(): (field["name"], field["type"]) for field in json.loads(self._schema.json())["fields"]
+        }
         columns, left_out = [], dict(statistics.left_out)
         for column in statistics.columns:
             name, type = types.get(column.name.lower(), (None, None))
@@ -68,23 +71,15 @@ class SparkCatalogPublisher(Publisher):
     def write(self, draft: Draft) -> int | None:
         statistics, catalog, identifier = self.statistics, self._catalog, self._table.identifier()
         entries = {name: self._entries(type, column) for name, type, column in draft.content}
-        before = statistics_of(catalog.fresh(self._table))
-        size = (
-            statistics.total_size_bytes
-            if statistics.total_size_bytes is not None
-            else (before and str(before.sizeInBytes()))
-        )
+        size = statistics.total_size_bytes
+        if size is None and (before := statistics_of(catalog.fresh(self._table))) is not None:
+            size = int(str(before.sizeInBytes()))
+        new = catalog.new_statistics(name_of(self._table), size or 0, statistics.row_count, entries)
         try:
-            catalog.put(
-                identifier, catalog.new_statistics(name_of(self._table), int(size or 0), statistics.row_count, entries)
-            )
+            catalog.check(new, self._schema)
+            catalog.put(identifier, new)
         except Exception as error:
             raise failure(error) from None
-        try:
-            catalog.check_planning(self._table)
-        except Exception:
-            catalog.put(identifier, before)
-            raise
         return None
 
     def read(self) -> HomeStatistics | None:
@@ -136,6 +131,10 @@ class SparkCatalogPublisher(Publisher):
         if self.destination.spark is None:
             raise InvalidArgument("spark: this worker has no Spark session")
         return SessionCatalog.of(self.destination.spark())
+
+    @cached_property
+    def _schema(self) -> Any:
+        return self._catalog.schema(self._table)
 
     @cached_property
     def _table(self) -> Any:

@@ -7,7 +7,6 @@ up once per session, and all statistics of a table are sent as one string.
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ VERSION: Final = "2"  # version of Spark's CatalogColumnStat
 _SIZE, _ROWS = " size", " rows"  # pseudo-columns, used to create Scala numbers in the JVM
 _CHANGED_AT: Final = "transient_lastDdlTime"  # seconds, in a Hive metastore
 _ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+_DISTINCT: Final = re.compile(r"CatalogColumnStat\((?:None|Some\((\d+)\)),")  # as Spark prints column statistics
 _CATALYST: Final = "org.apache.spark.sql.catalyst.catalog"
 
 
@@ -96,20 +96,19 @@ class SessionCatalog:
                 except Exception:  # noqa: S112  a temporary view, or a table dropped meanwhile
                     continue
 
-    def fields(self, table: Any) -> list[dict[str, Any]]:
-        """The top-level fields of a registered table, in Spark's JSON form.
+    def schema(self, table: Any) -> Any:
+        """Spark's `StructType` of a registered table.
 
         Raises:
-            UpstreamError: The catalog does not have them, as of Delta tables, and the table cannot be read.
+            UpstreamError: The catalog does not have it, as of Delta tables, and the table cannot be read.
         """
         schema = table.schema()
         if schema.isEmpty():
             try:
-                schema = self._scan(table).schema()
+                schema = self.session.table(table.identifier().quotedString())._jdf.schema()
             except Exception as error:
                 raise failure(error) from None
-        fields: list[dict[str, Any]] = json.loads(schema.json())["fields"]
-        return fields
+        return schema
 
     # Statistics.
 
@@ -126,12 +125,12 @@ class SessionCatalog:
 
     def distinct(self, statistics: Any) -> dict[str, int | None]:
         """Column → number of distinct values; None if unknown."""
-        distinct: dict[str, int | None] = {}
-        columns = self.as_java(statistics.colStats())
-        for name in columns:
-            count = columns[name].distinctCount()
-            distinct[name] = int(str(count.get())) if count.isDefined() else None
-        return distinct
+        columns = statistics.colStats()
+        if columns.isEmpty():
+            return {}
+        names = columns.keys().mkString("\0").split("\0")
+        counts = _DISTINCT.findall(columns.values().mkString())
+        return {name: int(count) if count else None for name, count in zip(names, counts, strict=True)}
 
     def put(self, identifier: Any, statistics: Any | None) -> None:
         """Replaces a table's statistics in one catalog call.
@@ -183,19 +182,21 @@ class SessionCatalog:
         out.close()
         return base64.b64encode(buffer.toByteArray()).decode()
 
-    def check_planning(self, table: Any) -> None:
-        """Checks that Spark can plan a scan of a registered table with its current statistics.
+    def check(self, statistics: Any, schema: Any) -> None:
+        """Checks that Spark can plan with statistics: that bounds are values of the columns' types.
+
+        Args:
+            statistics: Output of `new_statistics`.
+            schema: Output of `schema`.
 
         Raises:
-            UpstreamError: Spark cannot plan the scan.
+            UpstreamError: Spark cannot.
         """
+        attributes = self._class("org.apache.spark.sql.catalyst.types.DataTypeUtils").toAttributes(schema)
         try:
-            self._scan(table).queryExecution().optimizedPlan().stats()
+            statistics.toPlanStats(attributes, True)
         except Exception as error:
             raise failure(error) from None
-
-    def _scan(self, table: Any) -> Any:
-        return self.session.table(table.identifier().quotedString())._jdf
 
     @property
     def broadcast_bytes(self) -> int:

@@ -27,7 +27,7 @@ from capture.publishers.spi import ColumnStatistics
 from capture.spark.session import Spark
 from capture.store_sink import LocalStore
 from store import sketches
-from store.errors import InvalidArgument, NotFound
+from store.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.publishers import parquet_tables
 from tests.capture.publishers.contract import PublisherContract, Table, rows
 from tests.flight_server.live_server import serving
@@ -160,6 +160,19 @@ def test_queries_on_every_published_type_can_be_planned(spark, tmp_path):
         query = f"SELECT a.id FROM types a JOIN types b ON a.id = b.id AND a.day = b.day WHERE a.{condition}"
         query = query.replace("a.flag", "a.flag = true")
         assert "rowCount" in estimate(spark, query), condition
+
+
+def test_bounds_that_spark_cannot_read_are_refused(spark, tmp_path):
+    """With the optimizer of this session off too: another session's would fail every query on the table."""
+    table = registered_table(spark, tmp_path, pa.table({"tiny": pa.array([1, 2], pa.int8())}))
+    outside = ColumnStatistics(1, "tiny", "INT", 2, 0, ndv=2.0, min="1", max="300")
+    spark().conf.set("spark.sql.cbo.planStats.enabled", "false")
+    try:
+        with pytest.raises(UpstreamError, match="300"):
+            publish(table.publisher(table.statistics(columns=(outside,))))
+    finally:
+        spark().conf.set("spark.sql.cbo.planStats.enabled", "true")
+    assert table.publisher().read() is None
 
 
 def test_delta_table_is_published_by_its_name_in_the_catalog(spark, tmp_path):
