@@ -36,10 +36,45 @@ def capture(call: Call, body: bytes) -> Results:
     tables = _tables(call, items)
     app = call.app
     current = [table for item, table in zip(items, tables, strict=True) if item.snapshot == CURRENT]
-    app.lakes.refresh(current, call.is_cancelled)
+    with app.lakes.refreshed(current, call.is_cancelled):
+        outcomes, queued, now = _divided(call, items, tables)
+        jobs = [
+            (app.catalog.by_key(key), snapshot, [(None, items[at].spec) for at in members])
+            for (key, snapshot), members in queued.items()
+        ]
+        job_ids = app.captures.enqueue_all(jobs, call.correlation_id) if jobs else []
+        captures = [
+            (app.catalog.by_key(key), [(snapshot_id, items[at].spec) for at, snapshot_id in pairs])
+            for key, pairs in now.items()
+        ]
+        started = app.captures.start_all(captures, call.correlation_id) if captures else []
+    for job_id, members in zip(job_ids, queued.values(), strict=True):
+        for at in members:
+            outcomes[at] = _outcome("QUEUED", "", job_id=job_id)
+    for pairs, task in zip(now.values(), started, strict=True):
+        results = (app.tasks.wait(task, None, call.is_cancelled) or {})["outcomes"]
+        for (at, _), result in zip(pairs, results, strict=True):
+            outcomes[at] = _merge_outcome(outcomes[at], result)
+    for outcome in outcomes:
+        assert outcome is not None
+        yield outcome
+
+
+_Known = dict[tuple[int, str | int], list[int]]
+
+
+def _divided(
+    call: Call, items: Sequence[CaptureItem], tables: Sequence[TableEntry]
+) -> tuple[list[dict[str, Any] | None], dict[tuple[int, str | int], list[int]], dict[int, list[tuple[int, int]]]]:
+    """Divides requests into those with an outcome already, those to queue, and those to capture now.
+
+    Returns:
+        The outcome of each request so far; (table key, snapshot) → requests to queue; table key → requests to capture,
+        each with a snapshot id.
+    """
     outcomes: list[dict[str, Any] | None] = [None] * len(items)
     queued: dict[tuple[int, str | int], list[int]] = {}
-    now: dict[int, list[tuple[int, int]]] = {}  # table key → (request, snapshot id)
+    now: dict[int, list[tuple[int, int]]] = {}
     snapshot_ids: _Known = {}
     for at, (item, table) in enumerate(zip(items, tables, strict=True)):
         if table.format == EXTERNAL:
@@ -52,29 +87,7 @@ def capture(call: Call, body: bytes) -> Results:
             queued.setdefault((table.table_key, item.snapshot), []).append(at)
         else:
             now.setdefault(table.table_key, []).extend((at, snapshot_id) for snapshot_id in ids)
-    jobs = [
-        (app.catalog.by_key(key), snapshot, [(None, items[at].spec) for at in members])
-        for (key, snapshot), members in queued.items()
-    ]
-    job_ids = app.captures.enqueue_all(jobs, call.correlation_id) if jobs else []
-    for job_id, members in zip(job_ids, queued.values(), strict=True):
-        for at in members:
-            outcomes[at] = _outcome("QUEUED", "", job_id=job_id)
-    captures = [
-        (app.catalog.by_key(key), [(snapshot_id, items[at].spec) for at, snapshot_id in pairs])
-        for key, pairs in now.items()
-    ]
-    started = app.captures.start_all(captures, call.correlation_id) if captures else []
-    for pairs, task in zip(now.values(), started, strict=True):
-        results = (app.tasks.wait(task, None, call.is_cancelled) or {})["outcomes"]
-        for (at, _), result in zip(pairs, results, strict=True):
-            outcomes[at] = _merge_outcome(outcomes[at], result)
-    for outcome in outcomes:
-        assert outcome is not None
-        yield outcome
-
-
-_Known = dict[tuple[int, str | int], list[int]]
+    return outcomes, queued, now
 
 
 def _snapshots_of(call: Call, item: CaptureItem, table: TableEntry, snapshot_ids: _Known) -> list[int]:

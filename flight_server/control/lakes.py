@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -281,12 +281,15 @@ class Lakes:
 
     # Captures.
 
-    def refresh(self, tables: Sequence[TableEntry], is_cancelled: Callable[[], bool]) -> None:
-        """Discovers the current snapshots of tables before they are captured, with one inspection of each lake.
+    @contextlib.contextmanager
+    def refreshed(self, tables: Sequence[TableEntry], is_cancelled: Callable[[], bool]) -> Iterator[None]:
+        """Discovers the current snapshots of tables before their captures start in the block, with one inspection of
+        each lake.
 
         When a lake cannot be inspected, the stored snapshots stay, and the capture itself reports the error. When
-        nothing is new, the time of the inspection is stored while the capture goes on.
+        nothing is new, the time of the inspection is stored after the block, while the captures run.
         """
+        unchanged: list[tuple[str, dict[str, Any], Mapping[str, Any]]] = []
         names: dict[str, dict[tuple[str, str], None]] = {}
         for table in tables:
             if table.format != EXTERNAL:
@@ -296,9 +299,14 @@ class Lakes:
                 config = self.config(catalog)
                 found = self._look(catalog, config, list(map(list, only)), False, is_cancelled)
                 if self._is_as_known(catalog, config["format"], found):
-                    self._submit_found(catalog, config, found, whole=False)
+                    unchanged.append((catalog, config, found))
                 else:
                     self.store(catalog, config, found, whole=False)
+        try:
+            yield
+        finally:
+            for catalog, config, found in unchanged:
+                self._submit_found(catalog, config, found, whole=False)
 
     def _is_as_known(self, catalog: str, format: str, found: Mapping[str, Any]) -> bool:
         known = Discovery(self._catalog)

@@ -211,7 +211,8 @@ def test_refresh_inspects_all_tables_of_a_lake_in_one_task(env):
     env.payloads.clear()
     env.result["tables"] = [table("t", snapshots=(1, 2)), table("u")]
     env.result["errors"] = [{"schema": "s", "name": "gone", "reason": "no table"}]
-    env.lakes.refresh(env.catalog.tables() * 2, lambda: False)
+    with env.lakes.refreshed(env.catalog.tables() * 2, lambda: False):
+        pass
     (payload,) = env.payloads
     assert sorted(payload["only"]) == [["s", "gone"], ["s", "t"], ["s", "u"]]
     assert payload["known"] == {"s\0gone": [1], "s\0t": [1], "s\0u": [1]}
@@ -219,25 +220,29 @@ def test_refresh_inspects_all_tables_of_a_lake_in_one_task(env):
     assert {name: error for name, (_, error) in env.states().items()} == {"gone": "no table", "t": None, "u": None}
 
     env.error = UpstreamError("the lake is away")
-    env.lakes.refresh(env.catalog.tables(), lambda: False)
+    with env.lakes.refreshed(env.catalog.tables(), lambda: False):
+        pass
     assert {error for _, error in env.states().values()} == {"the lake is away"}
 
 
 def test_refresh_waits_for_the_write_of_changes_but_not_of_checked_at(env):
     env.register(discover=True)
-    ((checked,),) = env.database.rows("SELECT checked_at FROM tables")
     env.result["tables"] = [table("t") | {"snapshots": []}]
     env.lakes.discover("c", None, False, lambda: False)
+    ((checked,),) = env.database.rows("SELECT checked_at FROM tables")
     busy = threading.Event()
-    writing = env.database.submit(lambda _: busy.wait(60))
-    env.lakes.refresh(env.catalog.tables(), lambda: False)
+    with env.lakes.refreshed(env.catalog.tables(), lambda: False):
+        env.database.write(lambda _: None)
+        assert env.database.rows("SELECT checked_at > ? FROM tables", checked) == [(False,)]
+        writing = env.database.submit(lambda _: busy.wait(60))
     assert not writing.done()
     busy.set()
     env.database.write(lambda _: None)
     assert env.database.rows("SELECT checked_at > ? FROM tables", checked) == [(True,)]
 
     env.result["tables"] = [table("t", snapshots=(1, 2))]
-    env.lakes.refresh(env.catalog.tables(), lambda: False)
+    with env.lakes.refreshed(env.catalog.tables(), lambda: False):
+        pass
     assert env.catalog.get("c.s.t").current_snapshot_id == 2
 
 
@@ -248,7 +253,8 @@ def test_refresh_stores_changes_that_come_without_a_new_snapshot(env, change):
     env.result["tables"] = [found]
     env.lakes.discover("c", None, False, lambda: False)
     env.result["tables"] = [found | change]
-    env.lakes.refresh(env.catalog.tables(), lambda: False)
+    with env.lakes.refreshed(env.catalog.tables(), lambda: False):
+        pass
     entry = env.catalog.get("c.s.t")
     ((properties,),) = env.database.rows("SELECT properties FROM tables")
     is_stored = {"location": entry.location, "current_snapshot_id": entry.current_snapshot_id,
