@@ -70,7 +70,7 @@ class Leases:
     def __init__(self, tasks: TaskQueue, jobs: JobStore, database: Database, publication: Publication):
         self._tasks, self._jobs, self._database, self._publication = tasks, jobs, database, publication
         self.payload_of_job: Callable[[Lease], Mapping[str, Any]] = lambda lease: lease.request
-        self._changed, self._clock = tasks.changed, tasks.clock
+        self._lock, self._clock = tasks.lock, tasks.clock
         self._held: dict[str, HeldJob] = {}  # durable jobs by token
         self._drafts: dict[str, Draft] = {}  # by token
         self._workers: dict[str, _Worker] = {}
@@ -84,14 +84,14 @@ class Leases:
     def _has_worker(self, lane: str) -> bool:
         """True when a worker serves a lane, or the server is so young that its worker may still be starting."""
         grace = self._clock() - GRACE_SECONDS
-        with self._changed:
+        with self._lock:
             return self._started > grace or any(
                 lane in lanes_of(w.kinds) and (w.polling or w.last_seen > grace) for w in self._workers.values()
             )
 
     def engines(self) -> list[Mapping[str, Any]]:
         """Rows of `sys.engines` of the connected workers, each engine once."""
-        with self._changed:
+        with self._lock:
             return list({e["engine_id"]: e for w in self._workers.values() for e in w.engines}.values())
 
     # Leases.
@@ -117,7 +117,7 @@ class Leases:
             ShuttingDown: The server ends.
         """
         deadline = self._clock() + timeout
-        with self._changed:
+        with self._lock:
             worker = self._workers.setdefault(worker_id, _Worker(frozenset(), 0.0))
             worker.kinds |= frozenset(kinds)
             worker.engines = engines or worker.engines
@@ -126,20 +126,20 @@ class Leases:
             while not self._tasks.closing:
                 if payloads := self._next(kinds, most):
                     return payloads
-                with self._changed:
+                with self._lock:
                     worker.last_seen = now = self._clock()
                     if now >= deadline or is_cancelled():
                         return []
                     if not self._tasks.has_work(kinds):
-                        self._changed.wait(min(_POLL_SECONDS, deadline - now))
+                        self._tasks.wait_for_work(kinds, min(_POLL_SECONDS, deadline - now))
             raise ShuttingDown("the server is shutting down")
         finally:
-            with self._changed:
+            with self._lock:
                 worker.polling -= 1
                 worker.last_seen = self._clock()
 
     def _next(self, kinds: Sequence[str], most: int) -> list[dict[str, Any]]:
-        with self._changed:
+        with self._lock:
             if tasks := self._tasks.take(kinds, self._jobs.lease_seconds, most):
                 return [{"job_id": task.id, "lease_token": task.token, "kind": task.kind,
                          "lease_seconds": self._jobs.lease_seconds, "payload": task.payload}
@@ -155,7 +155,7 @@ class Leases:
 
     def give_back(self, tokens: Sequence[str]) -> int:
         """Queues captures again that their worker has not begun; returns how many."""
-        with self._changed:
+        with self._lock:
             unbegun = [token for token in tokens if token not in self._drafts]
             given = self._tasks.give_back(unbegun)
             jobs = [token for token in unbegun if self._held.pop(token, None) is not None]
@@ -165,7 +165,7 @@ class Leases:
         return given
 
     def _begin_job(self, lease: Lease) -> dict[str, Any] | None:
-        with self._changed:
+        with self._lock:
             self._held[lease.token] = HeldJob(lease, since=self._clock())
         try:
             payload = self.payload_of_job(lease)
@@ -180,7 +180,7 @@ class Leases:
             earlier = [{"outcome": "CAPTURED", "snapshot_id": i, "detail": ""} for i in payload.get("held", ())]
             self._end_job(HeldJob(lease, since=self._clock()), earlier, "", retry=False)
             return None
-        with self._changed:
+        with self._lock:
             self._held[lease.token] = HeldJob(lease, payload["requests"], self._clock())
         return {"job_id": lease.job_id, "lease_token": lease.token, "kind": "job",
                 "lease_seconds": self._jobs.lease_seconds, "payload": payload}  # fmt: skip
@@ -200,7 +200,7 @@ class Leases:
         Raises:
             Conflict: The lease is lost.
         """
-        with self._changed:
+        with self._lock:
             task = self._tasks.leased.get(token)
             if task is None and (by_worker := self._gone.get(token)) is not None:
                 if by_worker:  # the renewal was sent before the lease ended
@@ -215,7 +215,7 @@ class Leases:
         try:
             return self._jobs.renew(job_id, token, progress, message)
         except (Conflict, NotFound):
-            with self._changed:
+            with self._lock:
                 if token in self._held or self._gone.get(token):  # it is ending, or has just ended
                     return False
             raise
@@ -233,7 +233,7 @@ class Leases:
             Conflict: The lease is lost.
             InvalidArgument: A lease of this kind takes no rows.
         """
-        with self._changed:
+        with self._lock:
             if token not in self._tasks.leased and token not in self._held:
                 raise _lost()
             if token in self._tasks.leased and self._tasks.leased[token].table_key is None:
@@ -243,7 +243,7 @@ class Leases:
 
     def declare_listing(self, token: str, listing: Listing) -> bool:
         """Announces the listing of a snapshot's files; False when the store does not have the base it continues."""
-        with self._changed:
+        with self._lock:
             task, job = self._tasks.leased.get(token), self._held.get(token)
             if task is None and job is None:
                 raise _lost()
@@ -254,7 +254,7 @@ class Leases:
             with self._database.reading() as cursor:
                 if not can_continue(cursor, table_key, listing):
                     return False
-        with self._changed:
+        with self._lock:
             if token not in self._tasks.leased and token not in self._held:
                 raise _lost()
             self._drafts.setdefault(token, Draft(self._database.directory)).declare(listing)
@@ -301,7 +301,7 @@ class Leases:
         apart: dict[int, Future[str]] = {}  # the writer joins them into one transaction
         for at, body in enumerate(finishes):
             try:
-                with self._changed:
+                with self._lock:
                     task = self._tasks.leased.get(body["lease_token"])
                 if task is None or task.kind != "sync" or body.get("error"):
                     apart[at] = self._ending.submit(self.finish, body["job_id"], body["lease_token"], body)
@@ -333,7 +333,7 @@ class Leases:
         self, job_id: str, token: str, body: Mapping[str, Any]
     ) -> tuple[Task | None, HeldJob | None, Draft]:  # fmt: skip
         """Removes a lease; returns its task or job, and its draft."""
-        with self._changed:
+        with self._lock:
             task, job = self._tasks.leased.get(token), self._held.get(token)
             requests = len(task.payload["requests"]) if task is not None and task.kind == "sync" else None
             if requests not in (None, len(body.get("outcomes", []))) and not body.get("error"):
@@ -367,21 +367,21 @@ class Leases:
 
     def _forget(self, tasks: Sequence[Task]) -> None:
         """Marks tasks as done, which wakes their callers."""
-        with self._changed:
+        with self._lock:
             for task in tasks:
                 self._tasks.leased.pop(task.token, None)
                 self._remember(task.token, by_worker=True)
                 task.done.set()
-            self._changed.notify_all()
+            self._tasks.notify()
 
     def _end_job(self, job: HeldJob, outcomes: Sequence[Mapping[str, Any]], message: str, **more: Any) -> str:
         try:
             return self._publication.end_job(job, outcomes, message, **more)
         finally:
-            with self._changed:
+            with self._lock:
                 self._held.pop(job.lease.token, None)
                 self._remember(job.lease.token, by_worker=True)
-                self._changed.notify_all()
+                self._tasks.notify()
 
     def _remember(self, token: str, *, by_worker: bool) -> None:
         self._gone[token] = by_worker
@@ -393,7 +393,7 @@ class Leases:
     def sweep(self) -> None:
         """Takes back expired leases; called periodically."""
         now = self._clock()
-        with self._changed:
+        with self._lock:
             leased = set(self._tasks.leased)
             lost = self._tasks.take_back()
             for token in leased - self._tasks.leased.keys():
@@ -402,12 +402,12 @@ class Leases:
             tokens = self._tasks.leased.keys() | self._held.keys()
             self._drafts = {token: draft for token, draft in self._drafts.items() if token in tokens}
             self._workers = {i: w for i, w in self._workers.items() if w.polling or w.last_seen > now - FORGET_SECONDS}
-            self._changed.notify_all()
+            self._tasks.notify()
         if self._jobs.expired():
             lost += self._jobs.reclaim()
             for token, job in jobs:
                 if self._jobs.holder(job.lease.job_id) != token:
-                    with self._changed:
+                    with self._lock:
                         self._held.pop(token, None)
                         self._drafts.pop(token, None)
         self._publication.counters.lost(lost)
@@ -417,7 +417,7 @@ class Leases:
 
     def depths(self) -> tuple[dict[str, int], int]:
         """Numbers of waiting tasks by lane, and of held leases."""
-        with self._changed:
+        with self._lock:
             return self._tasks.depths(), len(self._tasks.leased) + len(self._held)
 
 

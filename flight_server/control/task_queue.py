@@ -25,6 +25,7 @@ LANES: Final = {
 }  # fmt: skip
 """Kind of lease → the lanes of tasks it serves, in this order. What metadata answers waits for no scan."""
 LOOKS: Final = ("control", "watch")  # kinds of tasks that inspect a lake: for a caller, or for the watch
+_DURABLE: Final = frozenset(("job", "light"))  # kinds of leases that durable jobs are handed out for
 MAX_TASKS: Final = 10_000
 MAX_LOST: Final = 3  # lost workers after which a task fails
 MAX_BUNDLE: Final = 64  # tasks of one lease call
@@ -89,7 +90,7 @@ class TaskQueue:
     """Waiting and leased tasks.
 
     Attributes:
-        changed: Guards all state of the queue; notified when there may be work, or work has ended.
+        lock: Guards all state of the queue.
         leased: Leased tasks by token.
         has_worker: True when a worker serves a lane; set by `control.leases`.
 
@@ -100,7 +101,8 @@ class TaskQueue:
 
     def __init__(self, catalog: Catalog, clock: Callable[[], float] = time.monotonic):
         self._catalog, self.clock = catalog, clock
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self._pollers: dict[threading.Condition, Sequence[str]] = {}  # waiting ones → kinds of leases
         self._waiting: dict[str, deque[Task]] = {lane: deque() for lane in LANES}
         self.leased: dict[str, Task] = {}
         self.has_worker: Callable[[str], bool] = lambda _: True
@@ -120,7 +122,7 @@ class TaskQueue:
             ShuttingDown: The server ends.
             ResourceExhausted: Too many tasks wait already.
         """
-        with self.changed:
+        with self.lock:
             if self._closing:
                 raise ShuttingDown("the server is shutting down")
             waiting = sum(map(len, self._waiting.values()))
@@ -129,7 +131,7 @@ class TaskQueue:
             for task in tasks:
                 task.touched_at = self.clock()
                 self._waiting[task.lane].append(task)
-            self.changed.notify_all()
+            self._wake(tasks)
 
     def wait(
         self, task: Task, timeout: float | None = None, is_cancelled: Callable[[], bool] = lambda: False
@@ -170,7 +172,7 @@ class TaskQueue:
 
     def abandon(self, task: Task) -> None:
         """Drops a task that no caller waits for: it is not begun, or stopped if it runs."""
-        with self.changed:
+        with self.lock:
             task.cancelled = True
             if task in self._waiting[task.lane]:
                 self._waiting[task.lane].remove(task)
@@ -184,22 +186,45 @@ class TaskQueue:
             task.done.set()
 
     def notify(self) -> None:
-        """Wakes the workers that wait: a durable job may be ready."""
-        with self.changed:
-            self.changed.notify_all()
+        """Wakes the workers that wait for durable jobs: one may be ready."""
+        with self.lock:
+            for poller, kinds in self._pollers.items():
+                if not _DURABLE.isdisjoint(kinds):
+                    poller.notify()
 
     def close(self) -> None:
         """Refuses new tasks, and ends all waiting with ShuttingDown."""
-        with self.changed:
+        with self.lock:
             self._closing = True
-            self.changed.notify_all()
+            for poller in self._pollers:
+                poller.notify()
 
     @property
     def closing(self) -> bool:
         """True once the server shuts down and refuses new tasks."""
         return self._closing
 
-    # For leases; the caller holds `changed`.
+    # For leases; the caller holds `lock`.
+
+    def wait_for_work(self, kinds: Sequence[str], seconds: float) -> None:
+        """Waits until there may be work for these kinds of leases.
+
+        Each poller has its own condition, so that a task wakes one worker's thread, not all of them.
+        """
+        poller = threading.Condition(self.lock)
+        self._pollers[poller] = kinds
+        try:
+            poller.wait(seconds)
+        finally:
+            self._pollers.pop(poller, None)
+
+    def _wake(self, tasks: Iterable[Task]) -> None:
+        """Wakes a poller for each task, the one that waits longest."""
+        for task in tasks:
+            poller = next((each for each, kinds in self._pollers.items() if task.lane in lanes_of(kinds)), None)
+            if poller is not None:
+                del self._pollers[poller]
+                poller.notify()
 
     def take(self, kinds: Sequence[str], lease_seconds: float, most: int = 1) -> list[Task]:
         """Leases the next tasks of these kinds, each with its own token.
@@ -229,6 +254,7 @@ class TaskQueue:
             task.token, task.started_at = "", None
             if not task.cancelled:
                 self._waiting[task.lane].appendleft(task)
+        self._wake(given)
         return len(given)
 
     def has_work(self, kinds: Sequence[str]) -> bool:
@@ -251,6 +277,7 @@ class TaskQueue:
                 task.done.set()
             elif not task.cancelled:
                 self._waiting[task.lane].appendleft(task)
+        self._wake(late)
         return len(late)
 
     def depths(self) -> dict[str, int]:
@@ -260,7 +287,7 @@ class TaskQueue:
     # The job list.
 
     def _all(self) -> list[Task]:
-        with self.changed:
+        with self.lock:
             return [task for waiting in self._waiting.values() for task in waiting] + list(self.leased.values())
 
     def live_job(self, job_id: str) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -27,6 +28,30 @@ def test_wait_returns_the_result_of_a_task(control):
     assert lease["payload"] == {"operation": "validate"}
     control.finish(lease, result={"namespaces": ["a"]})
     assert control.tasks.wait(task, 1.0)["result"] == {"namespaces": ["a"]}
+
+
+def test_work_wakes_one_thread_that_serves_it(control):
+    tasks, waiting, woken = control.tasks, threading.Semaphore(0), SimpleQueue()
+
+    def poll(kinds):
+        with tasks.lock:
+            waiting.release()
+            tasks.wait_for_work(kinds, 60.0)
+        woken.put(kinds)
+
+    threads = [threading.Thread(target=poll, args=(kinds,)) for kinds in (["control"], ["sync"], ["sync"], ["job"])]
+    for thread in threads:
+        thread.start()
+        waiting.acquire()
+    for _ in range(2):
+        tasks.submit(Task("sync", requests(), control.table.table_key))
+        assert woken.get(timeout=60) == ["sync"]
+    tasks.notify()
+    assert woken.get(timeout=60) == ["job"] and woken.empty()
+    tasks.close()
+    assert woken.get(timeout=60) == ["control"]
+    for thread in threads:
+        thread.join()
 
 
 def test_wait_raises_the_error_of_a_task(control):
