@@ -56,7 +56,7 @@ class Publication:
 
         def publish(connection: Connection) -> None:
             self._drafts.publish(connection, draft, table)
-            self._jobs.record_decisions(connection, [(table, task.correlation_id, body.get("decisions", []))])
+            self._jobs.record_decisions([(table, task.correlation_id, body.get("decisions", []))])
 
         self._store.database.write(publish)
         if draft:
@@ -80,7 +80,7 @@ class Publication:
                 (table, task.correlation_id, body.get("decisions", []))
                 for table, (task, _, body) in zip(tables, ended, strict=True)
             ]
-            self._jobs.record_decisions(connection, drafts)
+            self._jobs.record_decisions(drafts)
             return tables
 
         if not ended:
@@ -131,7 +131,7 @@ class Publication:
             )  # fmt: skip
             if state == "SUCCEEDED" and draft is not None:
                 self._drafts.publish(connection, draft, table)
-            self._jobs.record_decisions(connection, [(table, correlation_id, decisions)])
+            self._jobs.record_decisions([(table, correlation_id, decisions)])
             return state
 
         state = self._publish_job(lease, publish)
