@@ -31,7 +31,6 @@ from flight_server.reads.scanner import Scanner
 from flight_server.reads.slice_cache import SliceCache
 from flight_server.reads.streams import MAX_QUERIES, Streams
 from flight_server.reads.usage import Usage
-from flight_server.wire.scan_request import ScanRequest
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.database import Database
 from store.job_store import JobStore
@@ -126,11 +125,6 @@ class App:
             log.exception("the last reads were not counted")
         self.scanner.materialized.close()
         self.database.close()
-
-    def note_read(self, request: ScanRequest) -> None:
-        """Counts a read of one table's statistics."""
-        if request.plan.name is not None and request.flight.name.startswith("stats."):
-            self.usage.read(request.plan)
 
     def _engines(self) -> Sequence[Mapping[str, Any]]:
         """Rows of `sys.engines`: those of the connected workers, else those of this version."""

@@ -36,26 +36,6 @@ MAX_BODY_BYTES: Final = 64 << 20
 WRITTEN: Final = pa.ipc.IpcWriteOptions()  # the default, made once: making it reads the environment
 
 
-class _Headers:
-    """The headers of one call. The correlation id is returned with the answer."""
-
-    __slots__ = ("_headers", "caller", "correlation_id")
-
-    def __init__(self, headers: dict[str, list[str | bytes]]):
-        self._headers = headers
-        self.caller = ""
-        given = self.get("x-correlation-id")
-        own = given and given.isprintable() and given[:200]
-        # ids need not be hard to guess, and `os.urandom` is a system call
-        self.correlation_id = own or f"{random.getrandbits(128):032x}"
-
-    def get(self, name: str) -> str | None:
-        values = self._headers.get(name)
-        if not values:
-            return None
-        return values[0] if isinstance(values[0], str) else values[0].decode("latin-1")
-
-
 class _Arrivals(flight.ServerMiddlewareFactory):
     """Headers of calls; the method of each call takes them, in the same thread.
 
@@ -73,57 +53,68 @@ class _Arrivals(flight.ServerMiddlewareFactory):
         self._by_thread[threading.get_ident()] = headers  # HTTP/2 header names are in lower case
         return None
 
-    def take(self) -> _Headers:
-        return _Headers(self._by_thread.pop(threading.get_ident()))
+    def take(self) -> dict[str, list[str | bytes]]:
+        return self._by_thread.pop(threading.get_ident())
 
 
 class _Answering:
-    """Maps errors of a call to their status, and counts and logs the call.
+    """The headers of one call. Maps its errors to their status, and counts and logs the call.
+
+    A stream enters it a second time, for its batches: only their errors are counted.
 
     Args:
         metrics: Counts the calls.
         context: Flight's context of the call.
-        headers: Headers of the call.
+        headers: Headers of the call. The correlation id is returned with the answer.
         method: Name of the RPC, such as DoGet.
         action: Name of the action of a DoAction, else empty.
-        begun: True if the call is counted already.
     """
 
-    __slots__ = ("_begun", "_context", "_headers", "_metrics", "_started", "_what")
+    __slots__ = (
+        "_action", "_context", "_counted", "_headers", "_method", "_metrics", "_started", "caller", "correlation_id",
+    )  # fmt: skip
 
     def __init__(
-        self, metrics: Metrics | None, context: flight.ServerCallContext, headers: _Headers, method: str, action: str,
-        begun: bool,
+        self, metrics: Metrics | None, context: flight.ServerCallContext, headers: dict[str, list[str | bytes]],
+        method: str, action: str,
     ):  # fmt: skip
-        self._metrics, self._context, self._what, self._begun = metrics, context, (method, action), begun
-        self._headers = headers
         self._started = time.perf_counter()
+        self._metrics, self._context, self._headers = metrics, context, headers
+        self._method, self._action, self._counted, self.caller = method, action, False, ""
+        given = self.get("x-correlation-id")
+        own = given and given.isprintable() and given[:200]
+        # ids need not be hard to guess, and `os.urandom` is a system call
+        self.correlation_id = own or f"{random.getrandbits(128):032x}"
+        context.add_header("x-correlation-id", self.correlation_id)
 
-    def __enter__(self) -> _Headers:
-        return self._headers
+    def get(self, name: str) -> str | None:
+        values = self._headers.get(name)
+        if not values:
+            return None
+        return values[0] if isinstance(values[0], str) else values[0].decode("latin-1")
+
+    def __enter__(self) -> _Answering:
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, _: object) -> None:
         if raised is None:
-            if self._metrics is not None and not self._begun:
+            if self._metrics is not None and not self._counted:
                 self._count("OK")
+            self._counted = True
         elif not isinstance(raised, GeneratorExit):  # raised when the caller of a stream leaves
-            error = status.to_flight(raised, self._headers.correlation_id)
+            error = status.to_flight(raised, self.correlation_id)
             code = status.code_of(error)
-            polling = (
-                self._what == ("DoAction", "lease_job") and code == "SHUTTING_DOWN"
-            )  # tells workers that the lease is over
+            polling = self._action == "lease_job" and code == "SHUTTING_DOWN"  # tells workers that the lease is over
             if code != "CANCELLED" and not polling:
                 message = str(raised) if isinstance(raised, StatflightError) else str(error)
-                what = "/".join(filter(None, self._what))
-                audit_log.refusal(
-                    what, self._headers.caller, self._headers.correlation_id, code, message, self._context.peer()
-                )
+                what = f"{self._method}/{self._action}" if self._action else self._method
+                audit_log.refusal(what, self.caller, self.correlation_id, code, message, self._context.peer())
             self._count(code)
             raise error from None
 
     def _count(self, code: str) -> None:
         if self._metrics is not None:
-            self._metrics.answered(*self._what, code, time.perf_counter() - self._started)
+            self._metrics.answered(self._method, self._action, code, time.perf_counter() - self._started)
 
 
 class StatflightServer(flight.FlightServerBase):
@@ -140,18 +131,16 @@ class StatflightServer(flight.FlightServerBase):
         self.metrics: Metrics | None = None
 
     def _answering(self, context: flight.ServerCallContext, method: str, action: str = "") -> _Answering:
-        headers = self._arrivals.take()
-        context.add_header("x-correlation-id", headers.correlation_id)
-        return _Answering(self.metrics, context, headers, method, action, False)
+        return _Answering(self.metrics, context, self._arrivals.take(), method, action)
 
-    def _caller(self, headers: _Headers) -> Principal:
-        caller = self.authenticator.authenticate(headers.get("authorization"))
-        headers.caller = caller.name
+    def _caller(self, call: _Answering) -> Principal:
+        caller = self.authenticator.authenticate(call.get("authorization"))
+        call.caller = caller.name
         return caller
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        with self._answering(context, "ListFlights") as headers:
-            self._reader(headers)
+        with self._answering(context, "ListFlights") as call:
+            self._reader(call)
             prefix = criteria.decode("utf-8", "replace")
             infos = []
             for name in FLIGHTS:
@@ -163,45 +152,43 @@ class StatflightServer(flight.FlightServerBase):
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
-        with self._answering(context, "GetFlightInfo") as headers:
-            caller, command = self._reader(headers), descriptor.command
+        with self._answering(context, "GetFlightInfo") as call:
+            caller, command = self._reader(call), descriptor.command
             if command is not None and flight_sql.is_command(command):
                 endpoint = flight.FlightEndpoint(command, [])  # a command is its own ticket
                 return flight.FlightInfo(self._sql.get().schema(command, caller), descriptor, [endpoint], -1, -1)
-            request = scan_request.of_descriptor(descriptor, headers.get("x-query-id"))
+            request = scan_request.of_descriptor(descriptor, call.get("x-query-id"))
             pinned = self.app.scanner.pin(request, caller)
             return self._info(descriptor, *self.app.scanner.parts(pinned, caller))
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
-        with self._answering(context, "GetSchema") as headers:
-            caller, command = self._reader(headers), descriptor.command
+        with self._answering(context, "GetSchema") as call:
+            caller, command = self._reader(call), descriptor.command
             if command is not None and flight_sql.is_command(command):
                 return flight.SchemaResult(self._sql.get().schema(command, caller))
-            return flight.SchemaResult(scan_request.of_descriptor(descriptor, headers.get("x-query-id")).schema)
+            return flight.SchemaResult(scan_request.of_descriptor(descriptor, call.get("x-query-id")).schema)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        with self._answering(context, "DoGet") as headers:
-            caller = self._reader(headers)
+        with self._answering(context, "DoGet") as call:
+            caller = self._reader(call)
             answer: pa.Table | Iterable[pa.RecordBatch]
             if flight_sql.is_command(ticket.ticket):
                 name = flight_sql.FAMILY
                 schema, answer = self._sql.get().get(ticket.ticket, caller, context.is_cancelled)
             else:
-                request = tickets.of_ticket(ticket.ticket, headers.get("x-query-id"))
+                request = tickets.of_ticket(ticket.ticket, call.get("x-query-id"))
                 name, schema = request.flight.name, request.schema
                 answer = self.app.scanner.read(request, caller, context.is_cancelled, ticket.ticket)
-                self.app.note_read(request)
+                self.app.usage.read(request)
             if isinstance(answer, pa.Table):
                 if self.metrics is not None:
                     self.metrics.rows_read(name, answer.num_rows)
                 return flight.RecordBatchStream(answer, options=WRITTEN)
-            batches = self._batches(context, headers, name, answer)
+            batches = self._batches(call, name, answer)
             return flight.GeneratorStream(schema, batches, options=WRITTEN)
 
-    def _batches(
-        self, context: flight.ServerCallContext, headers: _Headers, name: str, batches: Iterable[pa.RecordBatch]
-    ) -> Iterator[pa.RecordBatch]:
-        with _Answering(self.metrics, context, headers, "DoGet", "", True):
+    def _batches(self, call: _Answering, name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with call:
             for batch in batches:
                 if self.metrics is not None:
                     self.metrics.rows_read(name, batch.num_rows)
@@ -211,8 +198,8 @@ class StatflightServer(flight.FlightServerBase):
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor,
         reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter,
     ) -> None:  # fmt: skip
-        with self._answering(context, "DoPut") as headers:
-            caller, command = self._caller(headers), descriptor.command
+        with self._answering(context, "DoPut") as call:
+            caller, command = self._caller(call), descriptor.command
             if command is not None and flight_sql.is_command(command):
                 self.app.access.require(caller, "stats.read")
                 writer.write(pa.py_buffer(self._sql.get().put(command, (chunk.data for chunk in reader), caller)))
@@ -231,7 +218,7 @@ class StatflightServer(flight.FlightServerBase):
             else:
                 counts = self.app.store.put([put], idempotency_key=request.idempotency_key)
                 answer = counts.to_json()
-                audit_log.write("DoPut", caller.name, headers.correlation_id, flight=request.flight.name,
+                audit_log.write("DoPut", caller.name, call.correlation_id, flight=request.flight.name,
                             mode=str(request.mode), **answer)  # fmt: skip
                 if self.metrics is not None:
                     self.metrics.put(request.flight.name, counts)
@@ -242,38 +229,34 @@ class StatflightServer(flight.FlightServerBase):
             return self._act(context, action)
         entry = actions.ACTIONS.get(action.type)
         name = entry.name if entry is not None else "unknown"  # a label of a metric, which callers must not invent
-        with self._answering(context, "DoAction", name) as headers:
-            caller = self._caller(headers) if entry is None or not entry.open else self._anyone(headers)
+        with self._answering(context, "DoAction", name) as call:
+            caller = self._caller(call) if entry is None or not entry.open else self._anyone(call)
             if entry is None:
                 raise Unimplemented(f'no action "{action.type[:100]}"', hint="the flight sys.functions lists them")
             body = _body(action)
-            call = actions.Call(
-                self.app, caller, headers.correlation_id, context.is_cancelled, headers.get("x-query-id")
+            results = entry.run(
+                actions.Call(self.app, caller, call.correlation_id, context.is_cancelled, call.get("x-query-id")), body
             )
-            results = entry.run(call, body)
             # the first result is made before anything is sent, so that an error is a refusal, not a broken stream
             first = [_result(item) for item in (results if isinstance(results, list) else islice(results, 1))]
-            audit_log.action(name, body, caller.name, headers.correlation_id)
-        return first if isinstance(results, list) or not first else self._stream(context, headers, name, first, results)
+            audit_log.action(name, body, caller.name, call.correlation_id)
+        return first if isinstance(results, list) or not first else self._stream(call, first, results)
 
     def _act(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[flight.Result]:
         """An action of Flight SQL."""
-        with self._answering(context, "DoAction", action.type) as headers:
-            caller = self._reader(headers)
+        with self._answering(context, "DoAction", action.type) as call:
+            caller = self._reader(call)
             return [_result(item) for item in self._sql.get().act(action.type, _body(action), caller)]
 
-    def _stream(
-        self, context: flight.ServerCallContext, headers: _Headers, name: str, first: list[flight.Result],
-        rest: Iterator[Any],
-    ) -> Iterator[flight.Result]:  # fmt: skip
+    def _stream(self, call: _Answering, first: list[flight.Result], rest: Iterator[Any]) -> Iterator[flight.Result]:
         yield from first
-        with _Answering(self.metrics, context, headers, "DoAction", name, True):
+        with call:
             for item in rest:
                 yield _result(item)
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
-        with self._answering(context, "ListActions") as headers:
-            self._caller(headers)
+        with self._answering(context, "ListActions") as call:
+            self._caller(call)
             return [
                 *(flight.ActionType(a.name, f"{a.description}. Body: {a.arguments}") for a in actions.ACTIONS.values()),
                 *(flight.ActionType(name, description) for name, description in flight_sql.ACTIONS.items()),
@@ -283,14 +266,14 @@ class StatflightServer(flight.FlightServerBase):
         with self._answering(context, "DoExchange"):
             raise Unimplemented("DoExchange is not offered", hint="put with DoPut, read with DoGet")
 
-    def _anyone(self, headers: _Headers) -> Principal:
+    def _anyone(self, call: _Answering) -> Principal:
         try:
-            return self._caller(headers)
+            return self._caller(call)
         except Unauthenticated:
             return Principal("anonymous", frozenset())
 
-    def _reader(self, headers: _Headers) -> Principal:
-        caller = self._caller(headers)
+    def _reader(self, call: _Answering) -> Principal:
+        caller = self._caller(call)
         self.app.access.require(caller, "stats.read")
         return caller
 
@@ -302,7 +285,8 @@ class StatflightServer(flight.FlightServerBase):
 
 
 def _body(action: flight.Action) -> bytes:
-    body: bytes = action.body.to_pybytes() if action.body is not None else b""
+    buffer = action.body
+    body: bytes = buffer.to_pybytes() if buffer is not None else b""
     if len(body) > MAX_BODY_BYTES:
         raise InvalidArgument(f"the body has {len(body)} bytes; at most {MAX_BODY_BYTES} are taken")
     return body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ def read(call: Call, body: bytes) -> list[Any]:
     request = of_command(body, call.query_id)
     call.app.access.require(call.principal, "stats.read")
     message = call.app.scanner.message(request, call.principal, call.is_cancelled, body)
-    call.app.note_read(request)
+    call.app.usage.read(request)
     return [message]
 
 
@@ -37,7 +38,7 @@ def scan_system_table(call: Call, body: bytes) -> Results:
     request = of_json({name: value for name, value in command.items() if value is not None})
     call.app.access.require(call.principal, "stats.read")
     schema, batches = call.app.scanner.reader(request, call.principal)
-    call.app.note_read(request)
+    call.app.usage.read(request)
     if request.rows:
         for batch in batches:
             yield from (row.encode() for row in batch.column(0).to_pylist())
@@ -71,6 +72,7 @@ def health(call: Call, body: bytes) -> Results:
     }  # fmt: skip
 
 
+@cache  # reads the files of the installation
 def release() -> str:
     """The server's version."""
     from importlib.metadata import PackageNotFoundError, version

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from flight_server.app import App
 from flight_server.auth.principal import Principal
@@ -13,8 +13,7 @@ Results = Iterator[Any]  # JSON values, or bytes to send unchanged
 Run = Callable[["Call", bytes], Results | list[Any]]
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """The context of one call of an action."""
 
     app: App

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from flight_server.conditions.one_table import TableCondition
+from flight_server.wire.scan_request import ScanRequest
 from store.catalog_store import Catalog
 from store.database import Connection, Database, insert_rows
 
@@ -27,22 +27,25 @@ class Usage:
 
     def __init__(self, database: Database, catalog: Catalog):
         self._database, self._catalog = database, catalog
-        self._reads: deque[TableCondition] = deque()  # queued reads
+        self._reads: deque[ScanRequest] = deque()  # queued reads
         self._counts: dict[Key, list[float]] = {}  # number of reads, time of the last one
         self._lock = threading.Lock()
         self._flushed = time.monotonic()
 
-    def read(self, plan: TableCondition) -> None:
-        """Queues a read for counting."""
-        self._reads.append(plan)
+    def read(self, request: ScanRequest) -> None:
+        """Queues a read for counting, if it is of one table."""
+        if request.plan.name is None:
+            return
+        self._reads.append(request)
         if len(self._reads) >= COUNTED_TOGETHER:
             self._count()
 
     def _count(self) -> None:
         with suppress(IndexError):  # other threads may count at the same time
             while True:
-                plan = self._reads.popleft()
-                if plan.name is not None and (table := self._catalog.find(plan.name)) is not None:
+                request = self._reads.popleft()
+                plan, is_of_statistics = request.plan, request.flight.name.startswith("stats.")
+                if is_of_statistics and plan.name and (table := self._catalog.find(plan.name)) is not None:
                     self.note(table.table_key, plan.values if plan.column in ("column_id", "column_name") else ())
 
     def note(self, table_key: int, columns: tuple[Any, ...] = ()) -> None:

@@ -258,7 +258,7 @@ class SqlEndpoint:
             if (small := self._filtered(request, planned, caller, is_cancelled)) is not None:
                 return small
             answer = self._app.scanner.read(request, caller, is_cancelled)
-            self._app.note_read(request)
+            self._app.usage.read(request)
             if isinstance(answer, pa.Table):
                 return pa.Table.from_batches([_shown(batch, schema) for batch in answer.to_batches()], schema)
             return (_shown(batch, schema) for batch in answer)
@@ -368,7 +368,7 @@ class SqlEndpoint:
         """The rows of a scan with naive timestamps; None if they have more than `most` bytes."""
         schema = naive(_schema_of(source))
         answer = self._app.scanner.read(request, caller, is_cancelled)
-        self._app.note_read(request)
+        self._app.usage.read(request)
         batches, size = [], 0
         for batch in answer.to_batches() if isinstance(answer, pa.Table) else answer:
             size += batch.nbytes

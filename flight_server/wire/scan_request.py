@@ -105,11 +105,15 @@ class ScanRequest:
         other.__dict__["plan"] = self.plan
         return other
 
-    def asked_as(self, query_id: str | None) -> ScanRequest:
-        """The request with another query id."""
-        if query_id == self.query_id:
+    def asked_as(self, header_query_id: str | None) -> ScanRequest:
+        """The request with the query id of the header x-query-id, if there is one.
+
+        Raises:
+            InvalidField: The request has another one.
+        """
+        if not header_query_id or header_query_id == self.query_id:
             return self
-        other = replace(self, query_id=query_id)
+        other = replace(self, query_id=check_query_id(self.query_id, header_query_id))
         other.__dict__.update(
             {name: self.__dict__[name] for name in ("names", "schema", "plan") if name in self.__dict__}
         )
@@ -173,28 +177,22 @@ _remembered: LruCache[bytes, ScanRequest] = LruCache(REMEMBERED_BYTES)
 
 
 def remember(data: bytes, request: ScanRequest) -> ScanRequest:
-    """Caches the request of a command or ticket, and returns it."""
+    """Caches the request of a command or ticket, without the query id of a header, and returns it."""
     if len(data) <= REMEMBERED_UP_TO:
         _remembered.put(data, request, 8192 + 16 * len(data))
     return request
 
 
-def recall(data: bytes, header_query_id: str | None) -> ScanRequest | None:
-    """The cached request of a command or ticket, with this call's query id; None if it is not cached."""
-    request = _remembered.get(data)
-    if request is None:
-        return None
-    own = (request.command or {}).get("query_id")
-    return request.asked_as(check_query_id(own, header_query_id))
+recall = _remembered.get  # the cached request of a command or ticket; None if it is not cached
 
 
 def of_command(command: bytes, header_query_id: str | None = None) -> ScanRequest:
     """The request of a JSON command, or of a protobuf command, which is recognized by control characters."""
     check_size(command, "command")
-    if remembered := recall(command, header_query_id):
-        return remembered
+    if remembered := recall(command):
+        return remembered.asked_as(header_query_id)
     if command[:1] == b"{" or not _CONTROL.search(command):
-        return remember(command, of_json(parse_json(command, "command"), header_query_id))
+        return remember(command, of_json(parse_json(command, "command"))).asked_as(header_query_id)
     from flight_server.wire import floecat
 
     return of_json(floecat.to_command(command, header_query_id), header_query_id)

@@ -43,8 +43,8 @@ def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
         NotFound: The flight does not exist.
     """
     check_size(ticket, "ticket")
-    if remembered := recall(ticket, header_query_id):
-        return _unparted(remembered)
+    if remembered := recall(ticket):
+        return _unparted(remembered.asked_as(header_query_id))
     if ticket[:1] == b"{" or not ticket:
         return _unparted(of_command(ticket, header_query_id))
     if ticket[0] != TICKET_VERSION or len(ticket) < 5:
@@ -63,8 +63,8 @@ def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
         share = None if part is None else _part(part)
     except (zlib.error, ValueError, AttributeError, TypeError, RecursionError):
         raise InvalidArgument("the ticket is damaged", hint="ask GetFlightInfo for a new one") from None
-    request = _unparted(of_json(command, header_query_id))
-    return remember(ticket, replace(request, pins=fixed, part=share))
+    request = _unparted(of_json(command))
+    return remember(ticket, replace(request, pins=fixed, part=share)).asked_as(header_query_id)
 
 
 def _part(values: Any) -> Part:

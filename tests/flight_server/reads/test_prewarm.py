@@ -50,7 +50,7 @@ def read_in_order(directory: Path, *names: str) -> None:
 
 def read_current(app: App, name: str) -> int:
     data = command(name, **CURRENT)
-    app.note_read(tickets.of_ticket(data))
+    app.usage.read(tickets.of_ticket(data))
     return read(app, data).num_rows
 
 

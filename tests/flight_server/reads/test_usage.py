@@ -49,7 +49,7 @@ def put(app: App, flight: str, *rows: dict[str, Any]) -> None:
 def read(app: App, **where: Any) -> None:
     key = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"} | where
     predicates = [{"column": c, "op": "EQ", "values": [v]} for c, v in key.items()]
-    app.note_read(of_json({"table": "stats.columns", "predicates": predicates}))
+    app.usage.read(of_json({"table": "stats.columns", "predicates": predicates}))
 
 
 def usage(app: App) -> dict[str | None, int]:
@@ -78,8 +78,8 @@ def test_reads_of_unknown_columns_and_tables_are_not_counted(app):
     discover(app)
     read(app, column_name="nonsense")
     read(app, table_name="other")
-    app.note_read(of_json({"table": "stats.columns"}))
-    app.note_read(of_json({"table": "sys.snapshots"}))
+    app.usage.read(of_json({"table": "stats.columns"}))
+    app.usage.read(of_json({"table": "sys.snapshots"}))
     app.usage.flush(0)
     assert usage(app) == {}
 
