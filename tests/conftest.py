@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 from collections.abc import Generator
 
@@ -21,11 +22,13 @@ settings.load_profile("project")
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collects the tests with garbage collection off, and freezes the result: nearly all modules and syntax trees live
-    to the end, so that later collections need not visit them."""
+    to the end, so that later collections need not visit them. What is frozen at the exit is never freed, and DuckDB
+    would print the names of all its types that are left."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.collect()
         gc.freeze()
+        atexit.register(gc.unfreeze)
         gc.enable()
