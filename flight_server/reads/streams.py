@@ -29,7 +29,7 @@ SMALL_BATCHES: Final = 2  # answers of at most that many batches
 SMALL_ROWS: Final = 16_384  # and rows are not streams
 LARGEST_WHOLE: Final = 1 << 30  # bytes; answers that are not streams are smaller
 _TICK: Final = 0.015  # seconds between two checks
-_IDLE_TICKS: Final = 200  # checks without running queries after which the thread sleeps until it is notified
+_IDLE_TICKS: Final = 20  # checks without running queries after which the thread ends
 
 
 def never() -> bool:
@@ -237,9 +237,8 @@ class Streams:
         self.query_slots = FairSemaphore(queries)
         self.running = 0
         self._watched: set[Watched] = set()
-        self._wake = threading.Condition()
+        self._lock = threading.RLock()  # taken again by the end of a stream that is garbage-collected meanwhile
         self._thread: threading.Thread | None = None
-        self._asleep = False
 
     def run(
         self, cursor: Connection, start: Callable[[], Any], schema: pa.Schema, is_cancelled: Callable[[], bool] = never,
@@ -302,7 +301,7 @@ class Streams:
     def _stream(
         self, watched: Watched, batches: Iterator[pa.RecordBatch], bytes_of: Callable[[pa.RecordBatch], int]
     ) -> Stream:
-        with self._wake:
+        with self._lock:
             if self.running >= self.places:
                 watched.end()
                 raise ResourceExhausted(f"too many streams: {self.running} are running", hint="try again later")
@@ -311,34 +310,30 @@ class Streams:
         return Stream(watched, batches, self.most_bytes, bytes_of)
 
     def _free(self) -> None:
-        with self._wake:
+        with self._lock:
             self.running -= 1
 
     def _watch_over(self, cursor: Connection | None, is_cancelled: Callable[[], bool]) -> Watched:
         watched = Watched(cursor, is_cancelled, time.monotonic() + self.seconds)
-        with self._wake:
+        with self._lock:
             self._watched.add(watched)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="streams", daemon=True)
                 self._thread.start()
-            elif self._asleep:
-                self._asleep = False
-                self._wake.notify()
         return watched
 
     def _watch(self) -> None:
         idle = 0
         while True:
-            with self._wake:
+            with self._lock:
                 idle = 0 if self._watched else idle + 1
                 if idle > _IDLE_TICKS:
-                    self._asleep = True
-                    while self._asleep:
-                        self._wake.wait()
+                    self._thread = None
+                    return
                 watched = list(self._watched)
             now = time.monotonic()
             ended = [each for each in watched if not each.still_runs(now)]
-            with self._wake:
+            with self._lock:
                 self._watched.difference_update(ended)
             time.sleep(_TICK)
 

@@ -61,10 +61,9 @@ class TestMemoryStatsStore(StatsStoreContract):
         return sorted((row["storage_id"], row["role"], row["data"]) for row in found)
 
 
-@pytest.mark.parametrize("make", [
-    lambda path: open_store(path / "s.db"), lambda _: MemoryStatsStore()], ids=["duckdb", "memory"])  # fmt: skip
-def test_require_registered_tables_refuses_unknown_tables(make, tmp_path):
-    store = make(tmp_path)
+@pytest.mark.parametrize("kind", ["duckdb", "memory"])
+def test_require_registered_tables_refuses_unknown_tables(kind, request):
+    store = request.getfixturevalue("duck") if kind == "duckdb" else MemoryStatsStore()
     store.require_registered_tables = True
     with pytest.raises(NotFound, match=r'no table "c\.s\.t"'):
         put(store, "stats.columns", columns((1, 1)))
