@@ -28,7 +28,7 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 Longs: TypeAlias = npt.NDArray[np.int64]
 
 SEED: Final = 9001
-CHUNK: Final = 16_384  # values hashed at once: enough to amortize NumPy calls, few enough for the CPU cache
+CHUNK: Final = 65_536  # values hashed at once: with fewer, threads wait too often for the interpreter's lock
 _CHUNK_BYTES: Final = 1 << 22
 _LONG: Final = 1 << 14  # strings of more bytes are hashed one by one
 
