@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.arrow_sql import execute, query, within
+from store.arrow_sql import among, execute, query, within
 from store.catalog_store import EXTERNAL, Catalog
 from store.errors import InvalidField
 from store.layout import Connection, insert_rows
@@ -55,12 +55,15 @@ class ColumnNames:
         return rows.set_column(rows.schema.get_field_index("column_id"), "column_id", column_ids)
 
     def _refuse_ambiguous(self, connection: Connection, wanted: pa.Table) -> None:
-        ambiguous = execute(
-            connection, "SELECT w.table_key, w.column_name FROM {wanted} w JOIN table_columns c"
-            " ON c.table_key = w.table_key AND c.column_name = w.column_name"
-            " GROUP BY ALL HAVING count(DISTINCT c.column_id) > 1 ORDER BY ALL", wanted=wanted,
+        shared = execute(
+            connection, "SELECT table_key, column_name FROM table_columns"
+            f" WHERE {within('table_key', wanted['table_key'])}"
+            " GROUP BY table_key, column_name HAVING min(column_id) < max(column_id)",
         )  # fmt: skip
-        if ambiguous:
+        if not shared:
+            return
+        names = zip(wanted["table_key"].to_pylist(), wanted["column_name"].to_pylist(), strict=True)
+        if ambiguous := sorted({*shared}.intersection(names)):
             table_key, name = ambiguous[0]
             raise InvalidField(
                 "column_name", f'is the name of several columns of "{self._catalog.by_key(table_key).full_name}"',
@@ -69,9 +72,10 @@ class ColumnNames:
 
     def _assigned(self, connection: Connection, wanted: pa.Table) -> list[int]:
         """The id of each (table_key, column_name), in order; new ids are assigned in the order of `first`."""
+        tables = wanted["table_key"].unique()
         known = execute(
-            connection, "SELECT i.table_key, i.column_name, i.column_id FROM column_ids i SEMI JOIN {wanted} w"
-            f" ON w.table_key = i.table_key WHERE {within('i.table_key', wanted['table_key'])}", wanted=wanted,
+            connection, "SELECT table_key, column_name, column_id FROM column_ids"
+            f" WHERE {among('table_key', tables.to_pylist(), 'tables')}", tables=pa.table({"key": tables}),
         )  # fmt: skip
         ids: dict[int, dict[str, int]] = {}
         for key, name, column_id in known:
