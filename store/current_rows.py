@@ -36,6 +36,12 @@ class CurrentRows:
         self._unranked: set[int] = set()
         self._unlabelled: dict[int, tuple[int, str | None]] = {}
         self._unlisted: set[int] = set()
+        self._replaced: dict[int, int] = {}
+
+    def replace_table_rows(self, snapshots: Mapping[int, int]) -> None:
+        """Registers tables (key → snapshot id) whose current row of `stats.tables` is a new one of this snapshot: while
+        the snapshot is the current one, the row needs no other label."""
+        self._replaced.update(snapshots)
 
     def invalidate(self, table_keys: Collection[int]) -> None:
         """Registers tables whose rows must be re-ranked."""
@@ -52,25 +58,34 @@ class CurrentRows:
 
     def clear(self, _: Connection | None = None) -> None:
         """Clears the registered tables; called after a rollback."""
-        self._unranked, self._unlabelled, self._unlisted = set(), {}, set()
+        self._unranked, self._unlabelled, self._unlisted, self._replaced = set(), {}, set(), {}
 
     def update(self, connection: Connection, _: AbstractSet[int] | None = None) -> None:
         """Updates the current rows of the registered tables; called before the commit."""
         unranked, unlisted = self._unranked, self._unranked | self._unlisted
         unlabelled = {key: snapshot for key, snapshot in self._unlabelled.items() if key not in unranked}
+        replaced = {
+            key for key, snapshot_id in self._replaced.items() if unlabelled.get(key, (None,))[0] == snapshot_id
+        }
         self.clear()
         if unranked:
             refresh(connection, sorted(unranked))
         if unlabelled:
-            self._relabel(connection, unlabelled)
+            self._relabel(connection, unlabelled, replaced)
         if unlisted:
             refresh_listings(connection, sorted(unlisted))
 
-    def _relabel(self, connection: Connection, unlabelled: Mapping[int, tuple[int, str | None]]) -> None:
-        """Updates the labels of tables (key → current snapshot id, schema hash) with a newer current snapshot."""
+    def _relabel(
+        self, connection: Connection, unlabelled: Mapping[int, tuple[int, str | None]], replaced: AbstractSet[int]
+    ) -> None:
+        """Updates the labels of tables (key → current snapshot id, schema hash) with a newer current snapshot; those of
+        `stats.tables` not for tables in `replaced`."""
         other: set[int] = set()
         for flight in (*PARTED, *BY_SPAN):
-            if keys := self._presence.among(flight, unlabelled):
+            keys = self._presence.among(flight, unlabelled)
+            if flight == "stats.tables":
+                keys = [key for key in keys if key not in replaced]
+            if keys:
                 other |= _relabel(connection, flight, {key: unlabelled[key] for key in keys})
         if other:
             refresh(connection, sorted(other))

@@ -141,6 +141,9 @@ class SnapshotMerge:
             if not in_place and self._has_tables:
                 self._retire(connection, now)
             self.staged.insert(connection, current, self._with_use(now), generation, {LABELS[0]: EXACT})
+            if self.flight == "stats.tables":
+                snapshots = zip(now["table_key"].to_pylist(), now["snapshot_id"].to_pylist(), strict=True)
+                self.current_rows.replace_table_rows(dict(snapshots))
         if then.num_rows:
             self.staged.insert(connection, history, then, generation)
             self._register_older(connection, then)

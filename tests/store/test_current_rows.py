@@ -15,6 +15,8 @@ from store.database import Database
 from store.discovery import Discovery
 from store.errors import Conflict
 from store.freshness import At
+from store.layout import BY_SNAPSHOT, parts, stored_columns
+from store.puts import IDENTITY
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from store.targets import Target
 from tests.store.contract import NAME, put, rows
@@ -31,16 +33,18 @@ def store():
     database.close()
 
 
-def expected_rows(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
-    """(table key, column, snapshot, freshness, usable_for) of the current rows, computed from all rows."""
+def expected_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> list[tuple[Any, ...]]:
+    """(table key, column if any, snapshot, freshness, usable_for) of the current rows, computed from all rows."""
     places = {(k, s): (o, h) for k, s, o, h in store.database.rows(
         "SELECT table_key, snapshot_id, ordinal, schema_hash FROM snapshots")}  # fmt: skip
     current = dict(store.database.rows(
         "SELECT table_key, current_snapshot_id FROM tables WHERE current_snapshot_id IS NOT NULL"))  # fmt: skip
-    names = ("table_key", "column_id", "snapshot_id", "schema_hash", *freshness.USABLE_COLUMNS)
-    best: dict[tuple[int, int], tuple[Any, ...]] = {}
-    for values in store.database.rows(f"SELECT {', '.join(names)} FROM stats_columns"):
-        row = dict(zip(names, values, strict=True))
+    identity = ("table_key", *IDENTITY[flight])
+    usable = [name for name in freshness.USABLE_COLUMNS if name in stored_columns(flight)]
+    names = (*identity, "snapshot_id", "schema_hash", *usable)
+    best: dict[tuple[int, ...], tuple[Any, ...]] = {}
+    for values in store.database.rows(f"SELECT {', '.join(names)} FROM {BY_SNAPSHOT[flight]}"):
+        row = dict.fromkeys(freshness.USABLE_COLUMNS) | dict(zip(names, values, strict=True))
         key = row["table_key"]
         if key not in current:
             continue
@@ -50,15 +54,14 @@ def expected_rows(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
         if (label := freshness.freshness(record, requested)) is None:
             continue
         found = (freshness.rank(record, requested), row["snapshot_id"], label, freshness.usable_for(label, row))
-        target = (key, row["column_id"])
+        target = tuple(row[name] for name in identity)
         best[target] = max(best.get(target, found), found)
     return sorted((*target, *found[1:]) for target, found in best.items())
 
 
-def current_rows(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
-    return store.database.rows(
-        "SELECT table_key, column_id, snapshot_id, freshness, usable_for FROM stats_columns_current ORDER BY ALL"
-    )
+def current_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> list[tuple[Any, ...]]:
+    names = ", ".join(("table_key", *IDENTITY[flight], "snapshot_id", "freshness", "usable_for"))
+    return store.database.rows(f"SELECT {names} FROM {BY_SNAPSHOT[flight]}_current ORDER BY ALL")
 
 
 def expected_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
@@ -85,12 +88,17 @@ ROW = st.fixed_dictionaries({
     "column_id": st.integers(1, 3), "schema_hash": HASHES, "completeness": st.sampled_from(["COMPLETE", "PARTIAL"]),
     "row_count": st.integers(0, 2), "logical_type": st.sampled_from(["INT", "DOUBLE"]),
 })  # fmt: skip
+TABLE = st.fixed_dictionaries({"schema_hash": HASHES, "row_count": st.integers(0, 2)})
 CONTENT = st.lists(ROW, min_size=1, max_size=4, unique_by=lambda row: row["column_id"])
 NAMES = st.sampled_from([NAME, LAKE])
 MODES = st.sampled_from(["create", "upsert", "replace_snapshot", "fill", "capture"])
+PART = st.one_of(
+    st.tuples(st.just("stats.columns"), NAMES, st.integers(1, 4), CONTENT),
+    st.tuples(st.just("stats.tables"), NAMES, st.integers(1, 4), st.lists(TABLE, min_size=1, max_size=1)),
+)
 STEP = st.one_of(
-    st.tuples(st.just("put"), st.lists(st.tuples(NAMES, st.integers(1, 4), CONTENT), min_size=1, max_size=3,
-                                       unique_by=lambda part: part[:2]), MODES),
+    st.tuples(st.just("put"), st.lists(PART, min_size=1, max_size=3, unique_by=lambda part: part[:3]), MODES,
+              st.booleans()),
     st.tuples(st.just("files"), NAMES, st.integers(1, 4), st.integers(0, 2)),
     st.tuples(st.just("look"), st.integers(1, 4), st.lists(st.tuples(st.integers(1, 5), HASHES), max_size=3,
                                                           unique_by=lambda each: each[0])),
@@ -112,10 +120,12 @@ def discover(store: DuckDBStatsStore, current: int, snapshots: Any) -> None:
 
 def apply(store: DuckDBStatsStore, step: tuple[Any, ...]) -> None:
     match step:
-        case "put", parts, mode:
-            tables = [rows("stats.columns", *content, name=name, snapshot=s) for name, s, content in parts]
+        case "put", given, mode, together:
+            puts = [Put(flight, rows(flight, *content, name=name, snapshot=s), PutMode(mode))
+                    for flight, name, s, content in given]  # fmt: skip
+            each = [puts] if together else [[part] for part in puts]  # in one transaction
             with contextlib.suppress(Conflict):
-                store.put([Put("stats.columns", table, PutMode(mode)) for table in tables])
+                store.database.write(lambda connection: [store.put_in(connection, some) for some in each])
         case "files", name, snapshot, count:
             given = [{"file_path": "f", "row_count": count}]
             put(store, "stats.files", rows("stats.files", *given, name=name, snapshot=snapshot), "upsert")
@@ -146,7 +156,7 @@ def check_history(store: DuckDBStatsStore, steps: Any) -> None:
     """Applies the steps to an empty store, and compares the current rows after each."""
 
     def clear(connection):
-        for table in ("stats_columns_current", "stats_columns_history", "stats_files", "file_snapshots", "snapshots",
+        for table in (*parts("stats.columns"), *parts("stats.tables"), "stats_files", "file_snapshots", "snapshots",
                       "tables"):  # fmt: skip
             connection.execute(f"DELETE FROM {table}")
         store.catalog.reload(connection)
@@ -154,7 +164,8 @@ def check_history(store: DuckDBStatsStore, steps: Any) -> None:
     store.database.write(clear)
     for step in steps:
         apply(store, step)
-        assert current_rows(store) == expected_rows(store), step
+        for flight in ("stats.columns", "stats.tables"):
+            assert current_rows(store, flight) == expected_rows(store, flight), step
         assert current_listings(store) == expected_listings(store), step
         doubled = store.database.rows(
             "SELECT table_key, snapshot_id, column_id FROM stats_columns GROUP BY ALL HAVING count(*) > 1"
@@ -176,6 +187,17 @@ def test_opening_a_layout_1_file_separates_the_current_rows(tmp_path):
     assert current_rows(migrated) == expected_rows(migrated) != []
     assert current_listings(migrated) == expected_listings(migrated) != []
     database.close()
+
+
+def test_row_of_a_table_inherits_after_a_later_snapshot_in_its_transaction(store):
+    name = ("later", "s", "t")
+    steps = [("stats.tables", {"row_count": 1}, 1), ("stats.tables", {"row_count": 2}, 2),
+             ("stats.columns", {"column_id": 1}, 3)]  # fmt: skip
+    puts = [Put(flight, rows(flight, row | {"schema_hash": "h"}, name=name, snapshot=s)) for flight, row, s in steps]
+    store.put(puts[:1])
+    store.database.write(lambda connection: [store.put_in(connection, [each]) for each in puts[1:]])
+    assert current_rows(store, "stats.tables") == expected_rows(store, "stats.tables")
+    assert current_rows(store, "stats.tables")[-1][1:3] == (2, freshness.INHERITED)
 
 
 def test_refused_put_keeps_the_current_rows(store):
