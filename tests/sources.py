@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -30,3 +31,13 @@ def _trees() -> dict[Path, ast.Module]:
 def modules() -> tuple[Path, ...]:
     """All modules of the three packages, sorted."""
     return tuple(sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py")))
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """All statements of a tree, those inside of others too, without their expressions, which are most of a tree."""
+    blocks = [tree]
+    while blocks:
+        block = blocks.pop()
+        yield block
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            blocks.extend(getattr(block, name, ()))

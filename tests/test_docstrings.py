@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tests.sources import ROOT, modules, parsed
+from tests.sources import ROOT, modules, parsed, statements
 
 
 def _bases(class_: ast.ClassDef) -> Iterator[str]:
@@ -56,7 +56,7 @@ def test_everything_public_has_a_docstring() -> None:
     trees = {str(file.relative_to(ROOT)): parsed(file) for file in modules()}
     classes: dict[str, list[ast.ClassDef]] = {}
     for tree in trees.values():
-        for node in ast.walk(tree):
+        for node in statements(tree):
             if isinstance(node, ast.ClassDef):
                 classes.setdefault(node.name, []).append(node)
     missing = [f"{path}: {name}" for path, tree in trees.items() for name in _missing(tree.body, None, classes)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import ROOT, modules, parsed
+from tests.sources import ROOT, modules, parsed, statements
 
 DIRECTORIES = ("store", "capture", "flight_server", "tests")
 PAGES = [ROOT / "README.md", *sorted(page for directory in DIRECTORIES for page in (ROOT / directory).rglob("*.md"))]
@@ -37,7 +37,7 @@ EXISTING = existing()
 
 
 def docstrings(module: Path) -> Iterator[str]:
-    for node in ast.walk(parsed(module)):
+    for node in statements(parsed(module)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             yield ast.get_docstring(node) or ""
 

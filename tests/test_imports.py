@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import PACKAGES, ROOT, parsed
+from tests.sources import PACKAGES, ROOT, parsed, statements
 
 HEAVY = ("duckdb", "pyiceberg", "deltalake", "lance", "pyspark", "datasketches")
 
@@ -18,7 +18,7 @@ HEAVY = ("duckdb", "pyiceberg", "deltalake", "lance", "pyspark", "datasketches")
 def imported(file: Path) -> set[str]:
     """The top-level packages that a file imports, inside functions too."""
     names: set[str] = set()
-    for node in ast.walk(parsed(file)):
+    for node in statements(parsed(file)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -83,22 +83,22 @@ def edges(file: Path, project_modules: Collection[str], *, for_types: bool) -> s
         if for_types
         else {
             id(node)
-            for block in ast.walk(tree)
-            if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.dump(block.test)
+            for block in statements(tree)
+            if isinstance(block, ast.If) and getattr(block.test, "id", None) == "TYPE_CHECKING"
             for statement in block.body
-            for node in ast.walk(statement)
+            for node in statements(statement)
         }
     )
-    found: set[str] = set()
-    for node in ast.walk(tree):
+    found, names = set[str](), set(project_modules)
+    for node in statements(tree):
         if id(node) in left_out:
             continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= (inner & set(project_modules)) or {node.module}
-    return found & set(project_modules)
+            found |= (inner & names) or {node.module}
+    return found & names
 
 
 @pytest.fixture(scope="module")
