@@ -106,10 +106,10 @@ def test_rows_output_format_is_json_text(app):
 
 def test_batches_stay_within_max_batch_bytes(app):
     long = "x" * 100_000
-    put(app, rows("wide", 1, range(1, 200), min=long, max=long + "y", logical_type="STRING"))
+    put(app, rows("wide", 1, range(1, 80), min=long, max=long + "y", logical_type="STRING"))
     result = app.scanner.read(of_ticket(command("wide")), ANONYMOUS)
     sizes = [batch.nbytes for batch in result]
-    assert sum(sizes) > 30 << 20
+    assert sum(sizes) > 3 * MAX_BATCH_BYTES
     assert max(sizes) <= MAX_BATCH_BYTES
     assert app.streams.running == 0
 

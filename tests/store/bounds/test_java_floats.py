@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from fractions import Fraction
 
 import numpy as np
@@ -36,7 +37,7 @@ def javadoc(value, single):
         good = [n for n in around if n and (low < n * unit < high or (closed and n * unit in (low, high)))]
         return [min((abs(n * unit - exact), n % 2, n) for n in good)[2] * unit] if good else []
 
-    shortest = next(length for length in range(1, 20) if nearest(length))
+    shortest = 1 + bisect_left(range(1, 20), True, key=lambda length: bool(nearest(length)))
     decimal = nearest(max(shortest, 2))[0]
     exponent += decimal >= Fraction(10) ** (exponent + 1)
     digits = str(decimal / Fraction(10) ** (exponent - 20)).rstrip("0")
