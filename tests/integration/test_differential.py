@@ -17,7 +17,7 @@ from capture.registry import Registry
 from capture.spi import Budget, CaptureRequest, Outcome, Sampling, TableHandle
 from store import sketches
 from store.targets import Target
-from tests.capture.engines.compute.test_engine import MemorySink
+from tests.capture.engines.compute.lake import MemorySink
 from tests.integration.random_lakes import FORMATS, Lake
 from tests.integration.random_tables import Truth, bound, leaves
 

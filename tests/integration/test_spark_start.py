@@ -10,10 +10,10 @@ import pytest
 from capture.engines.compute.engine import SparkEngine
 from capture.spi import CaptureRequest, Outcome
 from store.targets import Target
-from tests.capture.engines.compute import test_engine
-from tests.capture.engines.compute.test_engine import MemorySink, column
+from tests.capture.engines.compute import conftest
+from tests.capture.engines.compute.lake import MemorySink, column
 
-lake, table = test_engine.lake, test_engine.table  # fixtures
+lake, table = conftest.lake, conftest.table  # fixtures
 
 
 @pytest.fixture(autouse=True)

@@ -16,106 +16,21 @@ from tests.capture.connectors.contract import ConnectorContract, Truth
 pytest.importorskip("pypaimon")
 
 from capture.compute.readers.tasks import read
-from capture.connectors.paimon.analyzed import canonical, parse_analyzed
-from capture.connectors.paimon.connector import PaimonConnector
 from capture.connectors.paimon.snapshot_view import File, fingerprint
 from capture.connectors.spi import ConnectorConfig
 from store.errors import InvalidArgument, NotFound, UpstreamError
+from tests.capture.connectors.paimon.warehouse import (
+    IDS,
+    Warehouse,
+    atomic,
+    connect,
+    contents,
+    file_rows,
+    rows,
+    stats,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")  # of the library's writer
-
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("label", pa.string()), ("part", pa.string())])
-IDS = {"id": 1, "label": 2, "part": 3}
-FULL = {"metadata.stats-mode": "full"}
-
-
-def rows(start: int, stop: int, mark: str = "v") -> pa.Table:
-    ids = range(start, stop)
-    labels = [None if i % 5 == 0 else f"{mark}{i:03}" for i in ids]
-    return pa.table({"id": ids, "label": labels, "part": [f"p{i % 2}" for i in ids]}, SCHEMA)
-
-
-class Warehouse:
-    """A warehouse that the library writes."""
-
-    def __init__(self, path, **options):
-        from pypaimon import CatalogFactory
-
-        self.path = path
-        self.catalog = CatalogFactory.create({"warehouse": str(path), **options})
-        self.catalog.create_database("sales", True)
-
-    def create(self, name, schema=SCHEMA, options=None, **keys):
-        from pypaimon import Schema
-
-        created = Schema.from_pyarrow_schema(schema, options={**FULL, **(options or {})}, **keys)
-        self.catalog.create_table(f"sales.{name}", created, False)
-        return self.path / "sales.db" / name
-
-    def write(self, name, *tables):
-        for table in tables:
-            builder = self.catalog.get_table(f"sales.{name}").new_batch_write_builder()
-            writer = builder.new_write()
-            writer.write_arrow(table)
-            builder.new_commit().commit(writer.prepare_commit())
-            writer.close()
-
-
-def analyze(path, statistics, name="stat-87effd5d-0"):
-    """Commits as ANALYZE does: a statistics file, and a snapshot with the rows of the one before."""
-    (path / "statistics").mkdir(exist_ok=True)
-    (path / "statistics" / name).write_text(json.dumps(statistics))
-    commit_as(path, "ANALYZE", statistics=name)
-
-
-def commit_as(path, kind, **changes):
-    """Commits a snapshot that is like the latest one."""
-    latest = max((path / "snapshot").glob("snapshot-*"), key=lambda p: int(p.name.rpartition("-")[2]))
-    snapshot = json.loads(latest.read_text())
-    snapshot |= {"id": snapshot["id"] + 1, "commitKind": kind, **changes}
-    (path / "snapshot" / f"snapshot-{snapshot['id']}").write_text(json.dumps(snapshot))
-    (path / "snapshot" / "LATEST").write_text(str(snapshot["id"]))
-
-
-@pytest.fixture
-def warehouse(tmp_path):
-    return Warehouse(tmp_path / "wh")
-
-
-@pytest.fixture
-def append(warehouse):
-    """Two snapshots of 100 rows each in two partitions."""
-    path = warehouse.create("events", partition_keys=["part"])
-    warehouse.write("events", rows(0, 100), rows(100, 200))
-    return path
-
-
-@pytest.fixture
-def keyed(warehouse):
-    """Two snapshots of 100 rows each, 50 of which have a key in both."""
-    path = warehouse.create("users", primary_keys=["id"], options={"bucket": "2"})
-    warehouse.write("users", rows(0, 100), rows(50, 150, "w"))
-    return path
-
-
-def connect(uri, **options) -> PaimonConnector:
-    return PaimonConnector(ConnectorConfig("c", "paimon", str(uri), options))
-
-
-def stats(connector, table, snapshot_id, columns=None, ids=None):
-    return connector.capture_snapshot_target_stats("sales", table, snapshot_id, ids or IDS, columns)
-
-
-def file_rows(native) -> list[dict]:
-    return [row for table in native.file_columns() for row in table.to_pylist()]
-
-
-def contents(connector, table, snapshot_id, ids=None) -> dict[str, list]:
-    found: dict[str, list] = {}
-    for task in connector.plan_files("sales", table, snapshot_id, ids or IDS):
-        for column, values in read(task, task.columns):
-            found.setdefault(column.name, []).extend(values.to_pylist())
-    return found
 
 
 class TestAppend(ConnectorContract):
@@ -375,8 +290,8 @@ def test_footers_are_read_with_the_schema_of_their_file(warehouse):
     warehouse.create("old", schema, options=BARE)
     warehouse.write("old", pa.table({"n": [1, 2, 3], "s": [{"a": 5, "b": "x"}, None, {"a": None, "b": "y"}]}, schema))
     warehouse.catalog.alter_table("sales.old", [
-        SchemaChange.rename_column("n", "number"), SchemaChange.update_column_type("number", _atomic("BIGINT")),
-        SchemaChange.add_column("later", _atomic("INT")),
+        SchemaChange.rename_column("n", "number"), SchemaChange.update_column_type("number", atomic("BIGINT")),
+        SchemaChange.add_column("later", atomic("INT")),
     ])  # fmt: skip
     new = pa.schema([("number", pa.int64()), schema.field("s"), ("later", pa.int32())])
     warehouse.write("old", pa.table({"number": [2**40], "s": [{"a": 7, "b": "z"}], "later": [9]}, new))
@@ -406,7 +321,7 @@ def test_renamed_and_added_columns_are_read_from_older_files(append, warehouse):
     from pypaimon.schema.schema_change import SchemaChange
 
     warehouse.catalog.alter_table("sales.events", [
-        SchemaChange.rename_column("label", "name"), SchemaChange.add_column("later", _atomic("INT")),
+        SchemaChange.rename_column("label", "name"), SchemaChange.add_column("later", atomic("INT")),
     ])  # fmt: skip
     connector = connect(warehouse.path)
     listing = connector.enumerate_snapshots("sales", "events")
@@ -426,139 +341,10 @@ def test_renamed_and_added_columns_are_read_from_older_files(append, warehouse):
     assert set(contents(connector, "events", 1)) == {"id", "label", "part"}
 
 
-def _atomic(name):
-    from pypaimon.schema.data_types import AtomicType
-
-    return AtomicType(name)
-
-
 def _arrow(warehouse):
     from pypaimon.schema.data_types import PyarrowFieldParser
 
     return PyarrowFieldParser.from_paimon_schema(warehouse.catalog.get_table("sales.events").fields)
-
-
-# ANALYZE.
-
-JAVA = {
-    "snapshotId": 2, "schemaId": 0, "mergedRecordCount": 150, "mergedRecordSize": 4000, "news": {"of": "later"},
-    "colStats": {"id": {"colId": 0, "distinctCount": 149, "min": "0", "max": "149", "nullCount": 0, "avgLen": 8,
-                        "maxLen": 8},
-                 "label": {"colId": 1, "distinctCount": 120, "min": None, "max": None, "nullCount": 30, "avgLen": 4}},
-}  # fmt: skip
-PIP = {
-    "snapshotId": "2", "mergedRecordCount": 150, "mergedRecordSize": 4000,
-    "colStats": {"id": {"distinctCount": 149, "min": "0", "max": "149", "nullCount": 0, "avgLen": 8, "maxLen": 8}},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("form", [JAVA, PIP], ids=["java", "pip"])
-def test_statistics_file_of_analyze_is_read(keyed, warehouse, form):
-    analyze(keyed, form)
-    native = stats(connect(warehouse.path), "users", 3)
-    assert (native.row_count, native.merged_size_bytes) == (150, 4000)
-    found = {row["column_name"]: row for row in native.columns.to_pylist()}
-    id = found["id"]
-    assert (id["ndv"], id["ndv_exact"], id["min"], id["max"], id["null_count"]) == (149.0, False, "0", "149", 0)
-    assert (id["min_is_exact"], id["avg_width_bytes"], id["max_width_bytes"], id["column_id"]) == (True, 8.0, 8, 1)
-    if form is JAVA:
-        assert (found["label"]["null_count"], found["label"]["min"], found["label"]["max_width_bytes"]) == (
-            30,
-            None,
-            None,
-        )
-    analyzed = stats(connect(warehouse.path), "users", 2)  # the analyzed snapshot
-    assert analyzed.columns.equals(native.columns) and analyzed.merged_size_bytes == 4000
-    older = stats(connect(warehouse.path), "users", 1)
-    assert older.columns is None and older.earlier == []  # not those of a newer snapshot
-
-
-def test_inherited_statistics_belong_to_the_analyzed_snapshot(keyed, warehouse):
-    analyze(keyed, JAVA)
-    warehouse.write("users", rows(150, 160))
-    native = stats(connect(warehouse.path), "users", 4)
-    assert (native.row_count, native.merged_size_bytes, native.columns) == (160, None, None)
-    (earlier,) = native.earlier
-    snapshots = connect(warehouse.path).enumerate_snapshots("sales", "users").snapshots
-    assert (earlier.snapshot_id, earlier.schema_hash) == (2, snapshots[1].schema.hash)
-    id = earlier.columns.to_pylist()[0]
-    assert (id["row_count"], id["ndv"], id["min"], id["max"], id["null_count"]) == (150, 149.0, "0", "149", 0)
-
-
-@pytest.mark.parametrize(
-    ("commit", "snapshot_id"), [("ANALYZE", None), ("COMPACT", 2), ("APPEND", 2), ("OVERWRITE", 2)]
-)
-def test_statistics_are_current_only_after_analyze_commits(keyed, warehouse, commit, snapshot_id):
-    analyze(keyed, JAVA)
-    name = json.loads((keyed / "snapshot" / "snapshot-3").read_text())["statistics"]
-    commit_as(keyed, commit, statistics=name)
-    native = stats(connect(warehouse.path), "users", 4)
-    assert [e.snapshot_id for e in native.earlier] == ([snapshot_id] if snapshot_id else [])
-    assert (native.columns is None) is (snapshot_id is not None)
-
-
-def test_statistics_of_a_missing_snapshot_are_ignored(keyed, warehouse):
-    analyze(keyed, JAVA)
-    warehouse.write("users", rows(150, 160))
-    (keyed / "snapshot" / "snapshot-2").unlink()
-    native = stats(connect(warehouse.path), "users", 4)
-    assert native.columns is None and native.earlier == []
-
-
-def test_statistics_that_contradict_their_snapshot_are_ignored(keyed, warehouse):
-    analyze(keyed, JAVA | {"mergedRecordCount": 201})  # of 200 rows before they are merged
-    warehouse.write("users", rows(150, 160))
-    assert stats(connect(warehouse.path), "users", 4).earlier == []
-
-
-@pytest.mark.parametrize("labelled", [{"snapshotId": 7}, {"snapshotId": None}])
-def test_statistics_that_name_no_earlier_snapshot_are_ignored(keyed, warehouse, labelled):
-    analyze(keyed, JAVA | labelled)
-    native = stats(connect(warehouse.path), "users", 3)
-    assert native.columns is None and native.earlier == []
-
-
-def test_statistics_of_another_schema_are_ignored(keyed, warehouse):
-    from pypaimon.schema.schema_change import SchemaChange
-
-    analyze(keyed, JAVA)
-    warehouse.catalog.alter_table("sales.users", [SchemaChange.add_column("later", _atomic("INT"))])
-    more = rows(150, 160).append_column("later", pa.nulls(10, pa.int32()))
-    warehouse.write("users", more)
-    native = stats(connect(warehouse.path), "users", 4)
-    assert native.columns is None and native.earlier == []
-
-
-@pytest.mark.parametrize(
-    "broken", ["", "[]", "{", '{"colStats": 3}', '{"mergedRecordCount": -1, "colStats": {"id": 7}}']
-)
-def test_malformed_statistics_file_is_ignored(append, warehouse, broken):
-    analyze(append, {})
-    (append / "statistics" / "stat-87effd5d-0").write_text(broken)
-    native = stats(connect(warehouse.path), "events", 3)
-    assert native.row_count == 200 and native.columns is None
-
-
-def test_statistics_that_contradict_the_table_are_ignored(append, warehouse):
-    analyze(append, JAVA)
-    native = stats(connect(warehouse.path), "events", 3)
-    assert (native.row_count, native.columns, native.merged_size_bytes, native.earlier) == (200, None, None, [])
-
-
-@pytest.mark.parametrize(("text", "type", "expected"), [
-    ("19000", "DATE", "2022-01-08"), ("2022-01-08", "DATE", "2022-01-08"), ("1.50", "DECIMAL(5,2)", "1.5"),
-    ("2024-02-29 01:02:03.100000", "TIMESTAMP", "2024-02-29T01:02:03.1"), ("true", "BOOLEAN", "true"),
-    (True, "BOOLEAN", "true"),
-    ("2024-02-29 01:02:03", "TIMESTAMPTZ", None), ("x", "INT", None), (None, "INT", None), ("AQ==", "BINARY", None),
-])  # fmt: skip
-def test_bounds_of_a_statistics_file_become_canonical(text, type, expected):
-    assert canonical(text, type) == expected
-
-
-def test_statistics_file_may_be_empty_but_must_be_an_object():
-    assert parse_analyzed("{}").columns == {}
-    with pytest.raises(ValueError):
-        parse_analyzed("7")
 
 
 # Errors.

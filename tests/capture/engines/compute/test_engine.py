@@ -1,148 +1,27 @@
 """The computing engine in this process, without a JVM: records, outcomes, incremental capture, samples, groups."""
 
 import json
-import pickle
 from collections.abc import Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capture.compute import file_scan, kernels, local
 from capture.compute import fold as incremental
-from capture.compute.file_scan import Work
+from capture.compute import kernels
 from capture.compute.fold import Fold
 from capture.compute.readers import tasks
 from capture.connectors import open_connector
-from capture.connectors.spi import Column, ConnectorConfig, ScanColumn, ScanTask, Schema
-from capture.engines.compute import engine as engines
-from capture.engines.compute.cost import Cost
+from capture.connectors.spi import ConnectorConfig
 from capture.engines.compute.engine import SparkEngine
-from capture.spark import job
-from capture.spark.session import NO_JAVA, SparkUnavailable
 from capture.spi import CaptureRequest, Mode, Outcome, Sampling, TableHandle
-from store import logical_types, records, schemas, sketches
-from store.errors import Cancelled, UpstreamError
+from store import logical_types, schemas, sketches
+from store.errors import UpstreamError
 from store.targets import Target
 from store.units import bytes_text
-
-
-class MemorySink:
-    """A sink in memory; the newest row of a target is the stored one."""
-
-    def __init__(self, cancel_after=None):
-        self.rows = {}
-        self.shares, self.messages = [], []
-        self.cancel_after = cancel_after
-
-    def put(self, flight, rows, *, extra=False):
-        records.prepare(schemas.FLIGHTS[flight], rows, clamp=True)
-        self.rows.setdefault(flight, []).append(rows)
-
-    def stored(self, flight, table, columns=None):
-        empty = schemas.FLIGHTS[flight].schema.empty_table()
-        found = pa.concat_tables(self.rows[flight]) if flight in self.rows else empty
-        return found.select(columns) if columns else found
-
-    def list_files(self, table, listing):
-        return False
-
-    def progress(self, share, message=""):
-        self.shares.append(share)
-        self.messages.append(message)
-        if self.cancel_after is not None and len(self.shares) > self.cancel_after:
-            raise Cancelled("cancelled")
-
-    def get(self, flight):
-        return pa.concat_tables(self.rows[flight]).to_pylist() if flight in self.rows else []
-
-    def columns(self):
-        return {row["column_name"]: row for row in self.get("stats.columns")}
-
-    def content(self):
-        """All rows without their times, sorted."""
-        times = ("captured_at", "refreshed_at")
-        rows = [
-            (flight, {k: v for k, v in row.items() if k not in times})
-            for flight in self.rows
-            for row in self.get(flight)
-        ]
-        return sorted(map(repr, rows))
-
-
-COLUMNS = (
-    Column("id", "INT"),
-    Column("word", "STRING"),
-    Column("ratio", "DOUBLE"),
-    Column("part", "STRING"),
-    Column("tags", "ARRAY"),
-    Column("pause", "INTERVAL"),
-)
-IDS = {column.name: number for number, column in enumerate(COLUMNS, 1)}
-
-
-@dataclass
-class Lake:
-    """A connector of one table whose files lie in a directory."""
-
-    path: object
-    format: str = "parquet"
-    error: Exception | None = None
-
-    def add(self, name, ids, **options):
-        rows = pa.table({
-            "id": pa.array(ids, pa.int64()),
-            "word": [None if i % 10 == 0 else f"w{i % 100}" for i in ids],
-            "ratio": pa.array([i / 8 for i in ids], pa.float64()),
-        })  # fmt: skip
-        pq.write_table(rows, self.path / name, **options)
-
-    def plan_files(self, namespace, name, snapshot_id, ids, column_names=None):
-        if self.error:
-            raise self.error
-        for file in sorted(self.path.glob("*.parquet"), reverse=True):
-            columns = [ScanColumn(ids[c.name], c.name, c.logical_type, c.name) for c in COLUMNS[:3]]
-            columns.append(ScanColumn(ids["part"], "part", "STRING", constant=pa.array([file.stem])))
-            columns.append(ScanColumn(ids["pause"], "pause", "INTERVAL", constant=pa.nulls(1)))
-            try:
-                rows = pq.read_metadata(file).num_rows
-            except pa.ArrowInvalid:
-                rows = 1
-            chosen = tuple(c for c in columns if column_names is None or c.name in column_names)
-            fingerprint = f"{file.name}:{file.stat().st_size}:{file.stat().st_mtime_ns}"
-            yield ScanTask("parquet", f"t/{file.name}", str(file), rows, file.stat().st_size, chosen, fingerprint)
-
-    def capture_snapshot_target_stats(self, namespace, name, snapshot_id, ids, column_names=None):
-        raise UpstreamError("no metadata")
-
-
-@pytest.fixture
-def lake(tmp_path):
-    lake = Lake(tmp_path)
-    lake.add("a.parquet", range(500))
-    lake.add("b.parquet", range(500, 1500))
-    return lake
-
-
-@pytest.fixture
-def table(lake):
-    return TableHandle("c", "s", "t", "id-1", 7, Schema(COLUMNS), IDS, lake)
-
-
-@pytest.fixture
-def engine():
-    return SparkEngine(inline_max_cells=10**9)
-
-
-def column(table, name, **options):
-    return CaptureRequest.of(table, Target.column(IDS[name]), **options)
-
-
-def all_columns(table, **options):
-    return [column(table, name, **options) for name in ("id", "word", "ratio", "part")]
+from tests.capture.engines.compute.lake import Lake, MemorySink, all_columns, column
 
 
 def test_records_of_columns_and_files(engine, table):
@@ -415,94 +294,6 @@ def test_unknown_degrees_of_dependency_are_absent(engine, table, lake, unknown):
     assert "dependencies" not in result.attributes
     (sketch,) = sink.get("stats.sketches")
     assert "dependencies" not in json.loads(sketch["params"])
-
-
-# Without Spark.
-
-
-def test_large_table_is_computed_in_process_without_java(table, monkeypatch):
-    engine = SparkEngine(inline_max_cells=10)
-
-    def refuse():
-        raise SparkUnavailable(NO_JAVA)
-
-    monkeypatch.setattr(engine.spark, "ensure", refuse)
-    sink = MemorySink()
-    (result,) = engine.capture_batch([column(table, "id")], sink)
-    assert (result.outcome, result.attributes["execution"]) == (Outcome.CAPTURED, "inline")
-    assert "openjdk-17-jre-headless" in result.detail
-    assert sink.columns()["id"]["ndv"] == 1500
-
-
-def test_group_claimed_by_one_executor_is_not_computed_by_another(tmp_path):
-    found = [(i, ScanTask("parquet", f"{i}.parquet", str(tmp_path / "none"), 1, 1, (), "")) for i in range(3)]
-    groups = [pickle.dumps((found[:2], Work((1,)))), pickle.dumps((found[2:], Work((1,))))]
-    claims = tmp_path / "claims"
-    claims.mkdir()
-    (claims / "0").touch()  # by another executor
-    payload = pickle.dumps((groups, str(claims)))
-    assert job.compute(payload).column("task").to_pylist() == [2]
-    assert job.compute(payload).num_rows == 0
-    assert job.compute(pickle.dumps((groups, None))).column("task").to_pylist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("master", "one_try"),
-    [("local", True), ("local[*]", True), ("local[2]", True), ("local[2,4]", False), ("local-cluster[2,1,1024]", False),
-     ("spark://here:7077", False), ("sc://here", False)],
-)  # fmt: skip
-def test_executors_claim_groups_only_where_tasks_are_never_retried(master, one_try):
-    assert engines.Spark(master).is_one_try is one_try
-
-
-# A session that has to start first.
-
-
-class Starting:
-    """A session that has started, or failed to start, once the first file is computed in this process."""
-
-    cores, is_one_try = 2, True
-
-    def __init__(self, error=None):
-        self.error, self.is_warm, self.starts = error, False, Future()
-
-    def start(self):
-        return self.starts
-
-    def run(self, compute, payloads, schema, poll):
-        assert self.is_warm
-        return pa.Table.from_batches([compute(payload) for payload in payloads], schema)
-
-
-@pytest.mark.parametrize("error", [None, SparkUnavailable("no room")])
-def test_kernels_compute_in_process_until_spark_has_started(table, lake, monkeypatch, error):
-    for number in range(8):
-        lake.add(f"c{number}.parquet", range(number, number + 50))
-    spark, scanned = Starting(error), []
-
-    def scan(number, task, work):
-        scanned.append(number)
-        if not spark.starts.done():
-            spark.is_warm = error is None
-            spark.starts.set_exception(error) if error else spark.starts.set_result(None)
-        return file_scan.scan(number, task, work)
-
-    monkeypatch.setattr(local, "scan", scan)
-    monkeypatch.setattr(local, "CORES", 1)
-    engine = SparkEngine(spark=spark)
-    engine.cost = Cost(local_rate=1.0, spark_rate=1e9, start_seconds=0.0)
-    sink, whole = MemorySink(), MemorySink()
-    results = engine.capture_batch(all_columns(table), sink)
-    assert {result.outcome for result in results} == {Outcome.CAPTURED}
-    who = {row["file_path"]: row["engine_id"] for row in sink.get("stats.file_columns")}
-    if error:
-        assert set(who.values()) == {"local"} and results[0].detail == "computed without Spark: no room"
-    else:
-        assert set(who.values()) == {"local", "spark"} and len(scanned) < len(who) == 10
-        assert (results[0].engine_id, sink.columns()["id"]["engine_id"]) == ("spark", "spark")
-    monkeypatch.undo()
-    SparkEngine(inline_max_cells=10**9).capture_batch(all_columns(table), whole)
-    assert [line.replace("'spark'", "'local'") for line in sink.content()] == whole.content()
 
 
 # Folding.

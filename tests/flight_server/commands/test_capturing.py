@@ -1,0 +1,160 @@
+"""The commands that connect a lake, capture and publish: requests, output and exit status."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from tests.flight_server.command_line import KEY, NAME, set_capture_outcome
+
+
+def test_connect_registers_discovers_and_lists_tables(server, run, tmp_path):
+    server.answers["register_connector"] = lambda body: [body | {"tables": []}]
+    (tmp_path / "delta").mkdir()
+    status, out, _ = run("connect", "lake", "delta", tmp_path / "delta", "-o", "a=b=c", "-o", "empty=")
+    assert (status, out) == (0, f"{NAME}\n")
+    registered = {"catalog": "lake", "format": "delta", "uri": str(tmp_path / "delta"), "discover": True}
+    assert server.actions == [("register_connector", registered | {"options": {"a": "b=c", "empty": ""}})]
+    assert run("connect", "lake", "delta", tmp_path / "delta", "--replace")[0] == 0
+    assert server.actions[1][1]["replace"] is True
+
+
+@pytest.mark.parametrize("command", [("connect", "lake", "delta", "s3://b"), ("discover", "lake")])
+def test_unreadable_tables_are_reported_and_fail_the_command(server, run, command):
+    found = [{"table": "lake.default.bad", "error": "its log is damaged"}, {"table": NAME, "snapshots": 1}]
+    server.answers["register_connector"] = lambda body: [body | {"tables": found}]
+    server.answers["discover"] = lambda body: found
+    status, out, err = run(*command)
+    assert (status, out) == (1, f"{NAME}\n")
+    assert err == "statflight: lake.default.bad: its log is damaged\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (("rest", "-o", "token=hush-hush", "-o", "s3.region=eu"), "token of lake"),
+        (("sqlite://me:hush-hush@h/db",), "the password in the address of lake"),
+        (("rest", "-o", "secret=prod", "-o", "token="), None),
+    ],
+)
+def test_plain_text_secrets_are_warned_about(server, run, given, named):
+    server.answers["register_connector"] = lambda body: [body | {"tables": []}]
+    status, _, err = run("connect", "lake", "iceberg", *given)
+    assert status == 0 and "hush" not in err
+    assert (named in err and "-o secret=NAME" in err and "in clear" in err) if named else err == ""
+
+
+def test_connect_makes_a_relative_path_absolute(server, run, tmp_path, monkeypatch):
+    server.answers["register_connector"] = lambda body: [body | {"tables": []}]
+    (tmp_path / "lake").mkdir()
+    monkeypatch.chdir(tmp_path)
+    run("connect", "lake", "delta", "lake")
+    run("connect", "lake", "delta", "s3://bucket/lake")
+    assert [body["uri"] for name, body in server.actions if name == "register_connector"] == [
+        str(tmp_path / "lake"), "s3://bucket/lake",
+    ]  # fmt: skip
+
+
+def test_capture_prints_one_line_per_table(server, run):
+    set_capture_outcome(server)
+    status, out, err = run("capture", NAME)
+    assert (status, err) == (0, "")
+    assert out == f"{NAME}: table and 1 column captured by spark\n"
+    assert len(server.actions) == 1
+
+
+def test_capture_of_a_repeated_table_is_sent_once(server, run):
+    set_capture_outcome(server)
+    run("capture", NAME, NAME)
+    ((_, body),) = server.actions
+    assert len(body["requests"]) == 2
+
+
+def test_capture_async_prints_each_job_once(server, run):
+    set_capture_outcome(server, outcome="QUEUED")
+    status, out, _ = run("capture", NAME, "--async")
+    assert (status, out) == (0, "j-1\n")
+    assert {request["mode"] for request in server.actions[0][1]["requests"]} == {"ASYNC"}
+
+
+def test_capture_sends_the_sampling_flags(server, run):
+    set_capture_outcome(server)
+    assert run("capture", NAME, "--sample", "random")[0] == 0
+    limits = ("--max-rows", 1000, "--max-bytes", 1 << 20, "--max-seconds", 1.5)
+    assert run("capture", NAME, "--sample", "guided", *limits)[0] == 0
+    sampling = [[request.get("sampling") for request in body["requests"]] for _, body in server.actions]
+    budget = {"max_rows": 1000, "max_bytes": 1 << 20, "max_seconds": 1.5}
+    assert sampling == [[None, "RANDOM_ROW_GROUP"], [None, {"method": "METADATA_GUIDED"} | budget]]
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--sample", "some"], "must be random or guided"), (["--max-rows", "5"], "say --sample random"),
+])  # fmt: skip
+def test_invalid_sampling_flags_are_a_usage_error(server, run, flags, message):
+    status, _, err = run("capture", NAME, *flags)
+    assert status == 2 and message in err and not server.actions
+
+
+def test_capture_fails_when_an_outcome_is_degraded(server, run):
+    set_capture_outcome(server, outcome="DEGRADED", detail="capture failed: OSError")
+    status, out, err = run("capture", NAME)
+    assert (status, out) == (1, f"{NAME}: table and 1 column degraded\n")
+    assert err == f"statflight: {NAME}: table and 1 column: DEGRADED capture failed: OSError\n"  # each reason once
+
+
+def test_column_missing_in_an_old_snapshot_fails_only_when_named(server, run):
+    lacks = {"outcome": "DEGRADED", "detail": "no column with id 1 in snapshot 5"}
+    server.answers["capture"] = lambda body: [{"outcome": "CAPTURED", "engine_id": "spark"}, lacks]
+    assert run("capture", NAME, "--snapshot", 5) == (0, f"{NAME}: table captured by spark\n", "")
+    assert run("capture", NAME, "--snapshot", 5, "--columns", "id")[0] == 1
+    assert run("capture", NAME)[0] == 1
+
+
+def test_capture_continues_after_an_unknown_table(server, run, monkeypatch):
+    set_capture_outcome(server)
+    do_get = server.do_get
+
+    def empty_for_unknown(context, ticket):
+        is_unknown = "nosuch" in ticket.ticket.decode()
+        reply = do_get(context, ticket)
+        if not is_unknown:
+            return reply
+        return pa.flight.RecordBatchStream(server.tables[json.loads(ticket.ticket)["table"]].slice(0, 0))
+
+    monkeypatch.setattr(server, "do_get", empty_for_unknown)
+    status, out, err = run("capture", "lake.s.nosuch", NAME)
+    assert status == 1 and "lake.s.nosuch" in err and out.startswith(NAME)
+
+
+def test_jobs_prints_untruncated_job_ids(server, run):
+    job = "j" * 200
+    server.rows("sys.capture_jobs", KEY | {"job_id": job, "state": "SUCCEEDED", "progress": 1.0})
+    status, out, _ = run("jobs")
+    assert status == 0
+    assert job in out and NAME in out and "100%" in out
+
+
+PUBLISHED = {"table": NAME, "snapshot_id": 4, "to": "iceberg", "state": "CURRENT", "location": "file:///x.stats",
+             "columns": ["id", "name"], "detail": ""}  # fmt: skip
+
+
+def test_publish_prints_columns_snapshot_and_location(server, run):
+    server.answers["publish"] = lambda body: [PUBLISHED]
+    status, out, _ = run("publish", NAME, "--to", "iceberg", "--snapshot", 4)
+    assert (status, out) == (0, f"{NAME}: 2 columns of snapshot 4 published to iceberg: file:///x.stats\n")
+    assert server.actions == [("publish", {"table": NAME, "snapshot": 4, "to": "iceberg"})]
+
+
+def test_publish_sends_its_flags_and_options(server, run):
+    server.answers["publish"] = lambda body: [PUBLISHED | {"state": "DRY_RUN", "detail": "left out: tags"}]
+    status, out, _ = run(
+        "publish", NAME, "--to", "hive", "--dry-run", "--allow-inherited", "-o", "uri=thrift://h:1"
+    )  # fmt: skip
+    assert status == 0 and "would be published" in out and out.endswith("; left out: tags\n")
+    assert server.actions[-1][1] == {
+        "table": NAME, "snapshot": "current", "to": "hive", "dry_run": True, "allow_inherited": True,
+        "options": {"uri": "thrift://h:1"},
+    }  # fmt: skip
+    assert run("publish", NAME, "--to", "hive", "-o", "nonsense")[0] == 2

@@ -1,0 +1,44 @@
+"""The command `check`: exit status, reports and invalid rules."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.flight_server.command_line import NAME, column_row
+
+
+def test_check_status_is_that_of_the_worst_result(server, run, tables, tmp_path):
+    rows = [column_row(table_name=name, null_count=nulls, row_count=10) for name, nulls in (("a", 0), ("b", 5))]
+    server.rows("stats.columns", *rows)
+    strict, lenient = ("--rule", "null_fraction <= 0.1"), ("--rule", "null_fraction <= 0.5")
+    assert run("check", "lake.s.a", *strict)[0] == 0
+    status, out, _ = run("check", "lake.s.*", *strict)
+    assert status == 1 and out.splitlines()[1].split()[:3] == ["failed", "lake.s.b", "id"] and "passed" in out
+    assert run("check", "lake.s.*", *lenient)[0] == 0
+    (tmp_path / "rules.toml").write_text('[[rule]]\ntable = "*.b"\nexpect = "null_fraction <= 0.1"\nlevel = "warn"\n')
+    status, out, _ = run("check", "lake.s.*", "--rules", tmp_path / "rules.toml", "-f", "json")
+    report = json.loads(out)
+    assert status == 0 and report["passed"] and [result["state"] for result in report["results"]] == ["WARNED"]
+    status, out, err = run("check", "lake.s.nosuch", "lake.s.a", *strict, "-f", "junit")
+    assert status == 1 and 'errors="1"' in out and "lake.s.nosuch" in err
+
+
+def test_check_without_a_rule_is_status_2_unless_the_table_is_unknown(server, run):
+    status, out, err = run("check", NAME)
+    assert (status, out) == (2, "") and "no rule given" in err
+    server.rows("information_schema.tables")
+    status, out, err = run("check", NAME)
+    assert (status, out) == (1, "") and "UNKNOWN_TABLE" in err
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--rule", "null_fraction <="], "cannot be read"),
+    (["--rule", "drift < 1"], "--against"), (["--rules", "/no/such/file.toml"], "file.toml"),
+    (["--rule", "ndv > 1", "--against", "yesterday"], "yesterday"),
+])  # fmt: skip
+def test_invalid_rule_is_status_2(server, run, arguments, message):
+    status, out, err = run("check", NAME, *arguments)
+    assert (status, out) == (2, "") and message in err
+    assert not server.commands
