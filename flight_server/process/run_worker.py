@@ -13,7 +13,7 @@ from capture.registry import Registry
 from capture.spark.session import Spark
 from flight_server.config import CHILD_VARIABLE
 from flight_server.process.log import configure
-from flight_server.process.runtime import die_with_parent, import_pandas_early
+from flight_server.process.runtime import die_with_parent, import_pandas_early, switch_threads_sooner
 from flight_server.process.signals import Signals
 from flight_server.worker.connection import Server
 from flight_server.worker.loop import ROLES, Worker
@@ -31,6 +31,7 @@ def run_worker(
     if parent_pid is not None:
         die_with_parent()
     import_pandas_early()
+    switch_threads_sooner()
     spark = Spark(spark_master, settings=spark_conf)
     worker = Worker(
         Server(server_uri, token, tls_roots, tls_cert=tls_cert, tls_key=tls_key),

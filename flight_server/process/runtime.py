@@ -72,6 +72,14 @@ def freeze_garbage() -> None:
         gc.freeze()
 
 
+def switch_threads_sooner() -> None:
+    """Makes a thread of a worker that waits for the interpreter's lock ask for it after half a millisecond, not five
+    (`switching`). Kernels release the lock in each NumPy call and take it again before a waiting thread has woken; one
+    that has asked gets it next, so that threads wake half as often in vain."""
+    if not _kept("switching"):
+        sys.setswitchinterval(0.0005)
+
+
 def worker_memory() -> dict[str, str]:
     """Variables that make glibc, and for ten seconds Arrow's mimalloc, keep a worker's freed blocks for the next ones
     (`memory`). Kernels allocate and free arrays of some MiB all the time, and clearing a new page costs more than most

@@ -47,6 +47,13 @@ import pyarrow
 pyarrow.allocate_buffer(1)
 """
 
+SWITCHING = """
+import sys
+from flight_server.process.runtime import switch_threads_sooner
+switch_threads_sooner()
+print(sys.getswitchinterval())
+"""
+
 
 def output(code: str, variables: dict[str, str]) -> str:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
@@ -65,6 +72,11 @@ def test_worker_memory_settings_limit_arenas():
 def test_arrow_keeps_freed_memory_for_ten_seconds():
     settings = output(SETTINGS, worker_memory() | {"MIMALLOC_VERBOSE": "1"})
     assert "'purge_delay': 10000" in settings
+
+
+@pytest.mark.parametrize(("kept", "seconds"), [("", "0.0005"), ("switching", "0.005")])
+def test_waiting_threads_ask_for_the_lock_after_half_a_millisecond(kept, seconds):
+    assert output(SWITCHING, {"STATFLIGHT_KEEP": kept}).strip() == seconds
 
 
 def test_keep_variable_disables_the_memory_settings(monkeypatch):
