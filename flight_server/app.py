@@ -87,7 +87,7 @@ class App:
         self.leases = Leases(self.tasks, self.jobs, self.database, self.publication)
         self.lakes = Lakes(self.database, self.catalog, self.vault, self.tasks)
         self.captures = Captures(self.catalog, self.jobs, self.records, self.lakes, self.tasks, self._engines)
-        self.leases.payload_of_job = self.captures.payload_of_job
+        self.leases.payloads_of_jobs = self.captures.payloads_of_jobs
         self.orchestrator = Orchestrator(ResolvePlane(self.captures), settings.sync_enabled)
         self.auto = AutoAnalyze(self, settings.auto_analyze, settings.auto_analyze_seconds)
         self.lakes.on_discovered = self.auto.review

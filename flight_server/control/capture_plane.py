@@ -18,7 +18,7 @@ from flight_server.wire.action_bodies import ALL
 from flight_server.wire.scan_request import CURRENT
 from store import capture_facts
 from store.catalog_store import Catalog, TableEntry
-from store.errors import NotFound
+from store.errors import NotFound, StatflightError
 from store.job_store import JobStore
 from store.jobs import LIGHT, SCAN, Lease, NewJob
 from store.logical_types import parse as parse_type
@@ -158,11 +158,36 @@ class Captures:
         self.tasks.notify()
         return ids
 
-    def payload_of_job(self, lease: Lease) -> Mapping[str, Any]:
-        """Makes the payload of a durable job that is about to start; it has no requests when nothing is missing.
+    def payloads_of_jobs(self, leases: Sequence[Lease]) -> list[Mapping[str, Any] | StatflightError]:
+        """Makes the payloads of durable jobs that are about to start, with one set of queries.
+
+        Returns:
+            For each job its payload, which has no requests when nothing is missing; or the reason why it has none: its
+            table has no snapshot, or its connector is gone.
+        """
+        payloads: list[Mapping[str, Any] | StatflightError] = []
+        captures: dict[int, tuple[TableEntry, list[Pinned]]] = {}
+        for at, lease in enumerate(leases):
+            try:
+                table, wanted = self._wanted_of(lease)
+                self.lakes.config(table.table_catalog)
+            except StatflightError as error:
+                payloads.append(error)
+                continue
+            missing = self._missing(table, wanted) if lease.request.get("missing_only") else wanted
+            payloads.append({"requests": [], "held": sorted({snapshot_id for snapshot_id, _ in wanted})})
+            if missing:
+                captures[at] = table, missing
+        made = self.payloads(list(captures.values()), Mode.ASYNC, "")
+        for at, payload in zip(captures, made, strict=True):
+            payloads[at] = payload | {"correlation_id": str(leases[at].request.get("correlation_id", ""))}
+        return payloads
+
+    def _wanted_of(self, lease: Lease) -> tuple[TableEntry, list[Pinned]]:
+        """Table and specs of a durable job.
 
         Raises:
-            NotFound: The table has no snapshot, or its connector is gone.
+            NotFound: The table has no snapshot.
         """
         table = self.catalog.by_key(lease.table_key)
         wanted = [
@@ -171,14 +196,11 @@ class Captures:
         ]  # fmt: skip
         if not wanted:
             raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
-        if lease.request.get("missing_only"):
-            known = self.known([(table.table_key, snapshot_id, spec) for snapshot_id, spec in wanted])
-            missing = [pinned for pinned, held in zip(wanted, known, strict=True) if held is None]
-            if not missing:
-                return {"requests": [], "held": sorted({snapshot_id for snapshot_id, _ in wanted})}
-            wanted = missing
-        (payload,) = self.payloads([(table, wanted)], Mode.ASYNC, str(lease.request.get("correlation_id", "")))
-        return payload
+        return table, wanted
+
+    def _missing(self, table: TableEntry, wanted: Sequence[Pinned]) -> list[Pinned]:
+        known = self.known([(table.table_key, snapshot_id, spec) for snapshot_id, spec in wanted])
+        return [pinned for pinned, held in zip(wanted, known, strict=True) if held is None]
 
     def known(self, wanted: Sequence[tuple[int, int, CaptureSpec]]) -> list[Mapping[str, Any] | Answer | None]:
         """Answers questions from the store: a record that holds all requested kinds, a refusal, or None.

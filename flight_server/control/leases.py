@@ -58,7 +58,8 @@ class Leases:
     """Hands out tasks and durable jobs, and ends them.
 
     Attributes:
-        payload_of_job: Makes the payload of a durable job; its `requests` are empty when nothing is left to do.
+        payloads_of_jobs: Makes the payloads of durable jobs, or returns the error of one that cannot be begun; its
+            `requests` are empty when nothing is left to do.
 
     Args:
         tasks: Work that a caller waits for.
@@ -69,7 +70,9 @@ class Leases:
 
     def __init__(self, tasks: TaskQueue, jobs: JobStore, database: Database, publication: Publication):
         self._tasks, self._jobs, self._database, self._publication = tasks, jobs, database, publication
-        self.payload_of_job: Callable[[Lease], Mapping[str, Any]] = lambda lease: lease.request
+        self.payloads_of_jobs: Callable[[Sequence[Lease]], Sequence[Mapping[str, Any] | StatflightError]] = (
+            lambda leases: [lease.request for lease in leases]
+        )
         self._lock, self._clock = tasks.lock, tasks.clock
         self._held: dict[str, HeldJob] = {}  # durable jobs by token
         self._drafts: dict[str, Draft] = {}  # by token
@@ -151,7 +154,7 @@ class Leases:
             leases = self._jobs.lease_some(most, busy, up_to=LIGHT)
         else:
             return []
-        return [begun for lease in leases if (begun := self._begin_job(lease)) is not None]
+        return self._begin_jobs(leases) if leases else []
 
     def give_back(self, tokens: Sequence[str]) -> int:
         """Queues captures again that their worker has not begun; returns how many."""
@@ -164,26 +167,32 @@ class Leases:
         self._tasks.notify()
         return given
 
-    def _begin_job(self, lease: Lease) -> dict[str, Any] | None:
+    def _begin_jobs(self, leases: Sequence[Lease]) -> list[dict[str, Any]]:
+        """The leases of durable jobs as `lease_job` answers them, without those that end at once."""
         with self._lock:
-            self._held[lease.token] = HeldJob(lease, since=self._clock())
+            self._held |= {lease.token: HeldJob(lease, since=self._clock()) for lease in leases}
         try:
-            payload = self.payload_of_job(lease)
-        except StatflightError as error:  # its table or connector is gone
-            self._end_job(HeldJob(lease, since=self._clock()), [], str(error), retry=error.retryable)
-            return None
+            payloads = self.payloads_of_jobs(leases)
         except Exception:  # a job must not stay leased to no worker
-            log.exception("job %s cannot be begun", lease.job_id)
-            self._end_job(HeldJob(lease, since=self._clock()), [], "the job cannot be begun", retry=False)
-            return None
-        if not payload["requests"]:  # everything was captured since it was queued
-            earlier = [{"outcome": "CAPTURED", "snapshot_id": i, "detail": ""} for i in payload.get("held", ())]
-            self._end_job(HeldJob(lease, since=self._clock()), earlier, "", retry=False)
-            return None
-        with self._lock:
-            self._held[lease.token] = HeldJob(lease, payload["requests"], self._clock())
-        return {"job_id": lease.job_id, "lease_token": lease.token, "kind": "job",
-                "lease_seconds": self._jobs.lease_seconds, "payload": payload}  # fmt: skip
+            if len(leases) > 1:
+                return [begun for lease in leases for begun in self._begin_jobs([lease])]
+            log.exception("job %s cannot be begun", leases[0].job_id)
+            self._end_job(HeldJob(leases[0], since=self._clock()), [], "the job cannot be begun", retry=False)
+            return []
+        begun = []
+        for lease, payload in zip(leases, payloads, strict=True):
+            if isinstance(payload, StatflightError):  # its table or connector is gone
+                self._end_job(HeldJob(lease, since=self._clock()), [], str(payload), retry=payload.retryable)
+                continue
+            if not payload["requests"]:  # everything was captured since it was queued
+                earlier = [{"outcome": "CAPTURED", "snapshot_id": i, "detail": ""} for i in payload.get("held", ())]
+                self._end_job(HeldJob(lease, since=self._clock()), earlier, "", retry=False)
+                continue
+            with self._lock:
+                self._held[lease.token] = HeldJob(lease, payload["requests"], self._clock())
+            begun.append({"job_id": lease.job_id, "lease_token": lease.token, "kind": "job",
+                          "lease_seconds": self._jobs.lease_seconds, "payload": payload})  # fmt: skip
+        return begun
 
     def renew(self, job_id: str, token: str, progress: float | None, message: str | None) -> bool:
         """Extends a lease.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flight_server.control.task_queue import MAX_BUNDLE, Task
-from store.errors import StatflightError, UpstreamError, to_json
+from store.errors import NotFound, StatflightError, UpstreamError, to_json
 from store.jobs import NewJob
 from store.targets import Target
 from tests.flight_server.control.control_plane import LEASE, ControlPlane, outcome, requests
@@ -203,3 +203,20 @@ def test_durable_jobs_are_bundled_and_each_ends_on_its_own(control):
     assert succeeded == ["SUCCEEDED", "SUCCEEDED"] and failed == "WAITING"
     assert isinstance(rejected, StatflightError) and rejected.code == "LEASE_LOST"
     assert sorted(control.counts().values()) == [7, 7]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_durable_job_that_cannot_be_begun_leaves_the_others_of_its_bundle(control, together):
+    queue_jobs(control, 20)
+    bad: list[int] = []
+
+    def payloads(leases):
+        bad.append(leases[1 % len(leases)].table_key)
+        if not together and len(leases) > 1:
+            raise RuntimeError("one of them is broken")
+        return [NotFound("no connector") if lease.table_key == bad[0] else lease.request for lease in leases]
+
+    control.leases.payloads_of_jobs = payloads
+    leases = control.leases.lease("w", ["job"], 0.0, [], lambda: False, 64)
+    states = control.database.rows("SELECT state, count(*) FROM jobs GROUP BY ALL ORDER BY ALL")
+    assert states == [("FAILED", 1), ("QUEUED", 14), ("RUNNING", 5)] and len(leases) == 5

@@ -139,10 +139,7 @@ def test_lease_token_is_valid_for_its_own_job_only(control):
 def test_missing_connector_fails_the_job_at_lease_time(control):
     job_id = control.queue()
 
-    def raise_not_found(_: Any) -> Any:
-        raise NotFound('no connector "c"')
-
-    control.leases.payload_of_job = raise_not_found
+    control.leases.payloads_of_jobs = lambda leases: [NotFound('no connector "c"') for _ in leases]
     assert control.lease() is None
     assert control.jobs.get(job_id)["state"] == "FAILED"
     assert "connector" in control.jobs.get(job_id)["message"]
@@ -150,14 +147,14 @@ def test_missing_connector_fails_the_job_at_lease_time(control):
 
 def test_unexpected_error_in_the_payload_fails_the_job(control):
     job_id = control.queue()
-    control.leases.payload_of_job = lambda lease: 1 / 0
+    control.leases.payloads_of_jobs = lambda leases: 1 / 0
     assert control.lease() is None
     assert control.jobs.get(job_id)["state"] == "FAILED"
 
 
 def test_follow_up_job_without_requests_succeeds_without_a_lease(control):
     job_id = control.queue()
-    control.leases.payload_of_job = lambda lease: {"requests": [], "held": [1]}
+    control.leases.payloads_of_jobs = lambda leases: [{"requests": [], "held": [1]} for _ in leases]
     assert control.lease() is None
     job = control.jobs.get(job_id)
     assert (job["state"], job["degraded"], job["stats_processed"]) == ("SUCCEEDED", False, 1)
