@@ -157,12 +157,18 @@ def test_foreign_file_is_refused_and_unchanged(tmp_path):
     (tmp_path / "text.db").write_text("no database" * 1000)
     with pytest.raises(InvalidArgument, match="cannot be opened as a database"):
         Database(tmp_path / "text.db")
-    with duckdb.connect(str(tmp_path / "other.db")) as connection:
-        connection.execute("CREATE TABLE customers (id BIGINT)")
-    with pytest.raises(InvalidArgument, match="not of statflight"):
-        Database(tmp_path / "other.db")
-    with duckdb.connect(str(tmp_path / "other.db")) as connection:
-        assert connection.execute("SELECT table_name FROM duckdb_tables()").fetchall() == [("customers",)]
+    for number, table in enumerate((
+        "customers (id BIGINT)", "settings (id BIGINT)", "settings AS SELECT 'a' AS name, 'b' AS value",
+        "settings AS SELECT 'schema_version' AS name, 'b' AS value",
+    )):  # fmt: skip
+        path = tmp_path / f"{number}.db"
+        with duckdb.connect(str(path)) as connection:
+            connection.execute(f"CREATE TABLE {table}")
+        with pytest.raises(InvalidArgument, match="not of statflight"):
+            Database(path)
+        with duckdb.connect(str(path)) as connection:
+            (name,) = connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
+            assert name == (table.split()[0],)
 
 
 def test_newer_layout_is_refused_with_the_version_to_install(tmp_path):
