@@ -7,14 +7,14 @@ import pytest
 
 from store import capture_facts, records
 from store.catalog_store import Catalog
-from store.database import Database
 from store.schemas import FLIGHTS
 from store.stats_store import DuckDBStatsStore, Put, PutMode
+from tests.store.empty_store import empty_database
 
 
 @pytest.fixture
 def store():
-    database = Database(":memory:")
+    database = empty_database()
     yield DuckDBStatsStore(database, Catalog(database))
     database.close()
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from store.catalog_store import Catalog
-from store.database import Database
 from store.errors import InvalidField
 from store.stats_store import DuckDBStatsStore, Put
 from tests.store.contract import rows
+from tests.store.empty_store import empty_database
 from tests.store.test_catalog_store import ALIKE, discover
 
 
 @pytest.fixture
 def store():
-    database = Database(":memory:")
+    database = empty_database()
     yield DuckDBStatsStore(database, Catalog(database))
     database.close()
 

@@ -10,13 +10,13 @@ import pytest
 
 from store import records
 from store.catalog_store import Catalog, TableEntry
-from store.database import Database
 from store.errors import UpstreamError
 from store.file_listings import Listing, can_continue, continue_listing, mark_listings
 from store.file_spans import rows_of
 from store.schemas import FLIGHTS
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from store.targets import Target
+from tests.store.empty_store import empty_database
 
 FIRST = Listing(1, "one")
 NEXT = Listing(2, "two", 1, "one", ("b",))
@@ -26,7 +26,7 @@ class ListedTable:
     """A table whose snapshot 1 has the files a, b and c, put as one listing."""
 
     def __init__(self) -> None:
-        self.database = Database(":memory:")
+        self.database = empty_database()
         self.catalog = Catalog(self.database)
         self.store = DuckDBStatsStore(self.database, self.catalog)
         self.table: TableEntry = self.database.write(lambda c: self.catalog.register(c, ("c", "s", "t"), "id"))

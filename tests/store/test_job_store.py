@@ -14,11 +14,12 @@ from store.database import Database
 from store.errors import Conflict, NotFound
 from store.job_store import JobStore
 from store.jobs import LIGHT, MAX_ATTEMPTS, SCAN, Lease, NewJob, backoff
+from tests.store.empty_store import empty_database
 
 
 @pytest.fixture
 def database():
-    database = Database(":memory:")
+    database = empty_database()
     yield database
     database.close()
 

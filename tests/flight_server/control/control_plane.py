@@ -12,11 +12,11 @@ from flight_server.control.publication import Publication
 from flight_server.control.task_queue import Task, TaskQueue
 from store import records
 from store.catalog_store import Catalog, TableEntry
-from store.database import Database
 from store.job_store import JobStore
 from store.schemas import FLIGHTS
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from store.targets import Target
+from tests.store.empty_store import empty_database
 
 LEASE = 60.0  # seconds
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -24,7 +24,7 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 
 class ControlPlane:
     def __init__(self) -> None:
-        self.database = Database(":memory:")
+        self.database = empty_database()
         self.catalog = Catalog(self.database)
         self.store = DuckDBStatsStore(self.database, self.catalog)
         self.seconds = 0.0  # the time of the clock

@@ -15,10 +15,10 @@ from flight_server.control.leases import Leases
 from flight_server.control.publication import Publication
 from flight_server.control.task_queue import TaskQueue
 from store.catalog_store import Catalog
-from store.database import Database
 from store.errors import Cancelled, Conflict, NotFound, UpstreamError, to_json
 from store.job_store import JobStore
 from store.stats_store import DuckDBStatsStore
+from tests.store.empty_store import empty_database
 
 
 def table(name: str, schema: str = "s", table_id: str | None = None, snapshots: tuple[int, ...] = (1,)) -> Any:
@@ -33,7 +33,7 @@ def table(name: str, schema: str = "s", table_id: str | None = None, snapshots: 
 
 class LakesEnv:
     def __init__(self) -> None:
-        self.database = Database(":memory:")
+        self.database = empty_database()
         self.catalog = Catalog(self.database)
         self.vault = Vault(None)
         jobs = JobStore(self.database)

@@ -12,10 +12,10 @@ from flight_server.control.publication import Publication
 from flight_server.control.task_queue import Task, TaskQueue
 from flight_server.control.watch import PATIENCE_SECONDS, START_SECONDS, Watch
 from store.catalog_store import Catalog
-from store.database import Database
 from store.errors import NotFound, UpstreamError
 from store.job_store import JobStore
 from store.stats_store import DuckDBStatsStore
+from tests.store.empty_store import empty_database
 
 
 class FakeLakes:
@@ -44,7 +44,7 @@ class FakeLakes:
 
 class WatchEnv:
     def __init__(self, **intervals: float | None):
-        self.database = Database(":memory:")
+        self.database = empty_database()
         catalog = Catalog(self.database)
         jobs = JobStore(self.database)
         self.now, self.intervals = 0.0, dict(intervals)

@@ -11,16 +11,16 @@ import pytest
 from flight_server.writes.drafts import Draft, DraftGroup
 from store import records
 from store.catalog_store import Catalog
-from store.database import Database
 from store.errors import InvalidArgument
 from store.layout import BY_SNAPSHOT
 from store.schemas import FLIGHTS
 from store.stats_store import DuckDBStatsStore, Put, PutMode
+from tests.store.empty_store import empty_database
 
 
 class DraftStore:
     def __init__(self) -> None:
-        self.database = Database(":memory:")
+        self.database = empty_database()
         self.catalog = Catalog(self.database)
         self.store = DuckDBStatsStore(self.database, self.catalog)
         self.group = DraftGroup(self.store)
