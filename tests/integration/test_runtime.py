@@ -1,4 +1,4 @@
-"""Memory settings of workers, measured in separate processes."""
+"""Memory and thread settings of workers, measured in separate processes."""
 
 from __future__ import annotations
 

@@ -73,6 +73,7 @@ def types(task):
     return {column.name: values.type for column, values in tasks.read(task, task.columns)}
 
 
+@pytest.mark.usefixtures("batches")
 @pytest.mark.parametrize("rows", [parquet._FEW_ROWS - 1, parquet._FEW_ROWS + 500])
 def test_string_views_are_read_as_plain_strings(write, rows):
     """The size of the file decides about large or plain types; the values are the same."""
@@ -85,6 +86,7 @@ def test_string_views_are_read_as_plain_strings(write, rows):
     assert tuple(types(task).values()) == copied
 
 
+@pytest.mark.usefixtures("batches")
 def test_column_beside_string_views_keeps_its_arrow_type(write):
     """A duration is a plain integer to readers that ignore the Arrow schema of the file."""
     table = pa.table({"t": pa.array(["text"] * 2000, pa.string_view()), "d": pa.array(range(2000), pa.duration("us"))})
@@ -98,6 +100,7 @@ def test_columns_read_in_small_blocks_have_their_values(write, monkeypatch):
     assert contents(write())["place.at.zip"][:2] == ["z0", "z1"]
 
 
+@pytest.mark.usefixtures("batches")
 def test_deleted_rows_are_left_out(write):
     task = write(deleted_rows=pa.array([0, 4, 9, 500], pa.int64()), row_group_size=3)
     found = contents(task)
@@ -113,6 +116,7 @@ def equality_delete(tmp_path, rows, *columns):
     return EqualityDelete(str(path), tuple((by_name[name], path) for name, path in columns))
 
 
+@pytest.mark.usefixtures("batches")
 def test_equality_deletes_are_null_safe(write, tmp_path):
     by_name = equality_delete(tmp_path, pa.table({"n": ["c", None]}), ("name", "n"))
     by_two = equality_delete(
@@ -122,12 +126,14 @@ def test_equality_deletes_are_null_safe(write, tmp_path):
     assert contents(task)["id"] == [3, 8, 9]
 
 
+@pytest.mark.usefixtures("batches")
 def test_equality_deletes_match_a_constant_and_a_struct_leaf(write, tmp_path):
     other = equality_delete(tmp_path, pa.table({"p": ["q"], "l": [0.0]}), ("part", "p"), ("place.lat", "l"))
     same = equality_delete(tmp_path, pa.table({"p": ["p", "p"], "l": [-0.0, None]}), ("part", "p"), ("place.lat", "l"))
     assert contents(write(equality_deletes=(other, same)))["id"] == [1, 2, 3, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.usefixtures("batches")
 def test_file_with_all_rows_deleted_has_zero_counts(write):
     task = write(deleted_rows=pa.array(range(10)))
     for answer in scan(0, task, Work(ALL)):
@@ -140,6 +146,7 @@ def test_empty_file_has_zero_counts(write):
         assert (answer.error, answer.partial.row_count) == ("", 0)
 
 
+@pytest.mark.usefixtures("batches")
 def test_dictionary_of_a_repetitive_column_is_kept(write):
     rows = pa.table({"id": pa.array(range(3000)), "name": ["x", "y", None] * 1000})
     task = write(rows, COLUMNS[:2])
@@ -263,6 +270,7 @@ def test_column_group_counts_distinct_tuples_with_nulls(write):
     assert found == {(1, 2): (6, 2, 4), (1,): (6, 2, 3), (2,): (6, 3, 2)}  # a null is a value of a tuple
 
 
+@pytest.mark.usefixtures("batches")
 def test_lance_fragments_are_read_without_deleted_rows(tmp_path):
     lance = pytest.importorskip("lance")
     rows = ROWS.select(["id", "name", "place"])
