@@ -30,7 +30,9 @@ _TRUTHS: Final = {"true": True, "t": True, "false": False, "f": False}
 
 def literal_text(value: Scalar) -> str | None:
     """A literal as text: strings verbatim, numbers and booleans in JSON form, null as None."""
-    return value if value is None or isinstance(value, str) else json.dumps(value)
+    if value is None or isinstance(value, str):
+        return value
+    return str(value) if type(value) is int else json.dumps(value)  # equal, and a fifth of the time
 
 
 def typed_literal(value: Scalar, type: pa.DataType) -> Any:
