@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from store import bounds, logical_types
 from store.layout import OPEN_END, stored_columns
+from store.sketches.theta import theta
 
 COLUMNS = 20
 _TYPES = ("INT", "DOUBLE", "STRING", "TIMESTAMP", "DATE")
@@ -39,7 +40,7 @@ def _scalars(rows: int, seed: int) -> dict[str, pa.Array]:
         "logical_type": pa.array(_TYPES).take(pa.array(kinds)),
         "row_count": pa.array(count),
         "null_count": pa.array(count // 10),
-        "ndv": pa.array(random.integers(1, 10**3, rows).astype(float)),
+        "ndv": pa.array(random.integers(1, 901, rows).astype(float)),  # at most the rows without nulls
         "ndv_exact": pa.array(np.zeros(rows, np.bool_)),
         "min": low,
         "max": low,
@@ -95,19 +96,17 @@ def columns(table: int, snapshots: range) -> pa.Table:
     return pa.table(more | _scalars(rows, table))
 
 
-def sketches(table: int, snapshots: range, size: int = 1024) -> pa.Table:
-    """A sketch of that many random bytes for each of 20 columns at each snapshot."""
+def sketches(table: int, snapshots: range) -> pa.Table:
+    """A theta sketch of 126 random hashes, 1024 bytes, for each of 20 columns at each snapshot."""
     rows = len(snapshots) * COLUMNS
-    octets = np.random.default_rng(table).bytes(rows * size)
-    offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * size)
-    data = pa.Array.from_buffers(pa.binary(), rows, [None, offsets.buffers()[1], pa.py_buffer(octets)])
+    hashes = np.random.default_rng(table).integers(1, 1 << 62, (rows, 126), np.uint64)
     more = key(table, rows) | {
         "snapshot_id": pa.array(np.repeat(np.array(snapshots), COLUMNS)),
         "target_kind": _constant("COLUMN", rows),
         "column_id": pa.array(np.tile(np.arange(1, COLUMNS + 1), len(snapshots))),
         "role": _constant("NDV", rows),
         "sketch_type": _constant("apache-datasketches-theta-v1", rows),
-        "data": data,
+        "data": pa.array([theta(each) for each in hashes], pa.binary()),
     }
     return pa.table(more)
 
