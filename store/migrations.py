@@ -115,9 +115,13 @@ def migrate(connection: Connection, name: str) -> None:
 
 
 def _version(connection: Connection) -> int | None:
-    """The layout of a store; None for any other file. Listing the tables would take half the time of opening a file."""
+    """The layout of a store; None for a file without its tables, which are named here because listing all tables would
+    take half the time of opening a file."""
     try:
-        rows = connection.execute("SELECT value::INTEGER FROM settings WHERE name = 'schema_version'").fetchall()
+        rows = connection.execute(
+            "SELECT value::INTEGER FROM settings WHERE name = 'schema_version'"
+            " AND NOT EXISTS (SELECT 1 FROM snapshots, stats_sketches LIMIT 0)"
+        ).fetchall()
     except (duckdb.CatalogException, duckdb.BinderException, duckdb.ConversionException):
         return None
     return rows[0][0] if rows else None

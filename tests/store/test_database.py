@@ -160,6 +160,7 @@ def test_foreign_file_is_refused_and_unchanged(tmp_path):
     for number, table in enumerate((
         "customers (id BIGINT)", "settings (id BIGINT)", "settings AS SELECT 'a' AS name, 'b' AS value",
         "settings AS SELECT 'schema_version' AS name, 'b' AS value",
+        "settings AS SELECT 'schema_version' AS name, '7' AS value",
     )):  # fmt: skip
         path = tmp_path / f"{number}.db"
         with duckdb.connect(str(path)) as connection:
