@@ -51,6 +51,8 @@ def mask(options: Mapping[str, str]) -> dict[str, str]:
 
 def mask_uri(uri: str) -> str:
     """A URI with passwords and keys replaced by `****`."""
+    if "@" not in uri and "=" not in uri:  # most texts have neither, and the expressions are slow
+        return uri
     return _SECRET_IN_QUERY.sub(rf"\1{MASK}", _PASSWORD_IN_URI.sub(rf"\g<user>:{MASK}@", uri))
 
 
@@ -70,7 +72,7 @@ def _redacted(value: Any, secrets: Sequence[str]) -> Any:
     if isinstance(value, str):
         for secret in secrets:
             value = value.replace(secret, MASK)
-        return mask_uri(value) if "@" in value or "=" in value else value
+        return mask_uri(value)
     if isinstance(value, Mapping):
         return {name: _redacted(each, secrets) for name, each in value.items()}
     return [_redacted(each, secrets) for each in value] if isinstance(value, list) else value

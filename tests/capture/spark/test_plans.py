@@ -1,4 +1,4 @@
-"""What a plan tells of a query's joins and filters; needs no JVM."""
+"""Sizes at joins and unestimated filters, read from a plan's text; needs no JVM."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def plan(*operators: tuple[int, str, str, int]) -> Plan:
     return Plan(tuple(Operator(depth, kind, text, None, size) for depth, kind, text, size in operators), (), "")
 
 
-def test_what_reaches_a_join_of_each_table():
+def test_join_inputs_are_the_sizes_at_the_nearest_join():
     found = plan(
         (0, "Aggregate", "Aggregate [c]", 1),
         (1, "Join", "Join Inner", 900),

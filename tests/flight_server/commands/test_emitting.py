@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from flight_server import cli
 from flight_server.present.profiles import Profile, datahub, openlineage, openmetadata
 from tests.flight_server.fake_server import FakeServer
 
@@ -94,19 +92,6 @@ def server():
         found.rows("stats.quantiles", KEY | {"column_name": "id", "quantile": 0.5, "value": "4"})
         found.rows("stats.most_common_values", *COMMON)
         yield found
-
-
-@pytest.fixture
-def run(server, monkeypatch, capsys):
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setenv("STATFLIGHT_SERVER", server.uri)
-        monkeypatch.setattr(sys, "argv", ["statflight", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exited:
-            cli.main()
-        out, err = capsys.readouterr()
-        return exited.value.code or 0, out, err
-
-    return run
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def plan(size_mib: int, joined_mib: int) -> Plan:
 
 
 def test_a_table_is_compared_as_the_join_sees_it():
-    """Of a table that is larger than the threshold anyway, one column may be broadcast."""
+    """One column of a table may be small enough to broadcast, although the whole table is not."""
     (note,) = _broadcasts(plan(60, 6), plan(231, 23), 10 * MIB)
     assert "Project [o_custkey]" not in note.partition(",")[0] and note.startswith("Scan orders, as it is joined: 23")
     assert "above the broadcast threshold of 10" in note
