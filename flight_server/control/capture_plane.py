@@ -159,7 +159,8 @@ class Captures:
         return ids
 
     def payloads_of_jobs(self, leases: Sequence[Lease]) -> list[Mapping[str, Any] | StatflightError]:
-        """Makes the payloads of durable jobs that are about to start, with one set of queries.
+        """Makes the payloads of durable jobs that are about to start, with one set of queries; what a job for missing
+        statistics still lacks is looked up for each.
 
         Returns:
             For each job its payload, which has no requests when nothing is missing; or the reason why it has none: its

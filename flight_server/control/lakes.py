@@ -289,24 +289,20 @@ class Lakes:
         When a lake cannot be inspected, the stored snapshots stay, and the capture itself reports the error. When
         nothing is new, the time of the inspection is stored after the block, while the captures run.
         """
-        unchanged: list[tuple[str, dict[str, Any], Mapping[str, Any]]] = []
         names: dict[str, dict[tuple[str, str], None]] = {}
         for table in tables:
             if table.format != EXTERNAL:
                 names.setdefault(table.table_catalog, {})[table.table_schema, table.table_name] = None
-        for catalog, only in names.items():
-            with contextlib.suppress(UpstreamError, NotFound, InvalidArgument, Conflict):
-                config = self.config(catalog)
-                found = self._look(catalog, config, list(map(list, only)), False, is_cancelled)
-                if self._is_as_known(catalog, config["format"], found):
-                    unchanged.append((catalog, config, found))
-                else:
-                    self.store(catalog, config, found, whole=False)
-        try:
+        with contextlib.ExitStack() as after:
+            for catalog, only in names.items():
+                with contextlib.suppress(UpstreamError, NotFound, InvalidArgument, Conflict):
+                    config = self.config(catalog)
+                    found = self._look(catalog, config, list(map(list, only)), False, is_cancelled)
+                    if self._is_as_known(catalog, config["format"], found):
+                        after.callback(self._submit_found, catalog, config, found, whole=False)
+                    else:
+                        self.store(catalog, config, found, whole=False)
             yield
-        finally:
-            for catalog, config, found in unchanged:
-                self._submit_found(catalog, config, found, whole=False)
 
     def _is_as_known(self, catalog: str, format: str, found: Mapping[str, Any]) -> bool:
         known = Discovery(self._catalog)
