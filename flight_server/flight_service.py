@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,7 @@ from flight_server.auth.handshake import Greeting, NoHandshake, greet
 from flight_server.auth.principal import Principal
 from flight_server.auth.tokens import Authenticator, Guard
 from flight_server.process import audit_log
+from flight_server.reads.streams import Stream
 from flight_server.sql.lazy import LazyEndpoint
 from flight_server.wire import flight_sql, scan_request, status, tickets
 from flight_server.writes import ingest
@@ -171,7 +173,7 @@ class StatflightServer(flight.FlightServerBase):
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         with self._answering(context, "DoGet") as call:
             caller = self._reader(call)
-            answer: pa.Table | Iterable[pa.RecordBatch]
+            answer: pa.Table | Stream
             if flight_sql.is_command(ticket.ticket):
                 name = flight_sql.FAMILY
                 schema, answer = self._sql.get().get(ticket.ticket, caller, context.is_cancelled)
@@ -185,10 +187,14 @@ class StatflightServer(flight.FlightServerBase):
                     self.metrics.rows_read(name, answer.num_rows)
                 return flight.RecordBatchStream(answer, options=WRITTEN)
             batches = self._batches(call, name, answer)
+            next(batches)
             return flight.GeneratorStream(schema, batches, options=WRITTEN)
 
-    def _batches(self, call: _Answering, name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with call:
+    def _batches(self, call: _Answering, name: str, batches: Stream) -> Iterator[pa.RecordBatch | None]:
+        """None, then the batches. Flight drops its reference at the end of the call, which closes a generator that has
+        begun, and so the stream, before the call's context is freed; one that has not begun would skip the `with`."""
+        with closing(batches), call:
+            yield None
             for batch in batches:
                 if self.metrics is not None:
                     self.metrics.rows_read(name, batch.num_rows)

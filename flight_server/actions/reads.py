@@ -37,19 +37,20 @@ def scan_system_table(call: Call, body: bytes) -> Results:
     }  # fmt: skip
     request = of_json({name: value for name, value in command.items() if value is not None})
     call.app.access.require(call.principal, "stats.read")
-    schema, batches = call.app.scanner.reader(request, call.principal)
-    call.app.usage.read(request)
-    if request.rows:
+    with call.app.scanner.reader(request, call.principal, call.is_cancelled) as batches:
+        call.app.usage.read(request)
+        if request.rows:
+            for batch in batches:
+                yield from (row.encode() for row in batch.column(0).to_pylist())
+            return
+        schema = request.schema
+        yield schema.serialize().to_pybytes()
         for batch in batches:
-            yield from (row.encode() for row in batch.column(0).to_pylist())
-        return
-    yield schema.serialize().to_pybytes()
-    for batch in batches:
-        yield (
-            pa.record_batch(batch.columns, schema=schema).serialize().to_pybytes()
-            if schema.names
-            else (batch.serialize().to_pybytes())
-        )
+            yield (
+                pa.record_batch(batch.columns, schema=schema).serialize().to_pybytes()
+                if schema.names
+                else (batch.serialize().to_pybytes())
+            )
 
 
 @action('{"path"}', "Writes a copy of the database to a new file of the server's machine, while serving")

@@ -7,6 +7,7 @@ query (`query.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -155,10 +156,11 @@ class Scanner:
             row, size = pa.Table.from_batches([copy.batch]), size + copy.size
         self.slices.put_derived(key, Derived(*of, row), size)
 
+    @contextmanager
     def reader(
         self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never
-    ) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-        """The schema and batches of a scan.
+    ) -> Iterator[Iterable[pa.RecordBatch]]:
+        """The batches of a scan, which are read inside of the block.
 
         Args:
             request: The scan.
@@ -166,12 +168,16 @@ class Scanner:
             is_cancelled: True once the caller has disconnected.
         """
         answer = self.read(request, principal, is_cancelled)
-        return request.schema, answer.to_batches() if isinstance(answer, pa.Table) else answer
+        if isinstance(answer, pa.Table):
+            yield answer.to_batches()
+        else:
+            with closing(answer):
+                yield answer
 
     def table(self, request: ScanRequest, principal: Principal) -> pa.Table:
         """All rows of a scan."""
-        schema, batches = self.reader(request, principal)
-        return pa.Table.from_batches(batches, schema)
+        with self.reader(request, principal) as batches:
+            return pa.Table.from_batches(batches, request.schema)
 
     def message(
         self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never,

@@ -60,10 +60,12 @@ class Watched:
             if (self._left or self._late) and self._cursor is not None:
                 with suppress(duckdb.Error):
                     self._cursor.interrupt()
-            if self._late and self._on_end is not None:  # free the slot now: the caller may never read again
-                self._on_end()
-                self._on_end = None
-            return True
+            on_end = None
+            if self._late:  # free the slot now: the caller may never read again
+                on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end()
+        return True
 
     def then(self, on_end: Callable[[], None]) -> None:
         """Registers a callback for the end, called once."""
@@ -108,7 +110,10 @@ class Watched:
 
 
 class Stream:
-    """Batches of a large answer, each of at most MAX_BATCH_BYTES; garbage collection closes it, too."""
+    """Batches of a large answer, each of at most MAX_BATCH_BYTES. A reader that stops before the end must close it.
+
+    There is no destructor: the garbage collector may run one in any thread, whatever locks that thread holds.
+    """
 
     def __init__(
         self, watched: Watched, batches: Iterator[pa.RecordBatch], most_bytes: int,
@@ -116,6 +121,17 @@ class Stream:
     ):  # fmt: skip
         self._watched, self._batches, self._left, self._bytes_of = watched, batches, most_bytes, bytes_of
         self._pieces: deque[pa.RecordBatch] = deque()
+        self._on_close: list[Callable[[], None]] = []
+
+    def map(self, function: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Stream:
+        """Applies a function to each batch that is still to come; returns the stream itself."""
+        self._batches = map(function, self._batches)
+        return self
+
+    def then(self, on_close: Callable[[], None]) -> Stream:
+        """Registers a callback for the end of the stream, called at each `close`; returns the stream itself."""
+        self._on_close.append(on_close)
+        return self
 
     def __iter__(self) -> Stream:
         return self
@@ -144,9 +160,8 @@ class Stream:
         self._batches = iter(())  # releases DuckDB's result
         self._pieces.clear()
         self._watched.end()
-
-    def __del__(self) -> None:
-        self.close()
+        for on_close in self._on_close:
+            on_close()
 
 
 def _too_large() -> ResourceExhausted:
@@ -237,7 +252,7 @@ class Streams:
         self.query_slots = FairSemaphore(queries)
         self.running = 0
         self._watched: set[Watched] = set()
-        self._lock = threading.RLock()  # taken again by the end of a stream that is garbage-collected meanwhile
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def run(
@@ -302,10 +317,12 @@ class Streams:
         self, watched: Watched, batches: Iterator[pa.RecordBatch], bytes_of: Callable[[pa.RecordBatch], int]
     ) -> Stream:
         with self._lock:
-            if self.running >= self.places:
-                watched.end()
-                raise ResourceExhausted(f"too many streams: {self.running} are running", hint="try again later")
-            self.running += 1
+            running = self.running
+            if running < self.places:
+                self.running += 1
+        if running >= self.places:
+            watched.end()
+            raise ResourceExhausted(f"too many streams: {running} are running", hint="try again later")
         watched.then(self._free)
         return Stream(watched, batches, self.most_bytes, bytes_of)
 

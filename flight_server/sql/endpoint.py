@@ -7,7 +7,7 @@ are kept in an LRU cache; a client whose statement was evicted prepares it again
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from flight_server.sql.flights import NAIVE, naive
 from flight_server.sql.kept_tables import KeptTable
 from flight_server.sql.plan import Plan, Source
 from flight_server.sql.pushdown import Slot
-from flight_server.sql.running import Reading, RunningStatements
+from flight_server.sql.running import RunningStatements
 from flight_server.sql.sandbox import Rows, Sandbox, View
 from flight_server.sql.whole_columns import Kept, WholeColumns
 from flight_server.wire import flight_sql
@@ -64,7 +64,7 @@ class _Prepared:
     size: int
 
 
-Answer: TypeAlias = pa.Table | Iterator[pa.RecordBatch]
+Answer: TypeAlias = pa.Table | Stream
 
 
 class SqlEndpoint:
@@ -114,7 +114,7 @@ class SqlEndpoint:
             is_cancelled: True once the caller has disconnected.
 
         Returns:
-            The schema, and the rows: a table if they are few, else batches.
+            The schema, and the rows: a table if they are few, else a stream, which the caller closes.
 
         Raises:
             InvalidArgument: The command or its statement is not supported, or a parameter is not bound.
@@ -136,7 +136,7 @@ class SqlEndpoint:
         if isinstance(answer, pa.Table):
             self._running.end(caller, data, running)
             return planned.schema, answer
-        return planned.schema, Reading(answer, lambda: self._running.end(caller, data, running))
+        return planned.schema, answer.then(lambda: self._running.end(caller, data, running))
 
     def put(self, data: bytes, batches: Iterable[pa.RecordBatch], caller: Principal) -> bytes:
         """Binds the parameters of a prepared statement.
@@ -250,7 +250,7 @@ class SqlEndpoint:
 
     def _run(
         self, planned: _Planned, values: Sequence[Any], caller: Principal, is_cancelled: Callable[[], bool]
-    ) -> pa.Table | Stream | Iterator[pa.RecordBatch]:
+    ) -> Answer:
         parsed, schema = planned.plan, planned.schema
         if parsed.direct is not None:
             (source,) = parsed.sources
@@ -261,7 +261,7 @@ class SqlEndpoint:
             self._app.usage.read(request)
             if isinstance(answer, pa.Table):
                 return pa.Table.from_batches([_shown(batch, schema) for batch in answer.to_batches()], schema)
-            return (_shown(batch, schema) for batch in answer)
+            return answer.map(lambda batch: _shown(batch, schema))
         tables = self._tables(parsed.sources, values, caller, is_cancelled)
         cursor = self._sandbox.cursor()
         given = [parameters.for_duckdb(value) for value in values]
@@ -367,17 +367,15 @@ class SqlEndpoint:
     ) -> pa.Table | None:
         """The rows of a scan with naive timestamps; None if they have more than `most` bytes."""
         schema = naive(_schema_of(source))
-        answer = self._app.scanner.read(request, caller, is_cancelled)
-        self._app.usage.read(request)
-        batches, size = [], 0
-        for batch in answer.to_batches() if isinstance(answer, pa.Table) else answer:
-            size += batch.nbytes
-            if size > most:
-                if isinstance(answer, Stream):
-                    answer.close()
-                return None
-            batches.append(_shown(batch, schema))
-        return pa.Table.from_batches(batches, schema)
+        shown, size = [], 0
+        with self._app.scanner.reader(request, caller, is_cancelled) as batches:
+            self._app.usage.read(request)
+            for batch in batches:
+                size += batch.nbytes
+                if size > most:
+                    return None
+                shown.append(_shown(batch, schema))
+        return pa.Table.from_batches(shown, schema)
 
 
 def _schema_of(source: Source) -> pa.Schema:

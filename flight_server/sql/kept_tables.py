@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection
-from contextlib import suppress
 from typing import Final
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,25 +16,26 @@ _TEXT_BYTES: Final = 16  # size of a text in a table besides its characters
 
 
 class KeptTable:
-    """A DuckDB table in a schema of its own, dropped with the last reference to this object.
+    """A DuckDB table in a schema of its own, which may be dropped once nothing refers to this object.
 
     Columns of texts that repeat are ENUMs, which are smaller and faster to group by.
 
     Args:
-        cursor: A cursor for this object only.
-        name: Name of the schema; must be unused.
+        cursor: A cursor; not used after the constructor.
+        name: Name of the schema; must be new.
         rows: The rows.
+        unused: Gets the name of the schema once nothing refers to this object.
 
     Raises:
         duckdb.OutOfMemoryException: There is not enough memory.
     """
 
-    def __init__(self, cursor: Connection, name: str, rows: pa.Table):
-        self._cursor, self._name = cursor, name
+    def __init__(self, cursor: Connection, name: str, rows: pa.Table, unused: deque[str]):
+        self._name, self._unused = name, unused
         self.num_rows, self.nbytes = rows.num_rows, 0
         self._enums: set[str] = set()
         cursor.execute(f'CREATE SCHEMA "{name}"')
-        columns = [self._encoded(field.name, rows[field.name]) for field in rows.schema]
+        columns = [self._encoded(cursor, field.name, rows[field.name]) for field in rows.schema]
         self.nbytes = sum(column.nbytes for column in columns)
         cursor.register("rows", pa.table(columns, names=rows.column_names))
         shown = (f'CAST("{n}" AS "{name}"."{n}") AS "{n}"' if n in self._enums else f'"{n}"' for n in rows.column_names)
@@ -43,7 +43,7 @@ class KeptTable:
         cursor.unregister("rows")
         self._columns = rows.column_names
 
-    def _encoded(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    def _encoded(self, cursor: Connection, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         if not pa.types.is_string(column.type):
             return column
         encoded = pc.dictionary_encode(column).unify_dictionaries()
@@ -51,9 +51,9 @@ class KeptTable:
         if not 0 < len(members) <= min(_MAX_MEMBERS, len(column) // 4):
             self.nbytes += _TEXT_BYTES * len(column)
             return column
-        self._cursor.register("members", pa.table({"member": members.take(pc.sort_indices(members))}))
-        self._cursor.execute(f'CREATE TYPE "{self._name}"."{name}" AS ENUM (SELECT member FROM members)')
-        self._cursor.unregister("members")
+        cursor.register("members", pa.table({"member": members.take(pc.sort_indices(members))}))
+        cursor.execute(f'CREATE TYPE "{self._name}"."{name}" AS ENUM (SELECT member FROM members)')
+        cursor.unregister("members")
         self._enums.add(name)
         return encoded
 
@@ -64,6 +64,4 @@ class KeptTable:
         return f'SELECT {", ".join(shown)} FROM "{self._name}"."rows"'
 
     def __del__(self) -> None:
-        with suppress(duckdb.Error):
-            self._cursor.execute(f'DROP SCHEMA "{self._name}" CASCADE')
-            self._cursor.close()
+        self._unused.append(self._name)  # no SQL here: the garbage collector may run this in any thread

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
-
-import pyarrow as pa
 
 from flight_server.auth.principal import Principal
 from flight_server.wire import flight_sql
@@ -76,33 +73,3 @@ class RunningStatements:
                         event.set()
                         is_any = True
         return flight_sql.write_message((1, _CANCELLED if is_any else _NOT_CANCELLABLE))
-
-
-class Reading:
-    """An iterator over batches with a callback at its end.
-
-    Args:
-        batches: The batches.
-        on_end: Called when all batches are read, at an error, and by `close`; may be called several times.
-    """
-
-    def __init__(self, batches: Iterator[pa.RecordBatch], on_end: Callable[[], None]):
-        self._batches, self._on_end = batches, on_end
-
-    def __iter__(self) -> Reading:
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
-        try:
-            return next(self._batches)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Releases the batches and calls `on_end`."""
-        self._batches = iter(())
-        self._on_end()
-
-    def __del__(self) -> None:
-        self.close()

@@ -11,7 +11,9 @@ import itertools
 import logging
 import re
 import threading
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import duckdb
@@ -57,6 +59,7 @@ class Sandbox:
         self._database: Connection | None = None
         self._numbers = itertools.count(1)
         self.restarts = 0
+        self._unused: deque[str] = deque()  # schemas of kept tables that nothing refers to
         self._lock = threading.Lock()
 
     def cursor(self) -> Connection:
@@ -64,7 +67,11 @@ class Sandbox:
         with self._lock:
             if self._database is None:
                 self._database = duckdb.connect(":memory:", config=_SETTINGS)
-            return self._database.cursor()
+            cursor = self._database.cursor()
+        while self._unused:
+            with suppress(duckdb.Error, IndexError):  # of an instance that was closed; taken by another thread
+                cursor.execute(f'DROP SCHEMA "{self._unused.popleft()}" CASCADE')
+        return cursor
 
     def close(self) -> None:
         """Closes the database, if it was created."""
@@ -75,10 +82,13 @@ class Sandbox:
 
     def keep(self, rows: pa.Table) -> KeptTable | None:
         """Creates a table that statements can use until `restarts` changes; None if there is not enough memory."""
+        cursor = self.cursor()
         try:
-            return KeptTable(self.cursor(), f"kept {next(self._numbers)}", rows)
+            return KeptTable(cursor, f"kept {next(self._numbers)}", rows, self._unused)
         except duckdb.OutOfMemoryException:
             return None
+        finally:
+            cursor.close()
 
     def schema(self, sql: str, tables: Mapping[str, pa.Schema], known: Collection[str]) -> pa.Schema:
         """The schema of a statement's result.

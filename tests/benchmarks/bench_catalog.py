@@ -101,7 +101,7 @@ def test_reads_do_not_grow_with_history(tmp_path: Path) -> None:
         for _ in range(3 * ROUNDS):
             for snapshots, app in apps.items():
                 for kind, scan in requests[snapshots].items():
-                    took = timed(lambda: [*app.scanner.reader(scan, ANONYMOUS)[1]])  # noqa: B023
+                    took = timed(lambda: app.scanner.table(scan, ANONYMOUS))  # noqa: B023
                     times.setdefault((kind, snapshots), []).append(took)
         for kind in ("current", "pinned"):
             ms = [statistics.median(times[kind, snapshots]) * 1e3 for snapshots in GROWING]
@@ -147,7 +147,7 @@ def test_reads(app: App) -> None:
                 plain = timed(lambda: [*cursor.sql(sql).to_arrow_reader(65_536)])  # noqa: B023
                 times.setdefault("plain", []).append(plain)
                 for kind, scan in requests.items():
-                    took = timed(lambda: [*app.scanner.reader(scan, ANONYMOUS)[1]])  # noqa: B023
+                    took = timed(lambda: app.scanner.table(scan, ANONYMOUS))  # noqa: B023
                     times.setdefault(kind, []).append(took)
             medians = {kind: statistics.median(each) * 1e3 for kind, each in times.items()}
             line = ", ".join(f"{kind} {ms:.1f} ms ({ms / medians['plain']:.2f} x)" for kind, ms in medians.items())

@@ -38,7 +38,7 @@ def test_small_result_takes_no_place(database):
     assert streams.running == 0
 
 
-def test_closed_and_dropped_streams_free_their_places(database):
+def test_closed_streams_free_their_places(database):
     streams = Streams(places=2, seconds=10, most_bytes=1 << 40)
     first, second = run(streams, database, ENDLESS), run(streams, database, ENDLESS)
     assert next(first).num_rows > 0
@@ -46,9 +46,42 @@ def test_closed_and_dropped_streams_free_their_places(database):
         run(streams, database, ENDLESS)
     first.close()
     third = run(streams, database, ENDLESS)
-    del second, third  # dropped without close(), as Flight does
-    gc.collect()
+    second.close()
+    third.close()
+    third.close()
     assert streams.running == 0
+
+
+def test_callbacks_of_a_stream_run_at_its_end_and_a_function_on_each_batch(database):
+    streams = Streams(places=1, seconds=10, most_bytes=1 << 30)
+    stream = run(streams, database, "SELECT range AS n FROM range(100000)")
+    ended: list[int] = []
+    stream.map(lambda batch: batch.slice(0, 1)).then(lambda: ended.append(streams.running))
+    assert sum(batch.num_rows for batch in stream) > 1
+    assert ended == [0]
+
+
+def test_a_garbage_collection_during_a_check_does_not_stop_the_watch(database):
+    """A stream in a cycle of references is collected by the thread that checks it, which goes on for all others."""
+    streams = Streams(places=2, seconds=60, most_bytes=1 << 40)
+    collected, cancelled = threading.Event(), threading.Event()
+
+    def collect() -> bool:
+        gc.collect()
+        collected.set()
+        return False
+
+    lost = [run(streams, database, ENDLESS, collect)]
+    lost.append(lost)
+    del lost
+    assert collected.wait(60)
+    stream = run(streams, database, ENDLESS, cancelled.is_set)
+    cancelled.set()
+    with pytest.raises(Cancelled):
+        while True:
+            next(stream)
+    for watched in [*streams._watched]:
+        watched.end()
 
 
 def test_exhausted_stream_frees_its_place(database):

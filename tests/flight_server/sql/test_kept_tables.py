@@ -1,4 +1,4 @@
-"""Kept tables: equal rows, and dropped with their last reference."""
+"""Kept tables: equal rows, and dropped after their last reference."""
 
 import pyarrow as pa
 import pytest
@@ -40,12 +40,13 @@ def test_empty_table_can_be_kept(cursor):
     assert cursor.sql(kept.query(["few"])).to_arrow_table().equals(ROWS.schema.empty_table())
 
 
-def test_kept_table_is_dropped_with_its_last_reference(cursor):
+def test_kept_table_without_a_reference_is_dropped_by_the_next_statement(cursor):
     cursor, sandbox = cursor
     kept, other = sandbox.keep(ROWS), sandbox.keep(ROWS)
     cursor.execute(f"CREATE TEMP VIEW v AS {kept.query(())}")
     assert cursor.execute("SELECT count(*) FROM v").fetchall() == [(32,)]
     del kept
+    sandbox.cursor().close()
     tables, types = (
         "SELECT count(*) FROM duckdb_tables()",
         "SELECT count(*) FROM duckdb_types() WHERE schema_name LIKE 'kept%'",
