@@ -44,7 +44,8 @@ class MaterializedSlices:
         self._database = database
         # tables that may have values; a superset, since a false positive only costs a lookup
         self._keys = {key for (key,) in database.rows("SELECT DISTINCT table_key FROM packed")}
-        self._changed: set[int] = set()
+        self._seen: Mapping[int, int] = {}  # generations at the last call of `take_changed`
+        self._discarded: set[int] = set()
         self._lock = threading.Lock()
         self._idle: deque[Connection] = deque()
         database.before_commit.append(self._forget)
@@ -71,9 +72,13 @@ class MaterializedSlices:
         self._database.write(lambda connection: self._store(connection, values))
 
     def take_changed(self) -> AbstractSet[int]:
-        """The tables that changed since the last call, and so have no values."""
+        """The tables whose rows readers see changed since the last call, and those with discarded values."""
+        versions = self._database.versions
+        now = versions.generations()
         with self._lock:
-            changed, self._changed = self._changed, set()
+            changed = {key for key, generation in now.items() if generation != self._seen.get(key, versions.first)}
+            changed |= self._discarded
+            self._seen, self._discarded = now, set()
         return changed
 
     def close(self) -> None:
@@ -85,7 +90,7 @@ class MaterializedSlices:
         fresh = [value for value in values if self._database.is_settled(value.table_key, value.generation)]
         keys = {value.table_key for value in fresh}
         with self._lock:
-            self._changed |= {value.table_key for value in values} - keys
+            self._discarded |= {value.table_key for value in values} - keys
         for flight in {value.flight for value in fresh}:
             old = [value.table_key for value in fresh if value.flight == flight and value.table_key in self._keys]
             self._delete(connection, old, " AND flight = $flight", {"flight": flight})
@@ -100,8 +105,6 @@ class MaterializedSlices:
 
     def _forget(self, connection: Connection, touched: AbstractSet[int]) -> None:
         self._delete(connection, [*touched & self._keys])
-        with self._lock:
-            self._changed |= touched
 
     def _delete(
         self, connection: Connection, keys: Sequence[int], more: str = "", given: Mapping[str, str] | None = None

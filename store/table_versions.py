@@ -21,11 +21,12 @@ class TableVersions:
     Instances never share a generation, so a result cached for one database is never valid for another.
     """
 
-    _first = itertools.count(0, 1 << 40)
+    _starts = itertools.count(0, 1 << 40)
 
     def __init__(self) -> None:
         self.epoch = 0
-        self._generations: defaultdict[int, int] = defaultdict(partial(int, next(self._first)))
+        self.first = next(self._starts)  # generation of tables that have not changed
+        self._generations: defaultdict[int, int] = defaultdict(partial(int, self.first))
         self._committing: AbstractSet[int] = frozenset()
         self._lock = threading.Lock()
 
