@@ -107,6 +107,14 @@ class App:
         self.checking.start()
         self.prewarmer.start()
 
+    def health(self) -> dict[str, str]:
+        """`status`: ok, draining, or read-only while writes are refused, then with the reason as `detail`; reads are
+        answered meanwhile."""
+        if self.tasks.closing:
+            return {"status": "draining"}
+        trouble = self.database.trouble()
+        return {"status": "read-only", "detail": trouble} if trouble else {"status": "ok"}
+
     def _captured(self, table: TableEntry) -> None:
         self.auto.published(table)
         self.publishing.captured(table)

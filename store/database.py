@@ -10,6 +10,7 @@ connection that a second run would repeat. A write calls `touch` for each table 
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import duckdb
 
 from store.backup import check_target, copy_files, settle, unwritable, wal
+from store.database_files import DatabaseFiles
 from store.errors import InvalidArgument, ShuttingDown
 from store.file_lock import FileLock
 from store.layout import Connection, insert_rows
@@ -29,6 +31,8 @@ from store.migrations import migrate
 from store.table_versions import TableVersions
 
 __all__ = ["MEMORY", "Connection", "Database", "insert_rows"]
+
+log = logging.getLogger("statflight.store")
 
 T = TypeVar("T")
 
@@ -44,6 +48,8 @@ class Database:
         self.path = str(path)
         self._lock = _lock(self.path)
         self._root = self._open()
+        self._files = None if self.path == MEMORY else DatabaseFiles(self.path)
+        self.is_invalidated = False
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._closed = False
         self._opening = threading.Lock()  # a connection cannot be closed while a cursor of it is created
@@ -206,13 +212,21 @@ class Database:
             return
         self._touched = set()
         try:
+            if self._files is not None:
+                self._files.check()
             connection.execute("BEGIN")
             results = [item.function(connection) for item in group]
             for prepare in self.before_commit:
                 prepare(connection, self._touched)
             self.versions.begin(self._touched)
             connection.execute("COMMIT")
+            if self._files is not None:
+                self._files.committed()
         except BaseException as error:
+            if isinstance(error, duckdb.FatalException):
+                self.is_invalidated = True
+            if self._files is not None:
+                error = self._files.refusal(error)
             with contextlib.suppress(duckdb.Error):
                 connection.execute("ROLLBACK")
             for hook in self.on_rollback:
@@ -229,6 +243,12 @@ class Database:
         self.versions.note(self._touched)  # after the rows are visible, before any caller continues
         for item, result in zip(group, results, strict=True):
             item.future.set_result(result)
+
+    def trouble(self) -> str:
+        """Why writes are refused now, for health checks; empty if they are not."""
+        if self.is_invalidated:
+            return "the database was invalidated by a failed write; restart the server"
+        return "" if self._files is None else self._files.trouble()
 
     @property
     def is_writing(self) -> bool:
@@ -249,7 +269,9 @@ def _lock(path: str) -> FileLock | None:
         return None
     file = Path(path)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.parent.exists():
+            file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+            log.warning('there was no directory "%s": created it for a new database', file.parent)
         file = file.resolve()
         return FileLock(file.with_name(file.name + ".lock"))
     except BlockingIOError:

@@ -82,6 +82,14 @@ class ResourceExhausted(StatflightError):
     retryable = True
 
 
+class DatabaseMoved(StatflightError):
+    """The database file was deleted, moved or replaced while it is open."""
+
+    code = "DATABASE_MOVED"
+    status = "UNAVAILABLE"
+    retryable = True
+
+
 class ShuttingDown(StatflightError):
     """The server is draining."""
 

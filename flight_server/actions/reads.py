@@ -68,8 +68,8 @@ def backup(call: Call, body: bytes) -> Results:
 def health(call: Call, body: bytes) -> Results:
     parse_body(body, {})
     yield {
-        "status": "draining" if call.app.tasks.closing else "ok", "version": release(),
-        "uptime_ms": int((time.time() - call.app.started) * 1000), "jobs": call.app.jobs.counts(),
+        **call.app.health(), "version": release(), "uptime_ms": int((time.time() - call.app.started) * 1000),
+        "jobs": call.app.jobs.counts(),
     }  # fmt: skip
 
 

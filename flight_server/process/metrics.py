@@ -23,6 +23,8 @@
 | statflight_table_stale_seconds | table | … and seconds since that snapshot; the stalest only |
 | statflight_check_failing | table, column, rule, level | 1 if a rule of `--checks` fails, else 0 |
 | statflight_table_rows, …_size_bytes, …_null_share | table | with the setting `table_metrics`, of so many tables |
+| statflight_store_writable | | 0 while writes are refused: the disk is full, the file was moved |
+| statflight_store_free_bytes | | free space on the disk of the database |
 | statflight_build_info | version | 1 |
 | process_… | | memory, processor time, open files |
 
@@ -35,6 +37,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -159,8 +162,8 @@ class Metrics:
 
     def health(self) -> tuple[int, bytes]:
         """Status and body of `/health`."""
-        draining = self._app.tasks.closing
-        return 503 if draining else 200, json.dumps({"status": "draining" if draining else "ok"}).encode()
+        health = self._app.health()
+        return 503 if health["status"] == "draining" else 200, json.dumps(health).encode()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         metrics = self
@@ -213,12 +216,24 @@ class _AppCollector:
 
     def collect(self) -> Iterator[Metric]:
         with contextlib.suppress(Exception):  # a server that is stopping reports less
+            yield from self._store()
             yield from self._queue()
             yield from self._captures()
             yield from self._publications()
             yield from self._tables()
             yield from self._checks()
             yield from table_gauges(self._app.database, self._app.settings.table_metrics)
+
+    def _store(self) -> Iterator[Metric]:
+        database = self._app.database
+        yield GaugeMetricFamily(
+            "statflight_store_writable", "0 while writes are refused", value=0 if database.trouble() else 1
+        )
+        if database.directory is not None:
+            yield GaugeMetricFamily(
+                "statflight_store_free_bytes", "Free space on the disk of the database",
+                value=shutil.disk_usage(database.directory).free,
+            )  # fmt: skip
 
     def _queue(self) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("statflight_jobs", "Capture jobs by state", labels=["state"])

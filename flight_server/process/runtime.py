@@ -95,6 +95,13 @@ def die_with_parent() -> None:
             ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
+def keep_files_private() -> None:
+    """Lets nobody else read files that the server creates (`umask`): the database, its log and its backups hold values
+    of the data."""
+    if not _kept("umask"):
+        os.umask(0o077)
+
+
 def allow_open_files() -> None:
     """Raises the limit of open files to what the system allows (`files`): each connection takes one, and with the
     usual limit of 1024 many callers would leave none for the database."""

@@ -26,6 +26,7 @@ from flight_server.process.runtime import (
     allow_open_files,
     freeze_garbage,
     hush_tracebacks,
+    keep_files_private,
     leave_pandas_out,
     realign_buffers,
 )
@@ -44,6 +45,7 @@ RENEWED_WITHIN: Final = 2.0  # seconds until changed TLS files and tokens take e
 def serve(settings: Settings) -> int:
     """Serves until SIGTERM or SIGINT, then drains and ends the process with status 0. Raises errors of the start."""
     configure(settings.log_level, settings.log_format)
+    keep_files_private()
     hush_tracebacks()
     realign_buffers()
     leave_pandas_out()
@@ -110,6 +112,10 @@ def serve(settings: Settings) -> int:
                 log.error("%s", error)
                 status = 1
                 break
+        if app.database.is_invalidated:  # it can neither be read nor written: exit, as above
+            log.error("%s", app.database.trouble())
+            status = 1
+            break
         workers.run()
         if time.monotonic() - swept > min(1.0, settings.lease_seconds / 4):
             swept = time.monotonic()
