@@ -404,6 +404,14 @@ class _Batch:
     def _normalise(self, type: LogicalType, rows: np.ndarray | None) -> None:
         self.columns |= self._bounds(type, {n: self.columns[n] for n in ("min", "max") if n in self.columns}, rows)
 
+    def _mark_inexact(self, name: str, cut: pa.BooleanArray, rows: np.ndarray | None) -> None:
+        """Marks bounds as inexact, if the put says at all which ones are exact."""
+        if (exact := self._given(f"{name}_is_exact")) is not None:
+            inexact = cut.to_numpy(zero_copy_only=False)
+            if rows is not None:
+                inexact = np.isin(np.arange(self.length), rows[inexact])
+            self.columns[f"{name}_is_exact"] = pc.if_else(pa.array(inexact), False, exact)
+
     def _bounds(self, type: LogicalType, texts: dict[str, pa.Array], rows: np.ndarray | None) -> dict[str, pa.Array]:
         """Canonical bounds of rows of one type; `rows` are their indices in the batch, None for all of it."""
 
@@ -424,6 +432,10 @@ class _Batch:
             except bounds.BadBound as error:
                 expected = f"a bound of {type.text}"
                 raise self._refuse(place(error.index), name, error.reason, expected, error.text or "''") from None
+            if (cut := bounds.finer(column, type)) is not None:
+                if name == "max":  # a cut lower bound is still one, a cut upper bound is not
+                    done[name] = pc.if_else(cut, bounds.next_up(done[name], type), done[name])
+                self._mark_inexact(name, cut, rows)
         if type.orderable and all(name in done and done[name].null_count < len(done[name]) for name in ("min", "max")):
             fine = bounds.in_order(done["min"], done["max"], type)
             if not pc.all(fine, min_count=0).as_py():

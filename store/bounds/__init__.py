@@ -6,7 +6,7 @@ logical type cannot represent (an unsigned integer above int64, a date after yea
 raises ValueError, the array form returns null, which means unknown.
 """
 
-from store.bounds.columns import canonicalize_array, encode_array, in_order, sort_keys
+from store.bounds.columns import canonicalize_array, encode_array, finer, in_order, next_up, sort_keys
 from store.bounds.java_floats import java_double, java_float
 from store.bounds.scalar import REFUSE, BadBound, ZonePolicy, canonical, compare, decode, encode
 
@@ -20,8 +20,10 @@ __all__ = [
     "decode",
     "encode",
     "encode_array",
+    "finer",
     "in_order",
     "java_double",
     "java_float",
+    "next_up",
     "sort_keys",
 ]

@@ -283,6 +283,35 @@ def canonicalize_array(texts: pa.Array | pa.ChunkedArray, lt: LogicalType, polic
     return pc.replace_with_mask(result, rest, pa.array(changed, pa.string()).take(coded.indices))
 
 
+def finer(texts: pa.Array, lt: LogicalType) -> pa.BooleanArray | None:
+    """A mask of the texts that `canonicalize_array` cuts: times and timestamps with more digits than the type has; None
+    if there are none.
+
+    Args:
+        texts: utf8, as given.
+        lt: Their type.
+    """
+    if lt.kind not in TEMPORAL:
+        return None
+    digits = 6 if lt.precision is None else min(lt.precision, 6)
+    cut = pc.match_substring_regex(texts, rf"\.[0-9]{{{digits}}}[0-9]*[1-9]").fill_null(False)
+    return cut if pc.any(cut).as_py() else None
+
+
+def next_up(texts: pa.Array, lt: LogicalType) -> pa.Array:
+    """The next greater value of each canonical time or timestamp; null if the type has none.
+
+    Args:
+        texts: Canonical texts (utf8).
+        lt: Their type, TIME, TIMESTAMP or TIMESTAMPTZ.
+    """
+    unit = 1 if lt.precision is None else 10 ** (6 - min(lt.precision, 6))
+    more = pc.add(sort_keys(texts, lt), unit)
+    if lt.kind is Kind.TIME:
+        return encode_array(_within(more, 0, DAY_US - 1).cast(pa.time64("us")), lt)
+    return encode_array(more.cast(pa.timestamp("us", "UTC" if lt.kind is Kind.TIMESTAMPTZ else None)), lt)
+
+
 def _canonical_already(texts: pa.Array, lt: LogicalType) -> pa.Array:
     pattern = _CANONICAL_TEXT.get(lt.kind)
     if pattern is None:

@@ -335,6 +335,32 @@ def test_types_and_bounds_become_canonical():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("type_", "low", "high", "expected"), [
+    ("TIMESTAMP(3)", "2026-01-01T00:00:00.1231", "2026-01-01T00:00:00.1239",
+     ("2026-01-01T00:00:00.123", "2026-01-01T00:00:00.124")),
+    ("TIMESTAMP", "1969-12-31T23:59:59.999999001", "1969-12-31T23:59:59.999999999",
+     ("1969-12-31T23:59:59.999999", "1970-01-01T00:00:00")),
+    ("TIMESTAMP", "9999-12-31T23:59:59.999999", "9999-12-31T23:59:59.9999991", ("9999-12-31T23:59:59.999999", None)),
+    ("TIMESTAMPTZ(0)", "2026-01-01T00:00:00.1Z", "2026-12-31T23:59:59.000001Z",
+     ("2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z")),
+    ("TIME", "12:00:00.0000001", "12:00:00.0000002", ("12:00:00", "12:00:00.000001")),
+    ("TIME(3)", "12:00:00.0001", "23:59:59.9999", ("12:00:00.000", None)),
+])  # fmt: skip
+def test_bounds_finer_than_their_type_are_rounded_outwards_and_inexact(type_, low, high, expected):
+    exact = {"min_is_exact": True, "max_is_exact": True}
+    other = {"column_id": 2, "logical_type": "INT", "min": "1", "max": "2"} | exact
+    whole = {"column_id": 3, "logical_type": type_, "min": expected[0], "max": expected[1]} | exact
+    _, done, same = put(
+        "stats.columns", other, {"column_id": 1, "logical_type": type_, "min": low, "max": high} | exact, whole
+    )
+    assert (done["min"], done["max"]) == (same["min"], same["max"]) == expected
+    assert [(row["min_is_exact"], row["max_is_exact"]) for row in (done, same)] == [
+        (low == expected[0], False), (True, True),
+    ]  # fmt: skip
+    (alone,) = put("stats.columns", {"column_id": 1, "logical_type": type_, "min": low, "max": high} | exact)
+    assert (alone["min"], alone["max"], alone["max_is_exact"]) == (*expected, False)
+
+
 def test_zoned_bound_follows_the_zone_policy():
     row = {"column_id": 1, "logical_type": "TIMESTAMP", "min": "2026-02-26T12:34:56+02:00"}
     refused("min", call=lambda: put("stats.columns", row))
