@@ -36,6 +36,7 @@ from store.sketches import ThetaBuilder, murmur3
 from store.sketches.murmur3 import Hashes, Longs
 
 _MAX_LONG: Final = (1 << 63) - 1
+_WHOLE: Final = frozenset({Kind.INT, Kind.DECIMAL})
 PIECE_ROWS: Final = 1 << 22  # rows processed at once; limits the memory of a column to a few hundred MiB
 
 
@@ -252,8 +253,11 @@ def _summarise_decimals(values: pa.ChunkedArray, frame: Frame) -> Partial:
         builder = ThetaBuilder()
         builder.update(decimal256.hashes(distinct_words))
         doubles = decimal256.doubles(distinct_words, lt)
+        precise = moments.moments(doubles, counts * frame.times)
+        if len(counts) > 1:
+            precise = moments.known(precise, doubles[[0, -1]])
         return _summarise_distinct(
-            lambda at: decimal256.to_arrow(distinct_words[at], lt), builder, counts, doubles, frame, None, 32
+            lambda at: decimal256.to_arrow(distinct_words[at], lt), builder, counts, doubles, frame, None, 32, precise
         )
     low, high = numbers.unscaled(values, lt)
     if high is None:
@@ -266,8 +270,11 @@ def _summarise_decimals(values: pa.ChunkedArray, frame: Frame) -> Partial:
     doubles = np.where(negative, -doubles - 1, doubles) / 10.0 ** (lt.scale or 0)
     builder = ThetaBuilder()
     builder.update(murmur3.hash_wide_decimals(low, high))
+    above = high.view(np.uint64) - high[:1].view(np.uint64) - (low < low[0])
+    offsets, origin = above * 2.0**64 + (low - low[0]), (int(high[0]) << 64) + int(low[0])
+    precise = moments.moments_from(origin, offsets, counts * frame.times, lt.scale or 0)
     return _summarise_distinct(
-        lambda at: numbers.decimals(low[at], high[at], lt), builder, counts, doubles, frame, None, 16
+        lambda at: numbers.decimals(low[at], high[at], lt), builder, counts, doubles, frame, None, 16, precise
     )
 
 
@@ -304,11 +311,15 @@ def _summarise_numbers(
     if nans:
         builder.update(hashed(np.array([np.nan], distinct.dtype)))
     doubles = distinct.astype(np.float64)
+    precise = None
+    if lt.kind in _WHOLE and len(distinct) and max(-doubles[0], doubles[-1]) > moments.EXACT:
+        offsets = (distinct.view(np.uint64) - distinct[:1].view(np.uint64)).astype(np.float64)
+        precise = moments.moments_from(int(distinct[0]), offsets, counts * frame.times, lt.scale or 0)
     if lt.kind is Kind.DECIMAL and lt.scale:
         doubles /= 10.0**lt.scale
     size = distinct.dtype.itemsize
     return _summarise_distinct(
-        lambda at: numbers.to_arrow(distinct[at], lt), builder, counts, doubles, frame, nans, size
+        lambda at: numbers.to_arrow(distinct[at], lt), builder, counts, doubles, frame, nans, size, precise
     )
 
 
@@ -320,8 +331,10 @@ def _summarise_distinct(
     frame: Frame,
     nans: int | None,
     stored_bytes: int,
+    precise: moments.Moments | None = None,
 ) -> Partial:
-    """Bounds, widths and sketches from ordered distinct numbers; `values_at` converts those at indexes to Arrow."""
+    """Bounds, widths and sketches from ordered distinct numbers; `values_at` converts those at indexes to Arrow, and
+    `precise` has the moments if those of the doubles would be rounded."""
     lt, wanted, count = frame.lt, frame.wanted, frame.count
     if frame.times != 1:
         counts, nans = counts * frame.times, None if nans is None else nans * frame.times
@@ -337,7 +350,9 @@ def _summarise_distinct(
     if wanted.frequent:
         mcv = sketches.frequent([item for item, _ in items], [n for _, n in items], count, offset)
     size = width(lt, stored_bytes)
-    mean, stddev = moments.moments(doubles, counts) if lt.kind in MEASURED else (None, None)
+    if precise is None:
+        precise = moments.moments(doubles, counts) if lt.kind in MEASURED else (None, None)
+    mean, stddev = precise
     return Partial(
         frame.rows,
         frame.nulls,

@@ -18,6 +18,9 @@ Moments: TypeAlias = tuple[float | None, float | None]
 """Mean and sample standard deviation."""
 
 _LARGE: Final = 1e100  # magnitudes whose squares and sums may overflow are scaled first
+EXACT: Final = 2.0**53
+"""Magnitude up to which doubles tell integers apart."""
+
 _NONE: Final[Moments] = (None, None)
 
 
@@ -36,10 +39,10 @@ def moments(values: npt.NDArray[np.float64], counts: Longs) -> Moments:
     largest = float(max(values.max(), -values.min()))
     if not math.isfinite(largest):
         with np.errstate(invalid="ignore"):
-            return _known(float(values[~np.isfinite(values)].sum())), None
+            return _number(float(values[~np.isfinite(values)].sum())), None
     if largest > _LARGE:
         mean, deviation = moments(values / largest, counts)
-        return _known((mean or 0.0) * largest), None if deviation is None else _finite(deviation * largest)
+        return _number((mean or 0.0) * largest), None if deviation is None else _finite(deviation * largest)
     weights, count = counts.astype(np.float64), int(counts.sum())
     mean = _dot(values, weights) / count
     deviations = values - mean
@@ -49,6 +52,20 @@ def moments(values: npt.NDArray[np.float64], counts: Longs) -> Moments:
     return mean + rest, _deviation(squares, count)
 
 
+def moments_from(origin: int, offsets: npt.NDArray[np.float64], counts: Longs, scale: int) -> Moments:
+    """The moments of integers or decimals that doubles cannot tell apart, by their distances from one of them.
+
+    Args:
+        origin: An unscaled value.
+        offsets: Unscaled values minus `origin`, shape (n,).
+        counts: Number of occurrences of each value, shape (n,), positive.
+        scale: Number of decimal digits after the point.
+    """
+    mean, deviation = moments(offsets, counts)
+    unit = 10.0**scale
+    return None if mean is None else (origin + mean) / unit, None if deviation is None else deviation / unit
+
+
 def merge(parts: Iterable[tuple[int, float | None, float | None]]) -> Moments:
     """Merges the moments of parts.
 
@@ -56,7 +73,8 @@ def merge(parts: Iterable[tuple[int, float | None, float | None]]) -> Moments:
         parts: Number of values, mean and standard deviation of each part.
 
     Returns:
-        Mean and sample standard deviation, each None if undefined.
+        Mean and sample standard deviation, each None if undefined. The deviation is None, too, if the parts lie so far
+        from zero that the rounding of their means hides it.
     """
     filled = [part for part in parts if part[0]]
     means = [mean for _, mean, _ in filled if mean is not None]
@@ -66,7 +84,7 @@ def merge(parts: Iterable[tuple[int, float | None, float | None]]) -> Moments:
         return filled[0][1:]
     count, first = sum(n for n, _, _ in filled), means[0]
     if not all(map(math.isfinite, means)):
-        return _known(sum(mean for mean in means if not math.isfinite(mean))), None
+        return _number(sum(mean for mean in means if not math.isfinite(mean))), None
     largest = max(max(abs(mean or 0.0), deviation or 0.0) for _, mean, deviation in filled)
     if largest > _LARGE:
         small = ((n, own / largest, d and d / largest) for (n, _, d), own in zip(filled, means, strict=True))
@@ -80,7 +98,15 @@ def merge(parts: Iterable[tuple[int, float | None, float | None]]) -> Moments:
         for (n, _, deviation), own in zip(filled, means, strict=True)
     )
     unknown = any(n > 1 and deviation is None for n, _, deviation in filled)
-    return mean, None if unknown else _deviation(squares, count)
+    return known((mean, None if unknown else _deviation(squares, count)), means)
+
+
+def known(found: Moments, values: Iterable[float]) -> Moments:
+    """The moments, without a deviation that the rounding of large different values or means to doubles may hide."""
+    largest = max(map(abs, values))
+    mean, stddev = found
+    hidden = stddev is not None and largest > EXACT and stddev < 1024 * math.ulp(largest)
+    return mean, None if hidden else stddev
 
 
 def _dot(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> float:
@@ -92,7 +118,7 @@ def _deviation(squares: float, count: int) -> float | None:
     return _finite(math.sqrt(max(squares, 0.0) / (count - 1))) if count > 1 else None
 
 
-def _known(value: float) -> float | None:
+def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 

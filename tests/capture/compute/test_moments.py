@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import statistics
+from decimal import Context, Decimal
+from fractions import Fraction
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capture.compute.kernels import summarise
 from capture.compute.moments import merge, moments
+from store.logical_types import parse
 
 VALUES = st.lists(st.floats(-1e9, 1e9) | st.integers(-(10**12), 10**12).map(float), max_size=40)
 
@@ -62,3 +67,38 @@ def test_merge_with_unknown_moments_of_a_part_is_unknown():
     assert merge([(3, 1.0, 0.5), (2, None, None)]) == (None, None)
     assert merge([(3, 1.0, 0.5), (0, None, None)]) == (1.0, 0.5)
     assert merge([(3, 1.0, 0.5), (2, 1.0, None)]) == (1.0, None)
+
+
+def table_moments(values: list[int | Decimal], type_: pa.DataType, lt: str, times: int = 1) -> tuple[object, object]:
+    partial = summarise(pa.chunked_array([pa.array(values, type_)]), parse(lt), times=times)
+    return partial.mean, partial.stddev
+
+
+@pytest.mark.parametrize(("first", "type_", "lt"), [
+    (2**62, pa.int64(), "BIGINT"), (-(2**63), pa.int64(), "BIGINT"), (2**53 + 1, pa.int64(), "BIGINT"),
+    (10**17, pa.decimal128(18, 0), "DECIMAL(18,0)"), (10**37, pa.decimal128(38, 0), "DECIMAL(38,0)"),
+    (-(10**37) - 500, pa.decimal128(38, 0), "DECIMAL(38,0)"), (2**64 - 500, pa.decimal128(38, 0), "DECIMAL(38,0)"),
+])  # fmt: skip
+def test_values_that_doubles_cannot_tell_apart_have_a_precise_deviation(first, type_, lt):
+    of = int if lt == "BIGINT" else Decimal
+    mean, deviation = table_moments([of(first + n) for n in range(1000)], type_, lt)
+    assert deviation == pytest.approx(statistics.stdev(range(1000)), rel=1e-9)
+    assert mean == pytest.approx(float(first + 500), rel=1e-15)
+    assert table_moments([of(first)] * 9, type_, lt, times=2) == (float(first), 0.0)
+
+
+@given(st.lists(st.integers(-(10**38) + 1, 10**38 - 1), min_size=2, max_size=20), st.integers(0, 38))
+def test_moments_of_decimals_agree_with_the_statistics_module(values, scale):
+    shown = [Decimal(value).scaleb(-scale, Context(prec=60)) for value in values]
+    found = table_moments(shown, pa.decimal128(38, scale), f"DECIMAL(38,{scale})")
+    assert found[1] == pytest.approx(float(statistics.stdev(map(Fraction, values)) / 10**scale), rel=1e-6)
+
+
+def test_rounding_of_large_means_makes_the_merged_deviation_unknown():
+    parts = [(500, 2.0**62, 144.5), (500, 2.0**62 + 1024, 144.5)]
+    assert merge(parts) == (2.0**62 + 512, None)
+    assert merge([(3, 2.0**62, 0.0), (4, 2.0**62, 0.0)]) == (2.0**62, None)
+    assert merge([(3, 2.0**62, 0.0)]) == (2.0**62, 0.0)
+    assert merge([(3, 2.0**62, 2.0**60), (4, 2.0**62, 2.0**60)])[1] is not None
+    wide = [Decimal(10**50 + n) for n in range(100)]
+    assert table_moments(wide, pa.decimal256(60, 0), "DECIMAL(60,0)")[1] is None
