@@ -21,7 +21,7 @@ from store.logical_types import Kind, LogicalType
 from store.targets import Target, storage_id
 
 SAMPLE_CONFIDENCE: Final = 0.95
-_KNOWN: Final = ("null_count", "nan_count", "min", "max", "min_is_exact", "max_is_exact")
+_BOUNDS: Final = ("min", "max", "min_is_exact", "max_is_exact")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,12 +222,9 @@ def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
         Values by column name; unknown values are None or absent.
     """
     count = part.row_count - part.null_count
-    scale = covers.rows_total / part.row_count if covers.row_groups and part.row_count else 1
     row: dict[str, Any] = {
         "logical_type": lt.text,
-        "row_count": covers.rows_total if covers.row_groups else part.row_count,
-        "null_count": round(part.null_count * scale),
-        "nan_count": None if part.nan_count is None else round(part.nan_count * scale),
+        **_counts(part, covers),
         "avg_width_bytes": part.width_sum / count if count and part.width_max is not None else None,
         "max_width_bytes": part.width_max,
         "mean": part.mean,
@@ -238,9 +235,28 @@ def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
         row |= {f"{side}_is_exact": None if row[side] is None else getattr(part, f"{side}_is_exact")
                 for side in ("min", "max")}  # fmt: skip
     else:
-        row |= {name: covers.known[name] for name in _KNOWN if covers.known.get(name) is not None}
+        row |= {name: covers.known[name] for name in _BOUNDS if covers.known.get(name) is not None}
     nulls = int(lt.kind is Kind.STRUCT and part.null_count > 0)
     return row | _ndv(part, covers, row["row_count"] - row["null_count"], nulls)
+
+
+def _counts(part: Partial, covers: Coverage) -> dict[str, int | None]:
+    """Numbers of rows, nulls and NaNs, which never add up to more than the rows.
+
+    Those of a sample are scaled one after the other, each to the rows that are left, and leave room for what was read.
+    """
+    if not covers.row_groups:
+        return {"row_count": part.row_count, "null_count": part.null_count, "nan_count": part.nan_count}
+    rows, values = covers.rows_total, part.row_count - part.null_count
+
+    def scaled(name: str, seen: int, of: int, total: int) -> int:
+        known = covers.known.get(name)
+        estimate = round(seen * total / of) if known is None and of else known or 0
+        return int(min(max(estimate, seen), total - (of - seen)))
+
+    nulls = scaled("null_count", part.null_count, part.row_count, rows)
+    nans = None if part.nan_count is None else scaled("nan_count", part.nan_count, values, rows - nulls)
+    return {"row_count": rows, "null_count": nulls, "nan_count": nans}
 
 
 def _ndv(part: Partial, covers: Coverage, most: int, nulls: int) -> dict[str, Any]:
@@ -259,7 +275,6 @@ def _ndv(part: Partial, covers: Coverage, most: int, nulls: int) -> dict[str, An
     if not covers.complete:
         unseen = max(covers.rows_total - part.row_count, 0)
         exact, upper = False, upper + unseen  # each unread row may have a new value
-        most = max(most, math.ceil(lower))  # the scaled null count is an estimate, values read are certain
         if covers.row_groups:
             ndv = _scaled(ndv, part.row_count - part.null_count, most)
     upper = min(upper, most)
