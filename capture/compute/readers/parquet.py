@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from capture.compute import numbers
 from capture.compute.readers.base import READ_ERRORS, ColumnValues, TaskReader, constant, error_text, leaf, materialised
-from capture.connectors.footers.leaf_types import leaves_of
+from capture.connectors.footers import writers
+from capture.connectors.footers.leaf_types import leaves_of, writer_of
 from capture.connectors.spi import EqualityDelete, ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place
 from store import logical_types
@@ -28,6 +29,7 @@ _DICTIONARY_BYTES: Final = 4  # encoded bytes per value up to which a string col
 _TEXTS: Final = (LogicalType(Kind.STRING), LogicalType(Kind.BINARY))
 _BATCH_ROWS: Final = 1 << 17  # rows decoded into one array
 _FEW_ROWS: Final = 1000  # rows of a file below which reading it in another form does not pay
+_NANOSECONDS_US: Final = (1 << 63) // 1000 - 1  # microseconds around 1970 that 64 bits of nanoseconds can hold
 _ARROW_SCHEMA: Final = b"ARROW:schema"  # key of a footer's metadata
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -43,6 +45,7 @@ class ParquetReader(TaskReader):
         self._place = place
         self._file = self._open()
         self._metadata = self._file.metadata
+        self._writer = writer_of(self._metadata)
         self._avoid_string_views()
         schema = self._file.schema
         # by key, and by dotted path if it is unique
@@ -111,7 +114,7 @@ class ParquetReader(TaskReader):
         else:
             source = self._place.file_system.open_input_file(self._place.path)
             self._opened.append(source)
-        file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", **options)
+        file = pq.ParquetFile(source, **{"coerce_int96_timestamp_unit": "us", **options})
         self._opened.append(file)
         return file
 
@@ -177,6 +180,7 @@ class ParquetReader(TaskReader):
                 values = numbers.plain(leaf(table, column.path))
                 if len(values) != self._physical_rows():  # pyarrow does not report missing pages
                     raise ValueError(f"the file is damaged: {len(values)} values for {self._physical_rows()} rows")
+                values = self._in_calendar(column.path, self._precise(column.path, values))
                 if self._keep is not None:
                     values = values.filter(pa.array(self._keep))
             except READ_ERRORS as error:
@@ -184,14 +188,53 @@ class ParquetReader(TaskReader):
                 continue
             yield ColumnValues(column, values, 1, self._size(column.path))
 
-    def _table(self, paths: list[str]) -> pa.Table:
-        paths = list(map(dotted_name, paths))
+    def _precise(self, path: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Adds the nanoseconds to INT96 timestamps, which are read as microseconds: nanoseconds overflow after 2262.
+
+        Raises:
+            ValueError: A timestamp has nanoseconds, and another is beyond their range.
+        """
+        if not pa.types.is_timestamp(values.type) or self._writer.is_spark or self._physical_type(path) != "INT96":
+            return values
+        nanos = leaf(self._table([path], self._open(coerce_int96_timestamp_unit="ns")), path)
+        ticks = values.cast(pa.int64())
+        # both wrap around in the same way, so that the difference is right even where the nanoseconds are not
+        below = pc.subtract(nanos.cast(pa.int64()), pc.multiply(ticks, 1000))
+        if not pc.any(pc.not_equal(below, 0), min_count=0).as_py():
+            return values
+        if pc.any(pc.greater(pc.abs(ticks), _NANOSECONDS_US), min_count=0).as_py():
+            raise ValueError("it has INT96 timestamps with nanoseconds, and others that 64 bits of them cannot hold")
+        return nanos
+
+    def _in_calendar(self, path: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Rebases dates and timestamps of Spark's legacy calendar to the one that its readers use."""
+        is_date = pa.types.is_date(values.type)
+        if not (self._writer.legacy or self._writer.legacy_int96) or not (
+            is_date or pa.types.is_timestamp(values.type)
+        ):
+            return values
+        if not (self._writer.legacy_int96 if self._physical_type(path) == "INT96" else self._writer.legacy):
+            return values
+        stored = pa.date32() if is_date else pa.timestamp("us", values.type.tz)
+        kept = values.cast(stored)
+        ticks = kept.cast(pa.int32() if is_date else pa.int64()).cast(pa.int64())
+        whole = ticks.fill_null(0).to_numpy()
+        rebased = writers.rebased_days(whole) if is_date else writers.rebased_micros(whole, self._writer.zone)
+        if rebased is whole:
+            return values
+        back = pa.array(rebased, mask=ticks.is_null().to_numpy())
+        return pa.chunked_array([back.cast(pa.int32()).cast(stored) if is_date else back.cast(stored)])
+
+    def _physical_type(self, path: str) -> str:
+        return str(self._file.schema.column(self._leaves[path]).physical_type)
+
+    def _table(self, paths: list[str], file: pq.ParquetFile | None = None) -> pa.Table:
+        paths, file = list(map(dotted_name, paths)), file or self._file
         if self._physical_rows() > _BATCH_ROWS:  # one large array would double while it grows, and be given back after
-            batches = self._file.iter_batches(_BATCH_ROWS, self._groups, paths, use_threads=False)
-            return pa.Table.from_batches(list(batches))
+            return pa.Table.from_batches(list(file.iter_batches(_BATCH_ROWS, self._groups, paths, use_threads=False)))
         if self._groups is None:
-            return self._file.read(paths, use_threads=False)
-        return self._file.read_row_groups(self._groups, paths, use_threads=False)
+            return file.read(paths, use_threads=False)
+        return file.read_row_groups(self._groups, paths, use_threads=False)
 
     def _live_mask(self) -> Mask | None:
         """Mask of the live rows; None if all are live."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from capture.connectors.footers.writers import GREGORIAN_DAY, UNKNOWN, ZONED_US, Writer, gregorian_bound
 from store.logical_types import Kind, LogicalType, from_arrow
 from store.names import column_key
 
@@ -63,8 +64,18 @@ class FooterLeaf:
         return column_key(self.parts)
 
 
-def leaves_of(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[FooterLeaf, ...]:
-    """The columns of a file, structs before their leaves, in the order of the Arrow schema and the footer."""
+def writer_of(metadata: pq.FileMetaData) -> Writer:
+    """The writer of a file."""
+    try:
+        created_by = metadata.created_by
+    except UnicodeDecodeError:
+        created_by = None
+    return Writer.of(created_by, metadata.metadata or {})
+
+
+def leaves_of(metadata: pq.FileMetaData, schema: pa.Schema, writer: Writer = UNKNOWN) -> tuple[FooterLeaf, ...]:
+    """The columns of a file, structs before their leaves, in the order of the Arrow schema and the footer; without
+    decoders of bounds that are wrong by their writer."""
     columns = metadata.schema
     leaves: list[FooterLeaf] = []
     position = 0
@@ -80,7 +91,7 @@ def leaves_of(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[FooterLeaf,
         width = _width(field.type)
         kind = from_arrow(field.type)
         if width == 1 and kind is not None and kind.kind not in (Kind.ARRAY, Kind.MAP, Kind.VARIANT):
-            leaves.append(_leaf(parts, field, nullable, position, columns.column(position)))
+            leaves.append(_trusted(_leaf(parts, field, nullable, position, columns.column(position)), writer))
         else:
             container = kind if kind is not None and kind.kind is Kind.MAP else LogicalType(Kind.ARRAY)
             is_variant = kind is not None and kind.kind is Kind.VARIANT
@@ -138,6 +149,17 @@ def _leaf(parts: tuple[str, ...], field: pa.Field, nullable: bool, index: int, c
     )
 
 
+def _trusted(leaf: FooterLeaf, writer: Writer) -> FooterLeaf:
+    """The column, its decoder limited to bounds that are right by this writer."""
+    kind, is_signed = leaf.logical_type.kind, leaf.old_bounds
+    if leaf.read is None or writer.has_wrong_bounds(leaf.physical, kind is Kind.DECIMAL, is_signed):
+        return replace(leaf, read=None)
+    if writer.legacy and kind in _CALENDAR:
+        return replace(leaf, read=gregorian_bound(leaf.read, GREGORIAN_DAY if kind is Kind.DATE else ZONED_US))
+    return leaf
+
+
+_CALENDAR: Final = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
 _US_PER: Final = {"milliseconds": 1000, "microseconds": 1, "s": 1_000_000, "ms": 1000, "us": 1}
 
 

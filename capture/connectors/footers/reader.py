@@ -7,12 +7,12 @@ because pyarrow exposes neither exactness nor NaN counts, and crashes the proces
   because writers compared other types inconsistently (parquet-mr 1.8 wrote 2.00 as minimum of decimals from 1.00);
 * numbers, dates, times, booleans have exact bounds. Bounds of floats skip NaN (store/SEMANTICS.md §4) and are exact as
   least and greatest number; a NaN bound is ignored, and nan_count is known only if the footer has it;
+* writers known to be wrong (`writers`) have no bounds of the types concerned;
 * byte arrays: exactness as flagged; without a flag, exact if the writer never truncates, else unknown (null).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,8 +22,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from capture.connectors.footers.leaf_types import Bound, FooterLeaf, bound, leaves_of
-from capture.connectors.footers.thrift import Chunk, Chunks, read_chunks
+from capture.connectors.footers.leaf_types import Bound, FooterLeaf, bound, leaves_of, writer_of
+from capture.connectors.footers.thrift import Chunk, Chunks, Kind, read_chunks
 from capture.connectors.storage.places import Place, Unreadable, first_line
 from store.errors import UpstreamError
 
@@ -115,17 +115,15 @@ class _FileKind:
 
 
 _MAX_KINDS: Final = 64
-_file_kinds: dict[tuple[bytes, bytes, bytes], _FileKind] = {}
+_file_kinds: dict[Kind, _FileKind] = {}
 
 
 def _file_kind(metadata: pq.FileMetaData) -> _FileKind:
-    try:
-        whole_bytes = _whole_bytes(metadata.created_by)
-    except UnicodeDecodeError:
-        whole_bytes = None
-    leaves = leaves_of(metadata, metadata.schema.to_arrow_schema())
+    writer = writer_of(metadata)
+    leaves = leaves_of(metadata, metadata.schema.to_arrow_schema(), writer)
     physical = [metadata.schema.column(i).physical_type for i in range(metadata.num_columns)]
-    return _FileKind(leaves, physical, whole_bytes, {leaf.key: position for position, leaf in enumerate(leaves)})
+    places = {leaf.key: position for position, leaf in enumerate(leaves)}
+    return _FileKind(leaves, physical, writer.keeps_bytes_whole, places)
 
 
 def _footer_bytes(file: pa.NativeFile) -> bytes | None:
@@ -175,15 +173,6 @@ def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 # Statistics.
-
-
-def _whole_bytes(created_by: str | None) -> bool | None:
-    """True for a writer that never truncates bounds of byte arrays (though it does not flag them); None if unknown."""
-    match = re.match(r"(?P<name>parquet-cpp(?:-arrow)?|parquet-mr) version (?P<version>\d+\.\d+)", created_by or "")
-    if match is None:
-        return None
-    # parquet-cpp omits bounds above its limit; parquet-mr can be configured to truncate since 1.11, without a flag.
-    return True if match["name"] != "parquet-mr" or match["version"] == "1.10" else None
 
 
 def _rolled_up(footer: Footer, leaf: FooterLeaf) -> LeafStats:

@@ -7,8 +7,14 @@ which is fast enough in Python: about ten microseconds per chunk.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+from capture.connectors.footers.writers import SPARK
+
+Kind: TypeAlias = tuple[bytes, bytes, bytes, tuple[tuple[bytes, bytes], ...]]
+"""Schema, Arrow schema, writer, and Spark's metadata."""
+
+_SPARK_SCHEMA: Final = SPARK + b"sql.parquet.row.metadata"
 _PHYSICAL: Final = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 # Types of compact thrift.
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = range(1, 14)
@@ -39,7 +45,8 @@ class Chunk:
 class Chunks:
     """The chunks of each row group, in the order of the schema's leaves, and the row count of each group.
 
-    `schema` is the encoded list of schema elements, `arrow_schema` the metadata added by Arrow.
+    `schema` is the encoded list of schema elements, `arrow_schema` the metadata added by Arrow, `spark` that of Spark
+    except its schema.
     """
 
     groups: list[list[Chunk]]
@@ -48,11 +55,12 @@ class Chunks:
     schema: bytes = b""
     created_by: bytes = b""
     arrow_schema: bytes = b""
+    spark: tuple[tuple[bytes, bytes], ...] = ()
 
     @property
-    def kind(self) -> tuple[bytes, bytes, bytes]:
+    def kind(self) -> Kind:
         """Key of schema and writer; files with equal kinds have equal columns."""
-        return self.schema, self.arrow_schema, self.created_by
+        return self.schema, self.arrow_schema, self.created_by, self.spark
 
 
 def read_chunks(data: bytes) -> Chunks:
@@ -95,6 +103,8 @@ def _file(data: bytes) -> Chunks:
                 name, value, at = _pair(data, at)
                 if name == b"ARROW:schema":
                     file.arrow_schema = value
+                elif name.startswith(SPARK) and name != _SPARK_SCHEMA:
+                    file.spark = (*file.spark, (name, value))
         elif number == 6 and type == _BINARY:
             file.created_by, at = _bytes(data, at)
         else:

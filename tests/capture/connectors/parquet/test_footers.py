@@ -3,9 +3,9 @@
 import pyarrow.parquet as pq
 import pytest
 
-from capture.connectors.footers import reader
 from capture.connectors.footers.reader import read_footer
 from capture.connectors.footers.thrift import read_chunks
+from capture.connectors.footers.writers import Writer
 from capture.connectors.storage.places import open_place
 
 WRITERS = {
@@ -24,7 +24,7 @@ WRITERS = {
 
 @pytest.mark.parametrize("text", WRITERS)
 def test_writer_versions_that_never_truncate_bounds(text):
-    assert reader._whole_bytes(text) is WRITERS[text]
+    assert Writer.of(text, {}).keeps_bytes_whole is WRITERS[text]
 
 
 @pytest.mark.parametrize("cut", range(0, 60, 7))
