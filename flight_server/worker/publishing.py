@@ -68,7 +68,8 @@ def _without_statistics(connector: Connector, payload: Mapping[str, Any]) -> Tab
 def stored_statistics(server: Server, payload: Mapping[str, Any], roles: frozenset[str]) -> TableStatistics:
     """Reads the statistics of a table at a snapshot that may be published.
 
-    `left_out` names the columns whose record comes from a sample, or is inherited without `allow_inherited`.
+    `left_out` names the columns whose record comes from a sample, or is inherited without `allow_inherited`. Sketches
+    are of the same snapshot as their column's record.
 
     Args:
         server: Has the stored statistics.
@@ -83,12 +84,13 @@ def stored_statistics(server: Server, payload: Mapping[str, Any], roles: frozens
         InvalidArgument: No record may be published.
     """
     table, snapshot_id = payload["table"], payload["snapshot_id"]
-    columns, left_out = {}, {}
+    columns, left_out, made_at = {}, {}, {}
     for row in _rows(server, "stats.columns", table, snapshot_id):
         if reason := _refusal(row, payload["allow_inherited"]):
             left_out[row["column_name"]] = reason
         else:
             columns[row["column_id"]] = {name: row[name] for name in COPIED} | {"name": row["column_name"]}
+            made_at[row["column_id"]] = row["snapshot_id"]
     where = f'"{table["full_name"]}" at snapshot {snapshot_id}'
     if not columns:
         if not left_out:
@@ -101,7 +103,9 @@ def stored_statistics(server: Server, payload: Mapping[str, Any], roles: frozens
     if roles:
         for row in _rows(server, "stats.sketches", table, snapshot_id, target_kind=["COLUMN"], role=sorted(roles)):
             column = columns.get(row["column_id"])
-            if column is not None and not is_partial(row["params"]):
+            # a record that knows less, such as one from metadata, may have come after the sketch
+            of_record = row["snapshot_id"] == made_at.get(row["column_id"])
+            if column is not None and of_record and not is_partial(row["params"]):
                 column[_ROLES[row["role"]]] = row["data"]
     records = _rows(server, "stats.tables", table, snapshot_id)
     whole = next((row for row in records if not _refusal(row, payload["allow_inherited"])), {})

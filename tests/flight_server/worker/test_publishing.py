@@ -68,13 +68,26 @@ def test_publish_without_statistics_is_not_found():
 
 
 def test_sketches_of_samples_are_not_published():
-    sketch = {"column_id": 1, "role": "NDV", "target_kind": "COLUMN", "data": b"x", "params": "{}"}
+    sketch = {"column_id": 1, "role": "NDV", "target_kind": "COLUMN", "data": b"x", "params": "{}",
+              "snapshot_id": 7}  # fmt: skip
     partial = sketch | {"column_id": 2, "data": b"y", "params": '{"completeness": "PARTIAL"}'}
     whole = GOOD | {"row_count": 11, "total_size_bytes": 99}
     stored = FakeServer(column(1), column(2), table=whole, sketches=[sketch, partial])
     found = stored_statistics(stored, payload(), frozenset({"NDV"}))
     assert [c.theta for c in found.columns] == [b"x", None]
     assert (found.row_count, found.total_size_bytes) == (11, 99)
+
+
+@pytest.mark.parametrize("allow_inherited", [False, True])
+def test_sketches_of_an_earlier_snapshot_than_their_column_are_not_published(allow_inherited):
+    """A record from metadata, later than the last scan, has no distinct values; the sketch of that scan stays."""
+    sketch = {"role": "NDV", "target_kind": "COLUMN", "data": b"x", "params": "{}"}
+    stored = FakeServer(
+        column(1, ndv=None), column(2, snapshot_id=6, freshness="INHERITED"),
+        sketches=[sketch | {"column_id": 1, "snapshot_id": 6}, sketch | {"column_id": 2, "snapshot_id": 6}],
+    )  # fmt: skip
+    found = stored_statistics(stored, payload(allow_inherited=allow_inherited), frozenset({"NDV"}))
+    assert [c.theta for c in found.columns] == [None, b"x"][: 1 + allow_inherited]
 
 
 def test_home_of_another_table_format_is_rejected():
