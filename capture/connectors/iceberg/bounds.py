@@ -1,4 +1,8 @@
-"""Decodes bounds of columns from Iceberg manifests to values, with their exactness."""
+"""Decodes bounds of columns from Iceberg manifests to values, with their exactness.
+
+Writers cut bounds of strings and binary values to a length that the table's properties had when they wrote, which no
+metadata records: such a bound encloses, and whether it is attained is unknown.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +32,6 @@ from pyiceberg.types import (
 from capture.connectors.iceberg.schema import IcebergLeaf
 from store.logical_types import to_arrow
 
-TRUNCATED = 16
-"""Iceberg's default `truncate(16)`, in code points of a string and bytes of a binary value."""
-
 _DAY_US = 86_400_000_000
 # Types whose bounds are plain numbers.
 _STORED: Mapping[type, np.dtype[Any]] = {
@@ -40,39 +41,37 @@ _STORED: Mapping[type, np.dtype[Any]] = {
 }  # fmt: skip
 _INT, _LONG = struct.Struct("<i"), struct.Struct("<q")
 
-Decoder = Callable[[bytes | None], tuple[Any, bool]]
+Decoder = Callable[[bytes | None], tuple[Any, bool | None]]
 
 
-def decoder(leaf: IcebergLeaf, cut: int, *, upper: bool) -> Decoder:
+def decoder(leaf: IcebergLeaf, *, upper: bool) -> Decoder:
     """Creates a decoder of bounds, from bytes to a value in pyiceberg's form and its exactness.
 
     Args:
         leaf: The column. Bounds have its type or the one it was promoted from.
-        cut: Length from which a string or binary bound may have been truncated.
         upper: True for upper bounds.
     """
     whole = {IntegerType: _INT, DateType: _INT, LongType: _LONG}.get(type(leaf.type))
 
-    def decoded(raw: bytes | None) -> tuple[Any, bool]:
+    def decoded(raw: bytes | None) -> tuple[Any, bool | None]:
         if raw is None:
             return None, False
         if whole is not None and len(raw) == whole.size:
             return whole.unpack(raw)[0], True
-        return _decoded(bytes(raw), leaf, cut, upper)
+        return _decoded(bytes(raw), leaf, upper)
 
     return decoded
 
 
-def _decoded(raw: bytes, leaf: IcebergLeaf, cut: int, upper: bool) -> tuple[Any, bool]:
+def _decoded(raw: bytes, leaf: IcebergLeaf, upper: bool) -> tuple[Any, bool | None]:
     type = leaf.type
     try:
         if isinstance(type, StringType):
-            text = raw.decode()
-            return text, len(text) < cut
-        if isinstance(type, BinaryType | FixedType):
-            # A truncated upper bound loses trailing 0xFF bytes when it is incremented, so any length may be truncated.
-            whole = len(raw) == len(type) <= cut if isinstance(type, FixedType) else False
-            return raw, whole or (len(raw) < cut and not upper)
+            return raw.decode(), None
+        if isinstance(type, BinaryType):
+            return raw, None
+        if isinstance(type, FixedType):
+            return raw, len(raw) == len(type) or None
         if (
             isinstance(type, TimestampType | TimestamptzType | TimestampNanoType | TimestamptzNanoType)
             and len(raw) == 4
@@ -89,14 +88,14 @@ def _decoded(raw: bytes, leaf: IcebergLeaf, cut: int, upper: bool) -> tuple[Any,
         return None, False
 
 
-def decode_all(raw: pa.Array, leaf: IcebergLeaf, cut: int) -> tuple[pa.Array, pa.Array] | None:
+def decode_all(raw: pa.Array, leaf: IcebergLeaf) -> tuple[pa.Array, pa.Array] | None:
     """Decodes bounds of one column in many files at once, with a mask of exact ones; None if `decoder` is needed."""
     if isinstance(leaf.type, StringType):
         try:
             texts = raw.cast(pa.string())
         except pa.ArrowInvalid:
             return None
-        return texts, pc.fill_null(pc.less(pc.utf8_length(texts), cut), False)
+        return texts, pa.nulls(len(texts), pa.bool_())
     stored = _STORED.get(type(leaf.type))
     if stored is None:
         return None
@@ -111,10 +110,3 @@ def decode_all(raw: pa.Array, leaf: IcebergLeaf, cut: int) -> tuple[pa.Array, pa
     if isinstance(leaf.type, DateType | TimestampType | TimestamptzType):
         values = values.cast(to_arrow(leaf.logical))
     return values, pa.repeat(True, len(raw))
-
-
-def cut_length(properties: dict[str, str], name: str) -> int:
-    """Length from which a bound of the column may be truncated, the minimum of all relevant table properties."""
-    modes = (properties.get(f"write.metadata.metrics.column.{name}"), properties.get("write.metadata.metrics.default"))
-    lengths = [int(mode[9:-1]) for mode in modes if mode and mode.startswith("truncate(") and mode[9:-1].isdigit()]
-    return min([TRUNCATED, *lengths])

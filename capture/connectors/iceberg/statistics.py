@@ -15,7 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 from capture.connectors.file_columns import column_rows
 from capture.connectors.footers.reader import Footer, batched
 from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts
-from capture.connectors.iceberg.bounds import cut_length, decode_all, decoder
+from capture.connectors.iceberg.bounds import decode_all, decoder
 from capture.connectors.iceberg.manifests import Columns, Files, Metrics
 from capture.connectors.iceberg.schema import IcebergLeaf, identity_values, typed_array
 from capture.connectors.storage.places import Place, Unreadable
@@ -43,7 +43,7 @@ class ColumnStatistics:
     def __init__(
         self, metadata: TableMetadata, leaves: Sequence[IcebergLeaf], footers: FooterCache, open_place: OpenPlace
     ):
-        self._properties, self._specs, self._leaves = metadata.properties, metadata.specs(), leaves
+        self._specs, self._leaves = metadata.specs(), leaves
         self._footers, self._open_place = footers, open_place
         self._footers_left = MAX_FOOTERS
 
@@ -65,27 +65,26 @@ class ColumnStatistics:
     ) -> pa.Table:
         """Rows of one column for a block."""
         of_column = metrics.get(leaf.field_id) or Metrics.unknown(len(block))
-        cut = cut_length(self._properties, leaf.name)
-        statistics = None if live else _vectorized(leaf, cut, of_column, rows)
+        statistics = None if live else _vectorized(leaf, of_column, rows)
         if statistics is None:
-            statistics = self._per_file(leaf, cut, block, of_column, rows)
+            statistics = self._per_file(leaf, block, of_column, rows)
             lacking = self._lacking(leaf, block, metrics) if footers else None
             if lacking is not None:
                 statistics = _completed(statistics, _footer_statistics(leaf, block, rows, footers), lacking)
         return column_rows(block.locations, leaf.column, {leaf.column.key: leaf.field_id}, rows, **statistics)
 
-    def _per_file(
-        self, leaf: IcebergLeaf, cut: int, block: Files, metrics: Metrics, rows: pa.Array
-    ) -> dict[str, pa.Array]:
+    def _per_file(self, leaf: IcebergLeaf, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array]:
         """Statistics of a column, computed file by file."""
-        low_of, high_of = decoder(leaf, cut, upper=False), decoder(leaf, cut, upper=True)
-        parts: list[tuple[int | None, int | None, Any, Any, bool, bool]] = []
+        low_of, high_of = decoder(leaf, upper=False), decoder(leaf, upper=True)
+        parts: list[tuple[int | None, int | None, Any, Any, bool | None, bool | None]] = []
         arrays = (metrics.known, metrics.nulls, metrics.nans, metrics.lower, metrics.upper, block.rows, rows)
         columns = [*(values.to_pylist() for values in arrays), block.partition_of.to_pylist()]
         only = [self._only_value(leaf, block, partition) for partition in block.partitions]
         for has_metrics, nulls, nans, lower, upper, count, left, partition in zip(*columns, strict=True):
             low, low_exact = low_of(lower)
             high, high_exact = high_of(upper)
+            if low is not None and low == high:  # one value, which both bounds are
+                low_exact = high_exact = True
             if not has_metrics and (value := only[partition]) is not None:
                 low = high = value.value
                 nulls, nans = (count, 0) if low is None else (0 if value.everywhere else None, 0)
@@ -174,20 +173,21 @@ def rows_left(block: Files, live: Mapping[int, int]) -> pa.Array:
     return pa.array(rows)
 
 
-def _vectorized(leaf: IcebergLeaf, cut: int, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array] | None:
+def _vectorized(leaf: IcebergLeaf, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array] | None:
     """Statistics of a column without a loop; None if a file lacks counts, is empty, or needs `decoder`."""
     if metrics.nulls.null_count or not len(rows) or pc.min(rows).as_py() == 0:
         return None
-    lower, upper = decode_all(metrics.lower, leaf, cut), decode_all(metrics.upper, leaf, cut)
+    lower, upper = decode_all(metrics.lower, leaf), decode_all(metrics.upper, leaf)
     if lower is None or upper is None:
         return None
+    only = pc.equal(lower[0], upper[0]).fill_null(False)  # one value, which both bounds are
     return {
         "null_count": metrics.nulls,
         "nan_count": metrics.nans,
         "lower": lower[0],
         "upper": upper[0],
-        "lower_exact": lower[1],
-        "upper_exact": upper[1],
+        "lower_exact": pc.if_else(only, True, lower[1]),
+        "upper_exact": pc.if_else(only, True, upper[1]),
     }
 
 

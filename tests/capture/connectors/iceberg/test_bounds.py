@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
@@ -58,10 +59,10 @@ def test_bounds_of_each_type_and_their_exactness(tmp_path):
     assert bounds["d"] == ("1969-12-31", True, "2024-02-29", True, 1)
     assert bounds["t"] == ("2024-01-01T00:00:00.12", True, "2024-01-01T00:00:00.12", True, 2)
     assert bounds["m"] == ("-2.25", True, "1.5", True, 1)
-    assert bounds["short"] == ("", True, "é", True, 1)
+    assert bounds["short"] == ("", None, "é", None, 1)
     assert bounds["long"][0] == "a" * 16 and not bounds["long"][1]
     assert bounds["long"][2] > "é" * 15 and not bounds["long"][3]
-    assert bounds["b"][:2] == ("AP8=", True) and not bounds["b"][3]
+    assert bounds["b"][:2] == ("AP8=", None) and not bounds["b"][3]
     assert bounds["u"] == (zeros, True, ones, True, 1)
     assert bounds["none"] == (None, None, None, None, 3)
     assert {c for _, c in found} == set(data.column_names)
@@ -100,12 +101,22 @@ def read_parquet(path: str) -> pa.Table:
     return pq.read_table(path.removeprefix("file://"))
 
 
-def test_truncation_length_is_read_from_the_table_properties(tmp_path):
-    schema = Schema(NestedField(1, "word", StringType()))
+@pytest.mark.parametrize("written_with", ["truncate(4)", "TRUNCATE(4)"])
+@pytest.mark.parametrize("kept", [True, False])
+def test_bounds_cut_by_a_property_that_is_gone_are_not_exact(tmp_path, written_with, kept):
+    schema = Schema(NestedField(1, "word", StringType()), NestedField(2, "one", StringType()))
     properties = {"write.metadata.metrics.default": "truncate(4)"}
-    table = built.simple_table(tmp_path, schema, pa.table({"word": ["abcdefgh", "abc"]}), properties=properties)
-    row = file_columns(stats(directory(home(table))))[0, "word"]
-    assert (row["min"], row["min_is_exact"], row["max"], row["max_is_exact"]) == ("abc", True, "abce", False)
+    data = pa.table({"word": ["abcdefgh", "abc"], "one": ["x", "x"]})
+    table = built.simple_table(tmp_path, schema, data, properties=properties)
+    with table.transaction() as transaction:
+        transaction.remove_properties("write.metadata.metrics.default")
+        if kept:
+            transaction.set_properties({"write.metadata.metrics.default": written_with})
+    found = file_columns(stats(directory(home(table))))
+    row = found[0, "word"]
+    assert (row["min"], row["min_is_exact"], row["max"], row["max_is_exact"]) == ("abc", None, "abce", None)
+    row = found[0, "one"]
+    assert (row["min"], row["min_is_exact"], row["max"], row["max_is_exact"]) == ("x", True, "x", True)
 
 
 def test_partition_values_replace_columns_missing_in_files(tmp_path):
