@@ -206,6 +206,8 @@ def _condition(asked: Filter) -> dict[str, Any] | None:
         return None  # a field of a struct
     if isinstance(asked, IsNull | IsNotNull):
         return {"column": attribute[0], "op": "IS_NULL" if isinstance(asked, IsNull) else "IS_NOT_NULL"}
+    if attribute[0].lower() in ("min", "max"):
+        return None  # text in Spark; the server compares them in the row's logical type
     op = "IN" if isinstance(asked, In) else _COMPARES.get(type(asked))
     values = _values(asked)
     if op is None or not values or not all(isinstance(value, bool | int | float | str) for value in values):

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.actions.registry import Call, Results, action
-from flight_server.wire.action_bodies import parse_body
-from flight_server.wire.scan_request import check_query_id, of_command, of_json
+from flight_server.wire.action_bodies import check_object, parse_body
+from flight_server.wire.scan_request import check_query_id, of_command, of_json, parse_json
 from store.errors import PermissionDenied
 
 
@@ -26,8 +26,8 @@ def read(call: Call, body: bytes) -> list[Any]:
 @action('{"query_id", "table", "required_columns"?, "predicates"?, "output_format"?}',
          "A read of any flight as raw Arrow IPC messages (schema first), or one JSON row each")  # fmt: skip
 def scan_system_table(call: Call, body: bytes) -> Results:
-    fields = parse_body(
-        body, {"query_id": str, "table": str},
+    fields = check_object(
+        parse_json(body, "body", exact=True), {"query_id": str, "table": str},
         {"required_columns": list, "predicates": list, "output_format": str},
     )  # fmt: skip
     check_query_id(fields["query_id"], call.query_id)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from flight_server.client.errors import clear_errors
+from flight_server.conditions.exact_json import dumps
 
 T = TypeVar("T")
 
@@ -142,7 +143,7 @@ class Connection:
         Returns:
             The rows.
         """
-        data = flight.Ticket(ticket if isinstance(ticket, bytes) else json.dumps(ticket).encode())
+        data = flight.Ticket(ticket if isinstance(ticket, bytes) else dumps(ticket).encode())
         if stream:
             return _batches(self.call(lambda: self._flight.do_get(data, self.options())))
         return self.call(lambda: self._flight.do_get(data, self.options()).read_all())
@@ -232,7 +233,7 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
 
 
 def _descriptor(command: Mapping[str, Any]) -> flight.FlightDescriptor:
-    return flight.FlightDescriptor.for_command(json.dumps(command).encode())
+    return flight.FlightDescriptor.for_command(dumps(command).encode())
 
 
 def _batches(reader: flight.FlightStreamReader) -> pa.RecordBatchReader:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
-from flight_server.conditions.arrow_expressions import from_expression, weakened
+from flight_server.conditions.arrow_expressions import compared_columns, from_expression, weakened
 
 if TYPE_CHECKING:
     from flight_server.client.connection import Connection
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 # pyarrow's C++ code does not call these methods. The fragment it would scan instead raises an error; an empty dataset
 # would be a wrong result.
 _UNREADABLE: Final = "a flight is scanned by the methods of its FlightDataset; to_table() has its rows"
+_BOUNDS: Final = frozenset({"min", "max"})  # the server compares them in the row's logical type
+_HALF: Final = (
+    "[INVALID_ARGUMENT] a condition on min or max is combined with one that the server does not support; "
+    "filter by the first, then apply the other to the result"
+)
 _CALLERS_FAULT: Final = ("[UNKNOWN_COLUMN]", "[BAD_LITERAL]")
 
 
@@ -172,6 +178,8 @@ class Scan:
         if filter is not None:
             with suppress(ValueError):
                 self._tree = from_expression(filter)
+            if self._tree is None and self._compares_bounds():
+                raise pa.ArrowInvalid(_HALF)
             if self._tree is None or not _fits(self._tree, schema):
                 none.filter(filter)  # raises Arrow's errors for unknown columns and mismatched types
         self.projected_schema: pa.Schema = (
@@ -219,13 +227,18 @@ class Scan:
             except pa.ArrowInvalid as refusal:
                 # The filter may have too many conditions for the server; then it is applied here. Any other error
                 # occurs again in the read without it.
-                if str(refusal).startswith(_CALLERS_FAULT):
+                if str(refusal).startswith(_CALLERS_FAULT) or self._compares_bounds():
                     raise
                 whole = self._get(self.dataset_schema.names, None, None)
         kept = (_aligned(batch).filter(self._filter).select(asked) for batch in whole)
         batches = (batch for table in kept for batch in table.to_batches())
         schema = self.dataset_schema.empty_table().select(asked).schema
         return self._shaped(pa.RecordBatchReader.from_batches(schema, batches))
+
+    def _compares_bounds(self) -> bool:
+        """True if the filter compares bounds, which are text in Arrow, so that it cannot be applied here."""
+        bounds = _BOUNDS if "logical_type" in self.dataset_schema.names else frozenset()
+        return self._filter is not None and not bounds.isdisjoint(compared_columns(self._filter))
 
     def _get(self, columns: list[str], tree: dict[str, Any] | None, limit: int | None) -> pa.RecordBatchReader:
         command = self._command | {"columns": columns}
@@ -267,6 +280,8 @@ def _fits(tree: dict[str, Any], schema: pa.Schema) -> bool:
         kinds: tuple[type, ...] = (int, float)
     else:
         kinds = (str,) if pa.types.is_string(type_) else ()
+        if tree["column"] in _BOUNDS and "logical_type" in schema.names:
+            kinds = (str, int, float, Decimal)
     return all(isinstance(value, kinds) and not isinstance(value, bool) for value in tree.get("values", []))
 
 

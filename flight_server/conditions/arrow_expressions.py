@@ -11,7 +11,6 @@ Imports only pyarrow, because the client requires nothing else.
 from __future__ import annotations
 
 import base64
-import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -72,6 +71,20 @@ def weakened(expression: pc.Expression) -> Tree | None:
     if isinstance(whole, _Untranslatable):
         return whole.weaker
     return whole if isinstance(whole, dict) else None
+
+
+def compared_columns(expression: pc.Expression) -> set[str]:
+    """The columns that an expression compares with values."""
+    names: set[str] = set()
+    open_: list[str] = []
+    for key, value in _metadata(memoryview(expression.__reduce__()[1][0])):
+        if key == "call":
+            open_.append(value)
+        elif key == "end":
+            open_.pop()
+        elif key == "field_ref" and open_ and (open_[-1] in _COMPARES or open_[-1] == "is_in"):
+            names.add(value)
+    return names
 
 
 def _read(expression: pc.Expression) -> Any:
@@ -202,21 +215,17 @@ def _if_else(condition: Any, chosen: Any, other: Any) -> Tree:
     return {"or": [{"and": [tree, inner]}, {"and": [null_test, unknown]}]}
 
 
-def _value(value: Any) -> str | int | float | bool | None:
-    """A literal in the form of filter trees: bytes in base64, timestamps in ISO 8601, NaN and infinities by name."""
+def _value(value: Any) -> str | int | float | Decimal | bool | None:
+    """A literal in the form of filter trees: bytes in base64, timestamps in ISO 8601."""
     match value:
         case pa.TimestampScalar():
             return _instant(value)
         case pa.Scalar():
             return _value(value.as_py())
-        case None | bool() | int() | str():
+        case None | bool() | int() | float() | Decimal() | str():
             return value
-        case float():
-            return value if math.isfinite(value) else _FLOATS[str(value)]
         case bytes():
             return base64.b64encode(value).decode()
-        case Decimal():
-            return format(value, "f")
         case datetime() if value.tzinfo is not None:
             return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
         case datetime():
@@ -224,7 +233,6 @@ def _value(value: Any) -> str | int | float | bool | None:
     raise ValueError(f"a value of type {type(value).__name__} cannot be used in a filter")
 
 
-_FLOATS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 

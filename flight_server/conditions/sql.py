@@ -10,9 +10,12 @@ as functions, LIKE, casts, subqueries, comments or a semicolon, is refused by na
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
+
+from flight_server.conditions.exact_json import exact
 
 MAX_BYTES: Final = 64 * 1024
 _LANGUAGE: Final = "a condition compares columns with literals: =, <>, <, <=, >, >=, BETWEEN, IN, IS NULL, AND, OR, NOT"
@@ -153,8 +156,7 @@ def _leaf(column: Any, op: str, *literals: Any) -> dict[str, Any]:
     return leaf
 
 
-def _value(node: Any) -> str | int | bool | None:
-    """A literal; a fractional number stays text, to keep all digits for the column's type."""
+def _value(node: Any) -> str | int | float | Decimal | bool | None:
     from sqlglot import exp
 
     match node:
@@ -177,8 +179,8 @@ def _value(node: Any) -> str | int | bool | None:
     raise _outside(_shown(node))
 
 
-def _number(text: str) -> str | int:
-    return int(text) if len(text) < 40 and text.lstrip("-").isdigit() else text
+def _number(text: str) -> int | float | Decimal:
+    return int(text) if len(text) < 40 and text.lstrip("-").isdigit() else exact(text)
 
 
 def _timestamp(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 from sqlglot import exp
 
+from store.predicates.bounds import BOUNDS
 from store.predicates.literals import is_readable
 from store.predicates.tree import And, BadLiteral, Leaf, Node, Not, Op, Or
 
@@ -101,7 +102,8 @@ def bind(node: Node | None, values: Sequence[Any]) -> Node | None:
             return Not(bind(child, values))  # type: ignore[arg-type]
     if not any(isinstance(value, Slot) for value in node.values):
         return node
-    return Leaf(node.column, node.op, tuple(_bound(v, values) if isinstance(v, Slot) else v for v in node.values))
+    bound = tuple(_bound(value, values) if isinstance(value, Slot) else value for value in node.values)
+    return replace(node, values=bound)
 
 
 def _bound(slot: Slot, values: Sequence[Any]) -> Any:
@@ -196,7 +198,7 @@ def _field(node: exp.Expression, column: Column) -> pa.Field:
 def _leaf(node: exp.Expression, op: Op, literals: Sequence[exp.Expression], column: Column) -> Leaf:
     field = _field(node, column)
     values: list[Any] = [_value(literal, field) for literal in literals]
-    return Leaf(field.name, op, tuple(values))
+    return Leaf(field.name, op, tuple(values), as_text=field.name in BOUNDS)  # bounds are VARCHAR in SQL
 
 
 def _value(node: exp.Expression, field: pa.Field) -> Any:

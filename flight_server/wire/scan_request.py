@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from flight_server.conditions import exact_json
 from flight_server.conditions.one_table import TableCondition
 from flight_server.conditions.one_table import plan as plan_of
 from store.errors import InvalidArgument, InvalidField, NotFound, nearest
@@ -192,34 +193,36 @@ def of_command(command: bytes, header_query_id: str | None = None) -> ScanReques
     if remembered := recall(command):
         return remembered.asked_as(header_query_id)
     if command[:1] == b"{" or not _CONTROL.search(command):
-        return remember(command, of_json(parse_json(command, "command"))).asked_as(header_query_id)
+        return remember(command, of_json(parse_json(command, "command", exact=True))).asked_as(header_query_id)
     from flight_server.wire import floecat
 
     return of_json(floecat.to_command(command, header_query_id), header_query_id)
 
 
-def parse_json(data: bytes, what: str) -> Any:
+def parse_json(data: bytes, what: str, *, exact: bool = False) -> Any:
     """The value of a JSON text.
 
     Args:
         data: The text in UTF-8.
         what: Name of the text, for messages.
+        exact: See `loads`.
 
     Raises:
         InvalidArgument: The text is too large, not JSON, or not valid Unicode.
     """
     check_size(data, what)
     try:
-        return loads(data)
+        return loads(data, exact=exact)
     except (ValueError, RecursionError):
         raise InvalidArgument(f"the {what} is not JSON", hint="send a UTF-8 JSON object") from None
 
 
-def loads(data: bytes) -> Any:
-    """`json.loads` that also raises ValueError for lone surrogates, which cannot be encoded in UTF-8."""
-    value = json.loads(data.decode())
+def loads(data: bytes, *, exact: bool = False) -> Any:
+    """`json.loads` that also raises ValueError for lone surrogates, which cannot be encoded in UTF-8; `exact` returns a
+    Decimal for a fraction that no float represents."""
+    value = (exact_json.loads if exact else json.loads)(data.decode())
     if _SURROGATE.search(data):
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False, default=str).encode()
     return value
 
 

@@ -6,7 +6,6 @@ the part of the rows. To save a round trip, DoGet accepts the JSON command itsel
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 import pyarrow.flight as flight
 
+from flight_server.conditions.exact_json import dumps
 from flight_server.wire.scan_request import (
     MAX_COMMAND_BYTES,
     MAX_PARTITIONS,
@@ -57,7 +57,7 @@ def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
     try:
         inflater = zlib.decompressobj()
         plain = inflater.decompress(body, MAX_COMMAND_BYTES)
-        command = loads(plain)
+        command = loads(plain, exact=True)
         pins, part = command.pop("pins", None), command.pop("part", None)
         fixed = None if pins is None else {_count(key): _count(snapshot) for key, snapshot in pins}
         share = None if part is None else _part(part)
@@ -97,5 +97,5 @@ def to_ticket(request: ScanRequest) -> flight.Ticket:
         command["pins"] = [list(pair) for pair in request.pins.items()]
     if (part := request.part) is not None:
         command["part"] = [part.low, part.high, part.residue, part.modulus]
-    body = zlib.compress(json.dumps(command).encode(), 1)
+    body = zlib.compress(dumps(command).encode(), 1)
     return flight.Ticket(bytes([TICKET_VERSION]) + struct.pack("<I", zlib.crc32(body)) + body)

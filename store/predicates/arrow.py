@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping
 from functools import cache, reduce
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.predicates.tree import And, Node, Not, Op, Or, ResolvedLeaf, fields_of, resolve
+from store.logical_types import Kind
+from store.predicates.bounds import KEYS, TYPE_COLUMN, rows_by_kind
+from store.predicates.tree import And, Node, Not, Op, Or, ResolvedLeaf, fields_of, resolve, resolve_bound
 
 Mask: TypeAlias = Callable[[pa.RecordBatch], Any]
 """Function from a batch to one boolean per row, or one scalar for all rows; null if unknown."""
@@ -68,8 +71,28 @@ def _mask(node: Node, fields: Mapping[str, pa.Field]) -> Mask:
         case Not(child):
             inner = _mask(child, fields)
             return lambda batch: pc.invert(inner(batch))
+    if (by_kind := resolve_bound(node, fields)) is not None:
+        return _bound_mask({kind: (leaf, _leaf_mask(leaf)) for kind, leaf in by_kind.items()}, fields)
     leaf = resolve(node, fields)
     return _leaf_mask(leaf) if leaf else lambda _: _unknown()
+
+
+def _bound_mask(by_kind: Mapping[Kind, tuple[ResolvedLeaf, Mask]], fields: Mapping[str, pa.Field]) -> Mask:
+    type_column = fields[TYPE_COLUMN].name
+
+    def mask(batch: pa.RecordBatch) -> pa.Array:
+        found, known = np.zeros(batch.num_rows, np.bool_), np.zeros(batch.num_rows, np.bool_)
+        for kind, rows in rows_by_kind(batch[type_column]).items():
+            if kind in by_kind:
+                leaf, compare = by_kind[kind]
+                name = leaf.field.name
+                keys = KEYS[kind].of(batch[name].take(pa.array(rows)))
+                part = compare(pa.record_batch([keys], [name]))
+                found[rows] = part.fill_null(False).to_numpy(zero_copy_only=False)
+                known[rows] = part.is_valid().to_numpy(zero_copy_only=False)
+        return pa.array(found, mask=~known)
+
+    return mask
 
 
 def _leaf_mask(leaf: ResolvedLeaf) -> Mask:

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-Scalar = str | int | float | bool | None
+Scalar = str | int | float | Decimal | bool | None
+"""A literal as JSON has it; a Decimal is a number that no float represents."""
 
 _BLANKS: Final = " \t\n\r\f\v"
 _SHORT_INT: Final = re.compile(r"[+-]?[0-9]{1,19}")
@@ -32,6 +33,8 @@ def literal_text(value: Scalar) -> str | None:
     """A literal as text: strings verbatim, numbers and booleans in JSON form, null as None."""
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, Decimal):
+        return str(value)
     return str(value) if type(value) is int else json.dumps(value)  # equal, and a fifth of the time
 
 
@@ -74,7 +77,7 @@ def typed_literal(value: Scalar, type: pa.DataType) -> Any:
 
 def is_readable(value: Scalar, type: pa.DataType) -> bool:
     """True if a literal suits the type of its column; numbers and null suit every type."""
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+    if value is None or (isinstance(value, int | float | Decimal) and not isinstance(value, bool)):
         return True
     text = literal_text(value) or ""
     if pa.types.is_integer(type):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
 
+from store.logical_types import Kind
+from store.predicates.bounds import KEYS, TYPE_COLUMN, SortKey, kind_sql
 from store.predicates.literals import is_binary
-from store.predicates.tree import COMPARES, And, Node, Not, Op, Or, ResolvedLeaf, fields_of, resolve
+from store.predicates.tree import COMPARES, And, Node, Not, Op, Or, ResolvedLeaf, fields_of, resolve, resolve_bound
 
 _LISTED: Final = 64  # most members of an IN with a parameter each; more become a single list parameter
 _UNKNOWN_SQL: Final = "CAST(NULL AS BOOLEAN)"
@@ -33,8 +36,51 @@ def _sql(node: Node, fields: Mapping[str, pa.Field], column_sql: Callable[[str],
             return f"({word.join(_sql(child, fields, column_sql, parameters) for child in children) or empty})"
         case Not(child):
             return f"(NOT {_sql(child, fields, column_sql, parameters)})"
+    if (by_kind := resolve_bound(node, fields)) is not None:
+        return _bound_sql(by_kind, column_sql, parameters)
     leaf = resolve(node, fields)
     return _leaf_sql(leaf, column_sql(leaf.field.name), parameters) if leaf else _UNKNOWN_SQL
+
+
+def _bound_sql(
+    by_kind: Mapping[Kind, ResolvedLeaf], column_sql: Callable[[str], str], parameters: list[Any]
+) -> str:  # fmt: skip
+    type_sql = column_sql(TYPE_COLUMN)
+    cases = [
+        f"WHEN {kind_sql(kind, type_sql)} THEN {key_sql(leaf, KEYS[kind], column_sql(leaf.field.name), parameters)}"
+        for kind, leaf in by_kind.items()
+    ]
+    return f"(CASE {' '.join(cases)} END)" if cases else _UNKNOWN_SQL
+
+
+_IF_LESS: Final = frozenset({Op.NEQ, Op.LT, Op.LTE})
+_IF_GREATER: Final = frozenset({Op.NEQ, Op.GT, Op.GTE})
+
+
+def key_sql(leaf: ResolvedLeaf, key: SortKey, text: str, parameters: list[Any]) -> str:
+    """A DuckDB condition on the bounds of one kind.
+
+    Args:
+        leaf: The comparison of sort keys.
+        key: The sort key of the kind.
+        text: SQL of the bounds' text.
+        parameters: Gets the parameters, in the order of their `?`.
+    """
+    if leaf.op is Op.BETWEEN and key.coarse_sql:
+        sides = zip((Op.GTE, Op.LTE), leaf.values, strict=True)
+        terms = [key_sql(replace(leaf, op=op, values=(value,)), key, text, parameters) for op, value in sides]
+        return f"({' AND '.join(terms)})"
+    if leaf.op not in COMPARES or not key.coarse_sql or leaf.is_always:
+        return _leaf_sql(leaf, key.sql.format(text), parameters)
+    # The exact comparison is left to the rows that the coarse one does not decide.
+    coarse, (low, high) = key.coarse_sql.format(text), key.coarse(leaf.values[0])
+    type_sql = "DOUBLE" if isinstance(low, float) else "VARCHAR"
+    parameters += [low, high]
+    exact = _leaf_sql(leaf, key.sql.format(text), parameters)
+    return (
+        f"(CASE WHEN {coarse} < ?::{type_sql} THEN {leaf.op in _IF_LESS} WHEN {coarse} > ?::{type_sql}"
+        f" THEN {leaf.op in _IF_GREATER} ELSE {exact} END)"
+    )
 
 
 def _leaf_sql(leaf: ResolvedLeaf, column: str, parameters: list[Any]) -> str:

@@ -1,9 +1,10 @@
 """Predicate trees: parsed from JSON and resolved against a schema.
 
-They follow three-valued logic (store/SEMANTICS.md §6). A literal is read as its column's type; an invalid literal, a
-null or an unknown column makes its leaf unknown, and NOT of unknown is unknown, so such a leaf never selects a row.
-Integers are compared with numbers by value: `< 1.5` selects 1, `= 1.5` selects nothing. NaN equals nothing and has no
-order. `sql` and `arrow` evaluate a tree; a property test checks that they select the same rows.
+They follow three-valued logic (store/SEMANTICS.md §6). A literal is read as its column's type, for `min` and `max` as
+the row's logical type (`bounds`); an invalid literal, a null or an unknown column makes its leaf unknown, and NOT of
+unknown is unknown, so such a leaf never selects a row. Integers are compared with numbers by value: `< 1.5` selects 1,
+`= 1.5` selects nothing. NaN equals nothing and has no order. `sql` and `arrow` evaluate a tree; a property test checks
+that they select the same rows.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final
 
 import pyarrow as pa
 
 from store.errors import InvalidArgument, InvalidField, nearest
+from store.logical_types import Kind
+from store.predicates import bounds
 from store.predicates.literals import (
     Scalar,
     exact_number,
@@ -50,11 +54,19 @@ class Op(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column compared with literals, as many as the operator takes."""
+    """A column compared with literals, as many as the operator takes.
+
+    Attributes:
+        column: Name of the column.
+        op: The comparison.
+        values: The literals.
+        as_text: Compare `min` and `max` as text instead of by the row's logical type.
+    """
 
     column: str
     op: Op
     values: tuple[Scalar, ...] = ()
+    as_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +176,7 @@ class _Parser:
             noun = "value" if _ARITY[op] == 1 else "values"
             raise InvalidArgument(f"{where}: values: {op} takes {_ARITY[op]} {noun}, got {len(values)}")
         for i, value in enumerate(values):
-            if not isinstance(value, str | int | float | None):
+            if not isinstance(value, str | int | float | Decimal | None):
                 raise InvalidArgument(f"{where}: values[{i}]: expected text, a number, a boolean or null, got an "
                                       f"{_json_kind(value).split()[-1]}")  # fmt: skip
             self._bytes += _size(value)
@@ -179,7 +191,7 @@ def _size(value: Scalar) -> int:
         return len(value) * 4 if not value.isascii() else len(value)
     if isinstance(value, int) and value.bit_length() > 8192:
         return MAX_LITERAL_BYTES + 1
-    return 8
+    return len(value.as_tuple().digits) if isinstance(value, Decimal) else 8
 
 
 def _json_kind(value: Any) -> str:
@@ -188,7 +200,7 @@ def _json_kind(value: Any) -> str:
             return "null"
         case bool():
             return "a boolean"
-        case int() | float():
+        case int() | float() | Decimal():
             return "a number"
         case str():
             return "text"
@@ -218,6 +230,7 @@ class ResolvedLeaf:
     op: Op
     values: tuple[Any, ...]  # without the unreadable ones
     unread: bool  # a literal was null or not a value of the type
+    is_always: bool = False  # true for every value; the literal is the least value of the type
 
 
 def resolve(leaf: Leaf, fields: Mapping[str, pa.Field]) -> ResolvedLeaf | None:
@@ -238,6 +251,28 @@ def resolve(leaf: Leaf, fields: Mapping[str, pa.Field]) -> ResolvedLeaf | None:
     return ResolvedLeaf(field, leaf.op, read, unread)
 
 
+def resolve_bound(leaf: Leaf, fields: Mapping[str, pa.Field]) -> Mapping[Kind, ResolvedLeaf] | None:
+    """A leaf that compares `min` or `max`, resolved for each kind of logical type that reads its literals.
+
+    Args:
+        leaf: The leaf.
+        fields: The fields of a schema.
+
+    Returns:
+        Kind → the leaf over the kind's sort key, unknown for rows of other kinds; None if the leaf does not compare
+        bounds.
+    """
+    name = _folded(leaf.column)
+    if leaf.as_text or not leaf.values or not bounds.is_bound(name, fields):
+        return None
+    resolved = {}
+    for kind, key in bounds.KEYS.items():
+        values = tuple(bounds.read(value, kind) for value in leaf.values)
+        if one := resolve(Leaf(name, leaf.op, values), {name: pa.field(fields[name].name, key.type)}):
+            resolved[kind] = one
+    return resolved
+
+
 def _by_value(leaf: Leaf, field: pa.Field) -> ResolvedLeaf | None:
     """A leaf over an integer column, its literals of any size and fraction reduced to a range of whole numbers."""
     numbers = [None if (text := literal_text(value)) is None else exact_number(text) for value in leaf.values]
@@ -249,7 +284,7 @@ def _by_value(leaf: Leaf, field: pa.Field) -> ResolvedLeaf | None:
     if len(known) < len(numbers):
         return None
     low, high = integer_range(field.type)
-    never, always = ResolvedLeaf(field, Op.IN, (), False), ResolvedLeaf(field, Op.GTE, (low,), False)
+    never, always = ResolvedLeaf(field, Op.IN, (), False), ResolvedLeaf(field, Op.GTE, (low,), False, True)
     if any(number != number for number in known):  # NaN
         return always if leaf.op is Op.NEQ else never
 

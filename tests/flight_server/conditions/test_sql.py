@@ -1,5 +1,7 @@
 """SQL conditions: the supported language, and rejection of everything else."""
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 
@@ -17,8 +19,9 @@ ACCEPTED = {
     "a <> 'x'": leaf("a", "NEQ", "x"),
     "a != 'it''s'": leaf("a", "NEQ", "it's"),
     "a < -1": leaf("a", "LT", -1),
-    "a <= 100.50": leaf("a", "LTE", "100.50"),
-    "a > 1e400": leaf("a", "GT", "1e400"),
+    "a <= 100.50": leaf("a", "LTE", 100.5),
+    "a < -0.1234567890123456789": leaf("a", "LT", Decimal("-0.1234567890123456789")),
+    "a > 1e400": leaf("a", "GT", Decimal("1e400")),
     "a >= 9223372036854775808": leaf("a", "GTE", 2**63),
     "5 < a": leaf("a", "GT", 5),
     "'x' >= a": leaf("a", "LTE", "x"),
