@@ -45,9 +45,15 @@ class IcebergPublisher(Publisher):
                 if column.theta is None or column.distinct is None:
                     left_out[column.name] = "no NDV sketch is stored"
                     continue
+                origin = snapshot
+                if column.distribution_snapshot_id is not None:
+                    origin = loaded.metadata.snapshot_by_id(column.distribution_snapshot_id)
+                if origin is None:
+                    left_out[column.name] = f"snapshot {column.distribution_snapshot_id} of its NDV sketch has expired"
+                    continue
                 distinct[column.name] = column.distinct
                 ours.append(Blob(
-                    THETA, (column.column_id,), statistics.snapshot_id, snapshot.sequence_number or 0, column.theta,
+                    THETA, (column.column_id,), origin.snapshot_id, origin.sequence_number or 0, column.theta,
                     {"ndv": str(column.distinct)},
                 ))  # fmt: skip
             stored = self._stored_blobs(loaded)

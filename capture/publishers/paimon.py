@@ -58,12 +58,18 @@ class PaimonPublisher(Publisher):
             }  # fmt: skip
             content = {name: value for name, value in content.items() if value is not None}
             document = self._document(latest.statistics)
-            is_current = document is not None and {n: v for n, v in document.items() if n != "blobMetadata"} == content
+            thetas = [
+                (ids[column.name], column.distribution_snapshot_id or statistics.snapshot_id, column.theta)
+                for column in columns if column.theta is not None
+            ]  # fmt: skip
+            is_current = document is not None and _without_bytes(document) == (
+                content,
+                {(i, at) for i, at, _ in thetas},
+            )
             location = f"{self._place.name}/statistics"
             return Draft(
                 statistics.snapshot_id, location, {column.name: column.distinct for column in columns}, left_out,
-                (latest, content, [(ids[c.name], c.theta) for c in columns if c.theta is not None]), is_current,
-                made_snapshot_id=latest.id if is_current else None,
+                (latest, content, thetas), is_current, made_snapshot_id=latest.id if is_current else None,
             )  # fmt: skip
 
     def write(self, draft: Draft) -> int | None:
@@ -156,14 +162,14 @@ class PaimonPublisher(Publisher):
         return columns, left_out
 
     def _write_statistics(
-        self, content: Mapping[str, Any], thetas: list[tuple[int, bytes]], written: list[Place]
+        self, content: Mapping[str, Any], thetas: list[tuple[int, int, bytes]], written: list[Place]
     ) -> str:
         """Writes the sidecar and the statistics file; returns the name of the latter."""
         document = dict(content)
         folder = self._place.below("statistics")
         if thetas:
             sidecar = unique_name("stat-sidecar-", "-0")
-            data, blobs = _sidecar(sidecar, content["snapshotId"], thetas)
+            data, blobs = _sidecar(sidecar, thetas)
             written.append(folder.below(sidecar))
             write_file(folder.below(sidecar), data)
             document["blobMetadata"] = blobs
@@ -228,11 +234,23 @@ def _column(column: ColumnStatistics, field_id: int) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _sidecar(name: str, snapshot_id: int, thetas: list[tuple[int, bytes]]) -> tuple[bytes, list[dict[str, Any]]]:
-    """Content of a sidecar (blobs, footer JSON, footer length, magic), and the metadata of its blobs."""
+def _without_bytes(document: Mapping[str, Any]) -> tuple[dict[str, Any], set[tuple[int, int]]]:
+    """The statistics in a document, and field and snapshot of each of its sketches."""
+    blobs = document.get("blobMetadata") or ()
+    fields = {(field_id, blob.get("snapshotId")) for blob in blobs for field_id in blob.get("fieldIds", ())}
+    return {name: value for name, value in document.items() if name != "blobMetadata"}, fields
+
+
+def _sidecar(name: str, thetas: list[tuple[int, int, bytes]]) -> tuple[bytes, list[dict[str, Any]]]:
+    """Content of a sidecar (blobs, footer JSON, footer length, magic), and the metadata of its blobs.
+
+    Args:
+        name: Name of the sidecar.
+        thetas: Field id, snapshot id and sketch of each column.
+    """
     body = bytearray()
     blobs = []
-    for field_id, data in thetas:
+    for field_id, snapshot_id, data in thetas:
         blobs.append({
             "type": SKETCH_TYPE, "fieldIds": [field_id], "snapshotId": snapshot_id, "sequenceNumber": snapshot_id,
             "properties": {"ndv": java_double(sketches.estimate(data).ndv)}, "fileLocation": name,

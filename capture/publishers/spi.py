@@ -10,12 +10,13 @@ from __future__ import annotations
 import base64
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, ClassVar
 
 from capture.connectors.spi import Connector, ConnectorConfig
 from store.errors import Conflict, InvalidArgument, UpstreamError
+from store.freshness import EXACT, INHERITED
 
 _SKETCHES = ("theta", "quantiles")
 
@@ -33,6 +34,10 @@ class ColumnStatistics:
     Attributes:
         theta: Compact theta sketch of the values.
         quantiles: KLL sketch of the values.
+        snapshot_id: Snapshot of the counts and bounds, if another than that of the table's statistics.
+        freshness: Their freshness at the snapshot of the table's statistics.
+        distribution_snapshot_id: Snapshot of ndv, widths and sketches, likewise.
+        distribution_freshness: Their freshness.
     """
 
     column_id: int
@@ -50,6 +55,10 @@ class ColumnStatistics:
     max_width_bytes: int | None = None
     theta: bytes | None = field(default=None, repr=False)
     quantiles: bytes | None = field(default=None, repr=False)
+    snapshot_id: int | None = None
+    freshness: str = EXACT
+    distribution_snapshot_id: int | None = None
+    distribution_freshness: str = EXACT
 
     @property
     def distinct(self) -> int | None:
@@ -64,10 +73,11 @@ class ColumnStatistics:
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """Publishable statistics of a table at one snapshot: complete, not sampled, of exactly that snapshot.
+    """Statistics of a table at one snapshot: complete and not sampled.
 
     Attributes:
         left_out: Column → reason, for columns whose statistics may not be published.
+        allow_inherited: Statistics inherited from an earlier snapshot may be published.
     """
 
     namespace: str
@@ -78,6 +88,7 @@ class TableStatistics:
     total_size_bytes: int | None = None
     merged_size_bytes: int | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
+    allow_inherited: bool = False
 
     @property
     def full_name(self) -> str:
@@ -103,6 +114,44 @@ class TableStatistics:
             values |= {name: base64.b64decode(values[name]) for name in _SKETCHES if values.get(name) is not None}
             columns.append(ColumnStatistics(**values))
         return cls(**{**body, "columns": tuple(columns)})
+
+
+def may_publish(freshness: str, allow_inherited: bool) -> bool:
+    """True for statistics of the published snapshot, and for inherited ones if these are allowed."""
+    return freshness == EXACT or (freshness == INHERITED and allow_inherited)
+
+
+def publishable(statistics: TableStatistics, *, with_distribution: bool = True) -> TableStatistics:
+    """Leaves out the columns whose statistics are too old to be published.
+
+    Args:
+        statistics: Statistics of a table.
+        with_distribution: Whether the home takes distinct values, widths or sketches.
+
+    Raises:
+        InvalidArgument: No column remains.
+    """
+    kept, left_out = [], dict(statistics.left_out)
+    for column in statistics.columns:
+        parts = [("is", column.freshness, column.snapshot_id)]
+        if with_distribution:
+            distribution = (column.distribution_freshness, column.distribution_snapshot_id)
+            parts.append(("has a distribution that is", *distribution))
+        old = next((part for part in parts if not may_publish(part[1], statistics.allow_inherited)), None)
+        if old is None:
+            kept.append(column)
+        else:
+            verb, freshness, snapshot_id = old
+            left_out[column.name] = f"{verb} {freshness}: of snapshot {snapshot_id}"
+    if left_out and not kept:
+        name, reason = next(iter(left_out.items()))
+        raise InvalidArgument(
+            f'no statistics of "{statistics.full_name}" at snapshot {statistics.snapshot_id} may be published: column '
+            f'"{name}" {reason}',
+            code="NOT_PUBLISHABLE", hint="capture all statistics at the current snapshot, without sampling"
+            + (", or publish with allow_inherited" if INHERITED in reason else ""),
+        )  # fmt: skip
+    return replace(statistics, columns=tuple(kept), left_out=left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,22 +253,37 @@ class Publisher(ABC):
         formats: Supported table formats; empty for all.
         sketches: Required sketch roles of each column: NDV, QUANTILES.
         options: Names of supported options.
+        reads_data: Distinct values and widths are computed from the table's data, not taken from the statistics.
     """
 
     home: ClassVar[str]
     formats: ClassVar[frozenset[str]] = frozenset()
     sketches: ClassVar[frozenset[str]] = frozenset()
     options: ClassVar[frozenset[str]] = frozenset()
+    reads_data: ClassVar[bool] = False
 
     def __init__(self, destination: Destination, statistics: TableStatistics) -> None:
-        self.destination, self.statistics = destination, statistics
+        self.destination = destination
+        self.statistics = publishable(statistics, with_distribution=not self.reads_data)
         self.remarks: list[str] = []  # added to the publication's detail
+        if inherited := self._inherited():
+            self.remarks.append(f"inherited: {inherited}")
         if unknown := sorted(destination.options.keys() - self.options):
             known = ", ".join(sorted(self.options)) or "none"
             raise InvalidArgument(
                 f"options.{unknown[0]}: is not an option of {self.home}; expected {known}",
                 params={"field": f"options.{unknown[0]}"},
             )
+
+    def _inherited(self) -> str:
+        """The columns with inherited statistics, by snapshot; empty if there are none."""
+        by_snapshot: dict[int | None, list[str]] = {}
+        for column in self.statistics.columns:
+            if column.freshness != EXACT:
+                by_snapshot.setdefault(column.snapshot_id, []).append(column.name)
+            elif column.distribution_freshness != EXACT and not self.reads_data:
+                by_snapshot.setdefault(column.distribution_snapshot_id, []).append(column.name)
+        return "; ".join(f"{', '.join(names)} of snapshot {number}" for number, names in by_snapshot.items())
 
     @abstractmethod
     def prepare(self) -> Draft:

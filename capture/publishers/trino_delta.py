@@ -37,6 +37,7 @@ class TrinoDeltaPublisher(Publisher):
 
     home: ClassVar[str] = "trino"
     formats: ClassVar[frozenset[str]] = frozenset({"delta"})
+    reads_data: ClassVar[bool] = True
 
     def prepare(self) -> Draft:
         statistics = self.statistics

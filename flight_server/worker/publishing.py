@@ -8,10 +8,11 @@ from typing import Any
 from capture.connectors.spi import Connector, ConnectorConfig
 from capture.publishers import publisher_class
 from capture.publishers.publishing import publish, withdraw
-from capture.publishers.spi import ColumnStatistics, Destination, TableStatistics
+from capture.publishers.spi import ColumnStatistics, Destination, TableStatistics, may_publish
 from flight_server.worker.connection import Server
 from store.errors import InvalidArgument, NotFound
-from store.sketches import is_partial
+from store.freshness import EXACT, INHERITED
+from store.sketches import estimate, is_partial
 
 _NAME = ("table_catalog", "table_schema", "table_name")
 COPIED = (
@@ -68,8 +69,7 @@ def _without_statistics(connector: Connector, payload: Mapping[str, Any]) -> Tab
 def stored_statistics(server: Server, payload: Mapping[str, Any], roles: frozenset[str]) -> TableStatistics:
     """Reads the statistics of a table at a snapshot that may be published.
 
-    `left_out` names the columns whose record comes from a sample, or is inherited without `allow_inherited`. Sketches
-    are of the same snapshot as their column's record.
+    `left_out` names the columns whose record comes from a sample; the publisher leaves out those that are too old.
 
     Args:
         server: Has the stored statistics.
@@ -77,54 +77,62 @@ def stored_statistics(server: Server, payload: Mapping[str, Any], roles: frozens
         roles: Roles of the sketches that the home takes.
 
     Returns:
-        The statistics to publish.
+        The statistics, each with its freshness.
 
     Raises:
         NotFound: The store has no record of any column of the table.
-        InvalidArgument: No record may be published.
     """
-    table, snapshot_id = payload["table"], payload["snapshot_id"]
-    columns, left_out, made_at = {}, {}, {}
+    table, snapshot_id, allow_inherited = payload["table"], payload["snapshot_id"], payload["allow_inherited"]
+    columns, left_out = {}, {}
     for row in _rows(server, "stats.columns", table, snapshot_id):
-        if reason := _refusal(row, payload["allow_inherited"]):
+        if reason := _refusal(row):
             left_out[row["column_name"]] = reason
         else:
-            columns[row["column_id"]] = {name: row[name] for name in COPIED} | {"name": row["column_name"]}
-            made_at[row["column_id"]] = row["snapshot_id"]
-    where = f'"{table["full_name"]}" at snapshot {snapshot_id}'
-    if not columns:
-        if not left_out:
-            raise NotFound(f"no statistics of {where} are stored", code="UNKNOWN_STATISTICS", hint="capture it first")
-        name, reason = next(iter(left_out.items()))
-        raise InvalidArgument(
-            f'no statistics of {where} may be published: column "{name}" {reason}',
-            code="NOT_PUBLISHABLE", hint="capture the table at its current snapshot, without sampling",
+            columns[row["column_id"]] = _column(row)
+    if not columns and not left_out:
+        raise NotFound(
+            f'no statistics of "{table["full_name"]}" at snapshot {snapshot_id} are stored', code="UNKNOWN_STATISTICS",
+            hint="capture it first",
         )  # fmt: skip
     if roles:
         for row in _rows(server, "stats.sketches", table, snapshot_id, target_kind=["COLUMN"], role=sorted(roles)):
             column = columns.get(row["column_id"])
-            # a record that knows less, such as one from metadata, may have come after the sketch
-            of_record = row["snapshot_id"] == made_at.get(row["column_id"])
-            if column is not None and of_record and not is_partial(row["params"]):
-                column[_ROLES[row["role"]]] = row["data"]
+            if column is not None and not is_partial(row["params"]):
+                _add_sketch(column, row, snapshot_id)
     records = _rows(server, "stats.tables", table, snapshot_id)
-    whole = next((row for row in records if not _refusal(row, payload["allow_inherited"])), {})
+    usable = (row for row in records if not _refusal(row) and may_publish(row["freshness"], allow_inherited))
+    whole = next(usable, {})
     found = tuple(ColumnStatistics(column_id, **column) for column_id, column in sorted(columns.items()))
     return TableStatistics(
-        table["schema"], table["name"], snapshot_id, found,
-        _row_count(whole, found), whole.get("total_size_bytes"), whole.get("merged_size_bytes"), left_out,
+        table["schema"], table["name"], snapshot_id, found, _row_count(whole, found), whole.get("total_size_bytes"),
+        whole.get("merged_size_bytes"), left_out, allow_inherited,
     )  # fmt: skip
 
 
-def _refusal(row: Mapping[str, Any], allow_inherited: bool) -> str:
-    """The reason why a record may not be published; empty if it may."""
+def _refusal(row: Mapping[str, Any]) -> str:
+    """The reason why a record of any age may not be published; empty if there is none."""
     if row["completeness"] != "COMPLETE":
         return "is of a sample" if row["completeness"] == "PARTIAL" else "is not known"
-    if row["row_groups_sampled"]:
-        return "is of a sample"
-    if row["freshness"] == "EXACT" or (row["freshness"] == "INHERITED" and allow_inherited):
-        return ""
-    return f"is {row['freshness']}: of snapshot {row['snapshot_id']}"
+    return "is of a sample" if row["row_groups_sampled"] else ""
+
+
+def _column(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `ColumnStatistics` from a record, without its sketches."""
+    column = {name: row[name] for name in (*COPIED, "snapshot_id", "freshness")} | {"name": row["column_name"]}
+    if row["ndv"] is not None:
+        column |= {"distribution_snapshot_id": row["snapshot_id"], "distribution_freshness": row["freshness"]}
+    return column
+
+
+def _add_sketch(column: dict[str, Any], row: Mapping[str, Any], snapshot_id: int) -> None:
+    """Adds a sketch to a column, if its other distribution is of the same snapshot or unknown."""
+    captured_at = row["snapshot_id"]
+    if column.setdefault("distribution_snapshot_id", captured_at) != captured_at:
+        return
+    column["distribution_freshness"] = EXACT if captured_at == snapshot_id else INHERITED
+    column[_ROLES[row["role"]]] = row["data"]
+    if row["role"] == "NDV" and column["ndv"] is None:
+        column["ndv"] = estimate(row["data"]).ndv
 
 
 def _row_count(whole: Mapping[str, Any], columns: tuple[ColumnStatistics, ...]) -> int | None:

@@ -11,13 +11,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds
 from store import bounds
 from store.logical_types import Kind, parse
+
+_DISTRIBUTION: Final = ("distinctCount", "avgLen", "maxLen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +42,29 @@ def parse_analyzed(text: str) -> Analyzed:
     document = json.loads(text)
     if not isinstance(document, dict):
         raise ValueError("a statistics file must be a JSON object")
-    columns = document.get("colStats")
+    columns, snapshot_id = document.get("colStats"), _whole(document.get("snapshotId"))
     return Analyzed(
-        _whole(document.get("snapshotId")),
+        snapshot_id,
         _whole(document.get("schemaId")),
         _count(document.get("mergedRecordCount")),
         _count(document.get("mergedRecordSize")),
-        {str(n): c for n, c in columns.items() if isinstance(c, dict)} if isinstance(columns, dict) else {},
+        _without_inherited(columns, document.get("blobMetadata"), snapshot_id) if isinstance(columns, dict) else {},
     )
+
+
+def _without_inherited(columns: Mapping[str, Any], blobs: Any, snapshot_id: int | None) -> dict[str, Any]:
+    """The columns' entries, without distinct values and widths where the column's sketch is of another snapshot."""
+    old = {
+        field_id
+        for blob in (blobs if isinstance(blobs, list) else ())
+        if isinstance(blob, dict) and _whole(blob.get("snapshotId")) != snapshot_id
+        for field_id in blob.get("fieldIds") or ()
+    }
+    entries = {str(name): entry for name, entry in columns.items() if isinstance(entry, dict)}
+    return {
+        name: {key: value for key, value in entry.items() if key not in _DISTRIBUTION or entry.get("colId") not in old}
+        for name, entry in entries.items()
+    }
 
 
 def analyzed_rows(analyzed: Analyzed, columns: Sequence[Column], ids: ColumnIds, rows: int | None) -> pa.Table | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +246,37 @@ class PublisherContract(ABC):
         assert self.count(table) == 150 + 10 * APPENDS
         assert publish(table.publisher(table.statistics())).state == "CURRENT"
         assert statistics.snapshot_id != table.statistics().snapshot_id
+
+    def test_an_inherited_distribution_is_published_only_with_leave(self, table: Table):
+        reads_data = publisher_class(table.home).reads_data
+        statistics = table.statistics()
+        at = statistics.snapshot_id
+        old = {"distribution_snapshot_id": at, "distribution_freshness": "INHERITED"}
+        first, second = statistics.columns
+        some = table.statistics(at, columns=(replace(first, **old), second))
+        every = table.statistics(at, columns=tuple(replace(column, **old) for column in statistics.columns))
+        before = table.files()
+        if not reads_data:
+            with pytest.raises(InvalidArgument, match=rf"INHERITED: of snapshot {at}.*allow_inherited") as refused:
+                publish(table.publisher(every))
+            assert refused.value.code == "NOT_PUBLISHABLE"
+        mixed = publish(table.publisher(some), dry_run=True)
+        assert set(mixed.columns) == ({"id", "label"} if reads_data else {"label"})
+        assert table.files() == before
+        result = publish(table.publisher(replace(every, allow_inherited=True)))
+        assert set(result.columns) == {"id", "label"}
+        assert (f"inherited: id, label of snapshot {at}" in result.detail) == (not reads_data)
+
+    def test_old_counts_are_never_published_without_leave(self, table: Table):
+        statistics = table.statistics()
+        at = statistics.snapshot_id
+        first, second = statistics.columns
+        columns = (replace(first, freshness="INHERITED", snapshot_id=at), replace(second, freshness="STALE"))
+        old = table.statistics(at, columns=columns)
+        with pytest.raises(InvalidArgument, match="may be published"):
+            table.publisher(old)
+        result = publish(table.publisher(replace(old, allow_inherited=True)), dry_run=True)
+        assert result.columns == ("id",) and "STALE" in result.left_out["label"] and "inherited: id" in result.detail
 
     def test_columns_left_out_keep_their_reason(self, table: Table):
         statistics = table.statistics(left_out={"other": "is of a sample"})

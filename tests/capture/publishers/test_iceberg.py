@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -207,6 +208,25 @@ def test_orphaned_files_are_removed_after_their_grace_period(tmp_path, monkeypat
     statistics = table.statistics()
     publish(table.publisher(table.statistics(columns=statistics.columns[::-1][:1] + statistics.columns[:0])))
     assert left not in stats_files(table)
+
+
+def test_inherited_sketch_keeps_its_snapshot(tmp_path):
+    table = built(tmp_path)
+    old = table.statistics()
+    TestContract().append(table, rows(150, 160))
+    inherited = {"distribution_snapshot_id": old.snapshot_id, "distribution_freshness": "INHERITED"}
+    first, second = (replace(column, **inherited) for column in old.columns)
+    statistics = table.statistics(columns=(first, second), allow_inherited=True)
+    assert "inherited: id, label" in publish(table.publisher(statistics)).detail
+    (file,) = loaded(table).metadata.statistics
+    (before, after) = loaded(table).metadata.snapshots
+    assert file.snapshot_id == after.snapshot_id
+    assert {(b.snapshot_id, b.sequence_number) for b in file.blob_metadata} == {
+        (before.snapshot_id, before.sequence_number)
+    }
+    expired = replace(second, distribution_snapshot_id=12345)
+    result = publish(table.publisher(table.statistics(columns=(first, expired), allow_inherited=True)))
+    assert "snapshot 12345" in result.left_out["label"] and "expired" in result.left_out["label"]
 
 
 def test_blobs_of_other_columns_are_carried_over(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -85,6 +86,24 @@ def test_publication_is_an_analyze_snapshot_with_statistics_and_sketches(tmp_pat
         sketch = compact_theta_sketch.deserialize(sidecar[blob["offset"] :][: blob["length"]])
         assert sketch.get_estimate() == distinct == float(blob["properties"]["ndv"])
     assert blobs[0]["properties"]["ndv"] == "150.0"
+
+
+def test_inherited_sketch_keeps_its_snapshot_and_is_not_read_back_as_the_new_one(tmp_path):
+    table = built(tmp_path)
+    old = table.statistics()
+    append_rows(tmp_path, rows(150, 160))
+    inherited = {"distribution_snapshot_id": old.snapshot_id, "distribution_freshness": "INHERITED"}
+    columns = tuple(replace(column, row_count=160, **inherited) for column in old.columns)
+    statistics = table.statistics(columns=columns, row_count=160, allow_inherited=True)
+    assert publish(table.publisher(statistics)).detail == "inherited: id, label of snapshot 1"
+    snapshot = json.loads((table.path / "snapshot/snapshot-3").read_text())
+    document = json.loads((table.path / "statistics" / snapshot["statistics"]).read_text())
+    assert (document["snapshotId"], {blob["snapshotId"] for blob in document["blobMetadata"]}) == (2, {1})
+    assert publish(table.publisher(statistics)).detail.startswith("already published")
+    native = table.connector.capture_snapshot_target_stats("sales", "notes", 2, {"id": 1, "label": 2})
+    assert [row["ndv"] for row in native.columns.to_pylist()] == [None, None]
+    own = table.statistics(2, columns=tuple(replace(c, row_count=160) for c in old.columns), row_count=160)
+    assert publish(table.publisher(own)).detail == ""  # the same numbers, of another snapshot
 
 
 def test_lost_race_leaves_no_file(tmp_path):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from capture.publishers.spi import publishable
 from flight_server.worker.publishing import publish_table, stored_statistics
 from store.errors import InvalidArgument, NotFound
 from store.schemas import FLIGHTS
+from store.sketches import ThetaBuilder
+from store.sketches.murmur3 import hash_longs
 
 TABLE = {"catalog": "lake", "schema": "s", "name": "t", "full_name": "lake.s.t"}
 GOOD = {"completeness": "COMPLETE", "freshness": "EXACT", "snapshot_id": 7, "logical_type": "INT", "row_count": 10}
@@ -47,17 +51,17 @@ def payload(**changed: Any) -> dict[str, Any]:
 )  # fmt: skip
 def test_unpublishable_records_are_left_out_or_an_error(changed, reason):
     bad = column(2, **changed)
-    found = stored_statistics(FakeServer(column(), bad), payload(), frozenset())
+    found = publishable(stored_statistics(FakeServer(column(), bad), payload(), frozenset()))
     assert [c.name for c in found.columns] == ["c1"] and reason in found.left_out["c2"]
     with pytest.raises(InvalidArgument, match=rf"{reason}") as raised:
-        stored_statistics(FakeServer(bad), payload(), frozenset())
+        publishable(stored_statistics(FakeServer(bad), payload(), frozenset()))
     assert raised.value.code == "NOT_PUBLISHABLE"
 
 
 def test_allow_inherited_publishes_inherited_but_not_stale_records():
     inherited = column(1, freshness="INHERITED", snapshot_id=6)
     stored = FakeServer(inherited, column(2, freshness="STALE", snapshot_id=6))
-    found = stored_statistics(stored, payload(allow_inherited=True), frozenset())
+    found = publishable(stored_statistics(stored, payload(allow_inherited=True), frozenset()))
     assert [c.name for c in found.columns] == ["c1"] and list(found.left_out) == ["c2"]
     assert found.snapshot_id == 7 and stored.commands[0]["snapshot"] == 7
 
@@ -68,8 +72,7 @@ def test_publish_without_statistics_is_not_found():
 
 
 def test_sketches_of_samples_are_not_published():
-    sketch = {"column_id": 1, "role": "NDV", "target_kind": "COLUMN", "data": b"x", "params": "{}",
-              "snapshot_id": 7}  # fmt: skip
+    sketch = {"column_id": 1, "role": "NDV", "target_kind": "COLUMN", "data": b"x", "params": "{}", "snapshot_id": 7}
     partial = sketch | {"column_id": 2, "data": b"y", "params": '{"completeness": "PARTIAL"}'}
     whole = GOOD | {"row_count": 11, "total_size_bytes": 99}
     stored = FakeServer(column(1), column(2), table=whole, sketches=[sketch, partial])
@@ -78,16 +81,25 @@ def test_sketches_of_samples_are_not_published():
     assert (found.row_count, found.total_size_bytes) == (11, 99)
 
 
-@pytest.mark.parametrize("allow_inherited", [False, True])
-def test_sketches_of_an_earlier_snapshot_than_their_column_are_not_published(allow_inherited):
-    """A record from metadata, later than the last scan, has no distinct values; the sketch of that scan stays."""
-    sketch = {"role": "NDV", "target_kind": "COLUMN", "data": b"x", "params": "{}"}
-    stored = FakeServer(
-        column(1, ndv=None), column(2, snapshot_id=6, freshness="INHERITED"),
-        sketches=[sketch | {"column_id": 1, "snapshot_id": 6}, sketch | {"column_id": 2, "snapshot_id": 6}],
-    )  # fmt: skip
-    found = stored_statistics(stored, payload(allow_inherited=allow_inherited), frozenset({"NDV"}))
-    assert [c.theta for c in found.columns] == [None, b"x"][: 1 + allow_inherited]
+def theta(count: int) -> bytes:
+    builder = ThetaBuilder()
+    builder.update(hash_longs(np.arange(count)))
+    return builder.serialize()
+
+
+@pytest.mark.parametrize(("ndv", "taken"), [(None, True), (9000.0, False)])
+def test_sketch_of_an_earlier_snapshot_is_not_given_out_as_the_current_one(ndv, taken):
+    """A capture of metadata alone leaves the sketch behind: 1,000 values of snapshot 6, not of the 9,000 rows of 7."""
+    sketch = {"column_id": 1, "role": "NDV", "target_kind": "COLUMN", "data": theta(1000), "params": "{}",
+              "snapshot_id": 6}  # fmt: skip
+    stored = FakeServer(column(row_count=9000, null_count=0, ndv=ndv), sketches=[sketch])
+    (found,) = stored_statistics(stored, payload(), frozenset({"NDV"})).columns
+    assert (found.snapshot_id, found.freshness) == (7, "EXACT")
+    if not taken:  # the count is newer than the sketch
+        assert (found.ndv, found.theta, found.distribution_freshness) == (9000, None, "EXACT")
+        return
+    assert (found.ndv, found.theta) == (1000, theta(1000))
+    assert (found.distribution_snapshot_id, found.distribution_freshness) == (6, "INHERITED")
 
 
 def test_home_of_another_table_format_is_rejected():
