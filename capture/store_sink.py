@@ -216,8 +216,9 @@ def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapsho
 
 
 def look_at_table(
-    connector: Connector, namespace: str, name: str, known: frozenset[int] = frozenset(), full: bool = False
-) -> dict[str, Any]:
+    connector: Connector, namespace: str, name: str, known: frozenset[int] = frozenset(), full: bool = False,
+    identity: tuple[int, str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Describes a table, its snapshots and their schemas in the form that `Discovery.store` takes.
 
     Args:
@@ -226,6 +227,7 @@ def look_at_table(
         name: Name of the table.
         known: Ids of snapshots to leave out.
         full: Lists all snapshots, `known` ones included.
+        identity: Identity of a known snapshot (`SnapshotListing.identities`); lists all if it is another one.
 
     Returns:
         A JSON object; secrets in the table's properties are masked.
@@ -236,6 +238,13 @@ def look_at_table(
     """
     described = connector.describe(namespace, name)
     listing = connector.enumerate_snapshots(namespace, name, full_rescan=full, known_snapshot_ids=known)
+    newest = max(known & listing.live_snapshot_ids, default=None)
+    if identity is not None and newest == identity[0] and listing.identities.get(newest, identity[1]) != identity[1]:
+        listing = connector.enumerate_snapshots(namespace, name, full_rescan=True)  # another table of the same name
+    wanted = (newest, listing.current_snapshot_id)
+    identities = [
+        [i, listing.identities[i]] for i in dict.fromkeys(wanted) if i is not None and i in listing.identities
+    ]
     schemas = {s.schema.hash: s.schema for s in listing.snapshots} | {described.schema.hash: described.schema}
     columns = {
         h: [[c.name, c.logical_type, c.nullable, c.field_id, *([list(c.path)] if c.path else ())] for c in s.columns]
@@ -246,6 +255,7 @@ def look_at_table(
         "schema_hash": described.schema.hash, "schemas": columns,
         "snapshots": [_snapshot(s) for s in listing.snapshots],
         "live_snapshot_ids": sorted(listing.live_snapshot_ids), "current_snapshot_id": listing.current_snapshot_id,
+        "identities": identities,
         "partition_keys": list(described.partition_keys), "properties": mask(described.properties),
         "constraints": [[c.kind, c.name, list(c.columns), c.clause] for c in described.constraints],
     }  # fmt: skip

@@ -43,6 +43,26 @@ def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dic
     return {key: dotted[key] | ids[key] for key in table_keys}
 
 
+def identities(database: Database, table_keys: Collection[int]) -> dict[int, tuple[int, str]]:
+    """The snapshot by which a table is told from another one that was created under its name later.
+
+    Args:
+        database: The database.
+        table_keys: Keys of the tables.
+
+    Returns:
+        Table key → snapshot id, identity; without tables whose format needs none.
+    """
+    if not table_keys:
+        return {}
+    with database.reading() as cursor:
+        rows = execute(
+            cursor, f"SELECT table_key, snapshot_id, identity FROM identities WHERE {among('table_key', table_keys)}",
+            moved=_keys(table_keys),
+        )  # fmt: skip
+    return {key: (snapshot_id, identity) for key, snapshot_id, identity in rows}
+
+
 def snapshot_ids(database: Database, table_keys: Collection[int]) -> dict[int, list[int]]:
     """Ids of the stored snapshots of tables.
 

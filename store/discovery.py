@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,8 +15,11 @@ import pyarrow as pa
 from store.arrow_sql import among, execute
 from store.catalog_entries import EXTERNAL, TableEntry, new_column_ids
 from store.catalog_store import Catalog
+from store.deletion import delete_records
 from store.layout import Connection, insert_rows
 from store.names import column_key
+
+log = logging.getLogger("statflight.store")
 
 Found = Mapping[str, Any]
 """A table as `flight_server.worker.lake_inspection` describes it."""
@@ -24,7 +28,8 @@ Found = Mapping[str, Any]
 def _digest(found: Mapping[str, Any]) -> str:
     """Digest of a discovered table, without its entry and new snapshots."""
     values = [found.get(name) for name in (
-        "schema_hash", "schemas", "constraints", "live_snapshot_ids", "partition_keys", "properties")]  # fmt: skip
+        "schema_hash", "schemas", "constraints", "live_snapshot_ids", "partition_keys", "properties", "identities",
+    )]  # fmt: skip
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -83,6 +88,18 @@ def _snapshot_rows(table_key: int, found: Found) -> list[list[Any]]:
     ]  # fmt: skip
 
 
+def _named(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Name, type, nullability and field id of columns: what a schema's hash covers, and the id that it does not."""
+    return [tuple(column[:4]) for column in columns]
+
+
+def _identity_rows(table_key: int, found: Found) -> list[list[Any]]:
+    """The identity of the current snapshot, by which the next inspection recognizes the table."""
+    identities = dict(map(tuple, found.get("identities", ())))
+    current = found["current_snapshot_id"]
+    return [[table_key, current, identities[current]]] if current in identities else []
+
+
 class Discovery:
     """Stores the results of discovery. All methods run inside the writer's transaction."""
 
@@ -103,6 +120,10 @@ class Discovery:
             present: (schema, name) of all tables of the lake; empty if not all were listed.
             full: Store snapshots again that are stored already.
         """
+        self._forget_replaced(connection, [
+            (entry, item) for item in found
+            if (entry := self._catalog.uncommitted.by_name.get((catalog, item["schema"], item["name"]))) is not None
+        ])  # fmt: skip
         if not full:
             found = self._without_stored(connection, catalog, found)
         entries = self._catalog.uncommitted.by_key.values()
@@ -151,7 +172,8 @@ class Discovery:
         names = {(catalog, item["schema"], item["name"]): item["table_id"] for item in found}
         entries = self._catalog.register_all(connection, names, format)
         rows: dict[str, list[list[Any]]] = {
-            "schemas": [], "column_ids": [], "table_columns": [], "table_constraints": [], "snapshots": []}  # fmt: skip
+            "schemas": [], "column_ids": [], "table_columns": [], "table_constraints": [], "snapshots": [],
+            "identities": []}  # fmt: skip
         updates = []
         for item in found:
             entry = entries[catalog, item["schema"], item["name"]]
@@ -164,6 +186,7 @@ class Discovery:
             rows["table_columns"] += _column_rows(key, item, ids)
             rows["table_constraints"] += _constraint_rows(key, item)
             rows["snapshots"] += _snapshot_rows(key, item)
+            rows["identities"] += _identity_rows(key, item)
             entry = replace(entry, location=item.get("location"), current_snapshot_id=item["current_snapshot_id"])
             updates.append([key, entry.location, entry.current_snapshot_id, *_partitioning(item)])
             self._catalog.set_entry(entry)
@@ -237,10 +260,61 @@ class Discovery:
         connection.execute("UPDATE tables SET partition_keys = ?::VARCHAR[], properties = ? WHERE table_key = ?",
                            [*_partitioning(found), entry.table_key])  # fmt: skip
         self._catalog.database.touch(entry.table_key)
+        self._forget_replaced(connection, [(entry, found)])
+        self._forget_other_schema(connection, entry, found)
         self._store_schemas(connection, entry, found)
         self._store_snapshots(connection, entry, found)
+        self._renew(connection, "identities", entry, _identity_rows(entry.table_key, found))
         self._catalog.table_digests[entry.table_key] = digest
         return entry
+
+    def _forget_replaced(self, connection: Connection, found: Sequence[tuple[TableEntry, Found]]) -> None:
+        """Deletes the records and snapshots of tables that were dropped and created again under their name: another
+        table's, though some snapshots of both have the same id."""
+        given = {entry.table_key: dict(map(tuple, item.get("identities", ()))) for entry, item in found}
+        keys = [key for key, identities in given.items() if identities]
+        if not keys:
+            return
+        rows = execute(
+            connection, f"SELECT table_key, snapshot_id, identity FROM identities WHERE {among('table_key', keys)}",
+            moved=pa.table({"key": pa.array(keys, pa.int64())}),
+        )  # fmt: skip
+        for key, snapshot_id, identity in rows:
+            if given[key].get(snapshot_id, identity) == identity:
+                continue
+            entry = self._catalog.uncommitted.by_key[key]
+            log.warning("%s was dropped and created again: its statistics are deleted", entry.full_name)
+            delete_records(connection, self._catalog, entry, None)
+            for table in ("snapshots", "identities"):
+                connection.execute(f"DELETE FROM {table} WHERE table_key = ?", [key])
+            self._catalog.schema_hashes.clear()
+            self._catalog.table_digests.pop(key, None)
+
+    def _forget_other_schema(self, connection: Connection, entry: TableEntry, found: Found) -> None:
+        """Deletes the records of a current snapshot whose table got another schema since: names and ids of columns may
+        mean others now."""
+        place = [entry.table_key, found["current_snapshot_id"]]
+        rows = connection.execute(
+            "SELECT n.schema_hash, s.columns FROM snapshots n LEFT JOIN schemas s ON s.table_key = n.table_key"
+            " AND s.schema_hash = n.schema_hash WHERE n.table_key = ? AND n.snapshot_id = ?", place,
+        ).fetchall()  # fmt: skip
+        columns = found["schemas"].get(found["schema_hash"])
+        if not rows or rows[0][0] is None or columns is None:
+            return
+        if rows[0] == (found["schema_hash"], None) or (
+            rows[0][0] == found["schema_hash"] and _named(json.loads(rows[0][1])) == _named(columns)
+        ):
+            return
+        # stored again with the new ids
+        connection.execute(
+            "DELETE FROM schemas WHERE table_key = ? AND schema_hash = ?", [place[0], found["schema_hash"]]
+        )
+        delete_records(connection, self._catalog, entry, place[1])
+        connection.execute(
+            "UPDATE snapshots SET schema_hash = ? WHERE table_key = ? AND snapshot_id = ?",
+            [found["schema_hash"], *place],
+        )
+        self._catalog.cache_hashes([(*place, found["schema_hash"])])
 
     def _store_schemas(self, connection: Connection, entry: TableEntry, found: Mapping[str, Any]) -> None:
         known = {h for (h,) in connection.execute(

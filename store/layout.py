@@ -66,6 +66,7 @@ CREATE TABLE table_constraints (table_key BIGINT, kind VARCHAR, name VARCHAR, or
     column_name VARCHAR, clause VARCHAR);
 CREATE TABLE snapshots (table_key BIGINT, snapshot_id BIGINT, ordinal BIGINT, parent_snapshot_id BIGINT,
     sequence_number BIGINT, committed_at TIMESTAMPTZ, operation VARCHAR, schema_hash VARCHAR, is_live BOOLEAN);
+CREATE TABLE identities (table_key BIGINT, snapshot_id BIGINT, identity VARCHAR);
 CREATE TABLE file_snapshots (table_key BIGINT, family VARCHAR, snapshot_id BIGINT, pos BIGINT,
     freshness VARCHAR);
 CREATE TABLE file_marks (table_key BIGINT, snapshot_id BIGINT, mark VARCHAR);

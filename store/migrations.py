@@ -11,7 +11,7 @@ from store.errors import InvalidArgument
 from store.layout import PARTED, SQL_TYPES, Connection, create, current_ddl, parts
 from store.schemas import DELETES, MOMENTS
 
-VERSION = 7  # current version of the layout
+VERSION = 8  # current version of the layout
 
 
 def _add_column_usage(connection: Connection) -> None:
@@ -78,9 +78,14 @@ def _add_checks(connection: Connection) -> None:
     )
 
 
+def _add_identities(connection: Connection) -> None:
+    """Layout 8. The next inspection fills the table."""
+    connection.execute("CREATE TABLE identities (table_key BIGINT, snapshot_id BIGINT, identity VARCHAR)")
+
+
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {
     1: _add_column_usage, 2: _add_file_marks, 3: _add_packed, 4: _add_moments, 5: _part_current,
-    6: _add_checks,
+    6: _add_checks, 7: _add_identities,
 }  # fmt: skip
 """Version → the step that upgrades a file of that version to the next one."""
 

@@ -24,9 +24,10 @@ from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.column_names import ColumnNames
 from store.content_hash import content_hash
 from store.database import Connection, Database
+from store.deletion import delete_records
 from store.errors import Conflict, NotFound
-from store.file_listings import FAMILIES, forget_mark, forget_marks
-from store.file_spans import STORAGE_ID, delete_by_snapshot, delete_by_span, rows_of, where_target
+from store.file_listings import FAMILIES, forget_marks
+from store.file_spans import STORAGE_ID, delete_by_span, rows_of, where_target
 from store.layout import BY_SNAPSHOT, parts
 from store.names import join_name
 from store.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Novel, Put, PutMode, codes, digest, snapshots_of
@@ -342,21 +343,7 @@ class DuckDBStatsStore(StatsStore):
         self, connection: Connection, table: TableEntry, snapshot_id: int | None, target: Target | None = None
     ) -> int:
         """`delete` inside the writer's transaction."""
-        self.database.touch(table.table_key)
-        self.catalog.current_rows.invalidate([table.table_key])
-        forget_mark(connection, table.table_key, snapshot_id)
-        deleted = 0
-        flights = [*FLIGHT_OF.values(), "stats.file_columns", "stats.sketches", "file_sketches"]
-        if target is not None:
-            family = "file_sketches" if target.kind is TargetKind.FILE else "stats.sketches"
-            flights = [FLIGHT_OF[target.kind], family]
-            if target.kind is TargetKind.FILE:
-                flights.insert(1, "stats.file_columns")
-        for flight in flights:
-            delete = delete_by_snapshot if flight in BY_SNAPSHOT else delete_by_span
-            count = delete(connection, flight, table, snapshot_id, target)
-            deleted += 0 if flight.endswith("sketches") else count
-        return deleted
+        return delete_records(connection, self.catalog, table, snapshot_id, target)
 
     def captured_snapshots(self, table: TableEntry) -> set[int]:
         """Ids of the snapshots of a table that have records."""

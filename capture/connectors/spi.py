@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Protocol
@@ -153,11 +153,20 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotListing:
-    """The requested snapshots (new ones, or all on a full rescan), the ids of all live ones, and the current id."""
+    """The requested snapshots (new ones, or all on a full rescan), the ids of all live ones, and the current id.
+
+    The current snapshot has the table's current schema, which some formats change without a new snapshot.
+
+    Attributes:
+        identities: Snapshot id → text that a table created again under the same name does not repeat, such as the
+            commit's time or digest. Has at least the current snapshot and the newest known one that is live; empty for
+            formats whose ids or tables' ids never repeat.
+    """
 
     snapshots: tuple[Snapshot, ...]
     live_snapshot_ids: frozenset[int]
     current_snapshot_id: int | None
+    identities: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +298,11 @@ class SnapshotSelection:
     full_rescan: bool = False
     known_snapshot_ids: frozenset[int] = frozenset()
     target_snapshot_ids: frozenset[int] | None = None
+
+    def identified(self, live: Collection[int], current: int | None) -> set[int]:
+        """The snapshots whose identity a listing must have: the current one, and the newest known one that is live."""
+        known = self.known_snapshot_ids & frozenset(live)
+        return {snapshot_id for snapshot_id in (max(known, default=None), current) if snapshot_id is not None}
 
     def __contains__(self, snapshot_id: int) -> bool:
         if self.target_snapshot_ids is not None:

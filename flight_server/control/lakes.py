@@ -232,12 +232,14 @@ class Lakes:
     ) -> dict[str, Any]:
         """Arguments of a `discover` task, with the stored snapshots, which need not be listed again."""
         known: dict[str, list[int]] = {}
+        identities: dict[str, tuple[int, str]] = {}
         if catalog is not None and not full:
             entries = self._catalog.tables() if only is None else (self._catalog.find((catalog, s, n)) for s, n in only)
             keys = {t.table_key: f"{t.table_schema}\0{t.table_name}"
                     for t in entries if t is not None and t.table_catalog == catalog}  # fmt: skip
             known = {keys[key]: ids for key, ids in capture_facts.snapshot_ids(self._database, keys).items()}
-        return {"only": only, "full_rescan": full, "known": known}
+            identities = {keys[key]: of for key, of in capture_facts.identities(self._database, keys).items()}
+        return {"only": only, "full_rescan": full, "known": known, "identities": identities}
 
     def _store_found(
         self, connection: Connection, catalog: str, format: str, found: Mapping[str, Any], *, whole: bool,

@@ -53,8 +53,9 @@ def _discover(connector: Connector, payload: Mapping[str, Any], progress: Progre
             names += [(namespace, name) for name in connector.list_tables(namespace)]
 
     def inspect_table(of: tuple[str, str]) -> dict[str, Any]:
-        known = frozenset(payload["known"].get("\0".join(of), ()))
-        return look_at_table(connector, *of, known, payload["full_rescan"])
+        key = "\0".join(of)
+        known, identity = frozenset(payload["known"].get(key, ())), payload.get("identities", {}).get(key)
+        return look_at_table(connector, *of, known, payload["full_rescan"], identity and tuple(identity))
 
     for done, (of, found) in enumerate(zip(names, _inspections(connector, inspect_table, names), strict=True)):
         progress(done / len(names), f"{done} of {len(names)} tables")

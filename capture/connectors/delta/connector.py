@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Container, Iterator
 from contextlib import suppress
 from typing import ClassVar
@@ -14,11 +15,13 @@ from capture.connectors.delta.large_log import LargeLog
 from capture.connectors.delta.log import (
     Commit,
     DeltaSchema,
+    LogFiles,
     constraints,
     list_log,
     listing_digest,
     log_entries,
     log_files,
+    read_bytes,
     read_commits,
 )
 from capture.connectors.delta.log_files import NotReplayable
@@ -38,7 +41,7 @@ from capture.connectors.spi import (
 )
 from capture.connectors.storage.immutable_cache import FILES, scope
 from capture.connectors.storage.lake_directories import Folder, Lake
-from capture.connectors.storage.places import Unreadable
+from capture.connectors.storage.places import Place, Unreadable
 
 
 class DeltaConnector(SnapshotLister):
@@ -122,7 +125,8 @@ class DeltaConnector(SnapshotLister):
                     commit.operation,
                 )
             )
-        return SnapshotListing(tuple(snapshots), frozenset(live) - unreadable, current)
+        identities = {version: _identity(table.place, version, log) for version in wanted.identified(live, current)}
+        return SnapshotListing(tuple(snapshots), frozenset(live) - unreadable, current, identities)
 
     def _schemas_of(
         self, table: LakeTable, versions: list[int], checkpoints: Container[int]
@@ -197,3 +201,14 @@ class DeltaConnector(SnapshotLister):
                 if log is not None:
                     return log.outline()
             raise refused from None
+
+
+def _identity(table: Place, version: int, log: LogFiles) -> str:
+    """Digest of a version's commit, or the time of its checkpoint; a copy of the table has the same ones."""
+    written = log.commits.get(version) or log.checkpoints.get(version)
+    key = ("commit digest", table.name, version, written)
+    if (digest := FILES.get(key)) is None:
+        data = read_bytes(table, version)
+        digest = str(written) if data is None else hashlib.sha256(data).hexdigest()
+        FILES.put(key, digest, len(digest))
+    return str(digest)

@@ -128,17 +128,24 @@ def read_commits(table: Place, versions: Iterable[int]) -> Iterator[tuple[int, C
         yield from zip(ordered, pool.map(lambda version: read_commit(table, version), ordered), strict=True)
 
 
+def read_bytes(table: Place, version: int) -> bytes | None:
+    """The bytes of a commit file; None if it cannot be read."""
+    file = table.below(f"_delta_log/{version:020d}.json")
+    try:
+        with file.file_system.open_input_stream(file.path) as stream:
+            return bytes(stream.read())
+    except (OSError, pa.ArrowException):
+        return None
+
+
 def read_commit(table: Place, version: int) -> Commit:
     """Reads the actions of one commit file, except adds and removes.
 
     Returns:
         An empty commit if the file cannot be read; one with `is_malformed` if a line is not a JSON object.
     """
-    file = table.below(f"_delta_log/{version:020d}.json")
-    try:
-        with file.file_system.open_input_stream(file.path) as stream:
-            data = stream.read()
-    except (OSError, pa.ArrowException):
+    data = read_bytes(table, version)
+    if data is None:
         return Commit()
     actions: dict[str, Any] = {}
     for line in data.splitlines():

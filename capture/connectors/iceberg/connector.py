@@ -65,16 +65,17 @@ class IcebergConnector(SnapshotLister):
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
         with self.reading(namespace, name):
             metadata = self.load(namespace, name).metadata
-            schemas: dict[int | None, Schema] = {}
+            schemas: dict[int, Schema] = {}
             snapshots, ordinal = [], 0
             for snapshot in sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0):
                 # ordinals must increase even if the writers' clock went back
                 ordinal = max(snapshot.timestamp_ms * 1000, ordinal + 1)
                 if snapshot.snapshot_id not in wanted:
                     continue
-                if snapshot.schema_id not in schemas:
-                    schemas[snapshot.schema_id] = to_schema(schema_of(metadata, snapshot))
-                snapshots.append(_snapshot(snapshot, ordinal, schemas[snapshot.schema_id]))
+                schema = schema_of(metadata, snapshot)
+                if schema.schema_id not in schemas:
+                    schemas[schema.schema_id] = to_schema(schema)
+                snapshots.append(_snapshot(snapshot, ordinal, schemas[schema.schema_id]))
             live = frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots)
             return SnapshotListing(tuple(snapshots), live, metadata.current_snapshot_id)
 

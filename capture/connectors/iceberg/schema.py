@@ -142,8 +142,10 @@ def leaves(schema: IcebergSchema, column_names: frozenset[str] | None = None) ->
 
 
 def schema_of(metadata: TableMetadata, snapshot: Snapshot) -> IcebergSchema:
-    """The schema of a snapshot; the current one if the snapshot has none, as in v1 tables."""
-    schema = None if snapshot.schema_id is None else metadata.schema_by_id(snapshot.schema_id)
+    """The schema by which a snapshot is read: its own; the table's current one for the current snapshot, and if the
+    snapshot has none, as in v1 tables."""
+    is_older = snapshot.snapshot_id != metadata.current_snapshot_id and snapshot.schema_id is not None
+    schema = metadata.schema_by_id(snapshot.schema_id) if is_older else None
     return schema or metadata.schema()
 
 

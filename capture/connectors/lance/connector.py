@@ -62,7 +62,9 @@ class LanceConnector(SnapshotLister):
             snapshots = tuple(
                 self._snapshot(dataset, version, live) for version in versions if int(version["version"]) in wanted
             )
-            return SnapshotListing(snapshots, live, max(live, default=None))
+            # a manifest has the time of its commit in microseconds
+            identities = {int(version["version"]): version["timestamp"].isoformat() for version in versions}
+            return SnapshotListing(snapshots, live, max(live, default=None), identities)
 
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None

@@ -66,8 +66,7 @@ class PaimonConnector(SnapshotLister):
 
     def describe(self, namespace: str, name: str) -> TableDescriptor:
         with self._opened(namespace, name) as (table, place):
-            latest = table.snapshot_manager().get_latest_snapshot()
-            table_schema = table.table_schema if latest is None else table.schema_manager.get_schema(latest.schema_id)
+            table_schema = table.table_schema
             schema = to_schema(table_schema.fields)
             return TableDescriptor(
                 namespace,
@@ -84,18 +83,25 @@ class PaimonConnector(SnapshotLister):
         with self._opened(namespace, name) as (table, _):
             tagged = _tagged(table)
             live = frozenset(snapshot_ids(table)) | tagged.keys()
-            new = sorted(snapshot_id for snapshot_id in live if snapshot_id in wanted)
+            current = max(live, default=None)
+            read = wanted.identified(live, current) | {snapshot_id for snapshot_id in live if snapshot_id in wanted}
             schemas: dict[int, Schema] = {}
-            snapshots = []
-            for snapshot_id, snapshot in sorted(table.snapshot_manager().get_snapshots_batch(new).items()):
+            snapshots, identities = [], {}
+            for snapshot_id, snapshot in sorted(table.snapshot_manager().get_snapshots_batch(sorted(read)).items()):
                 snapshot = snapshot or (tagged[snapshot_id].snapshot if snapshot_id in tagged else None)
                 if snapshot is None:  # expired meanwhile
                     live -= {snapshot_id}
                     continue
-                if snapshot.schema_id not in schemas:
-                    schemas[snapshot.schema_id] = to_schema(table.schema_manager.get_schema(snapshot.schema_id).fields)
-                snapshots.append(_snapshot(snapshot, schemas[snapshot.schema_id], live))
-            return SnapshotListing(tuple(snapshots), live, max(live, default=None))
+                identities[snapshot_id] = (
+                    f"{snapshot.time_millis} {snapshot.commit_user} {snapshot.delta_manifest_list}"
+                )
+                if snapshot_id not in wanted:
+                    continue
+                schema_id = table.table_schema.id if snapshot_id == current else snapshot.schema_id
+                if schema_id not in schemas:
+                    schemas[schema_id] = to_schema(table.schema_manager.get_schema(schema_id).fields)
+                snapshots.append(_snapshot(snapshot, schemas[schema_id], live))
+            return SnapshotListing(tuple(snapshots), live, max(live, default=None), identities)
 
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
@@ -166,8 +172,12 @@ class PaimonConnector(SnapshotLister):
     @staticmethod
     def _view(table: Any, place: Place, namespace: str, name: str, snapshot_id: int) -> SnapshotView:
         """The table at a snapshot, or at a tag that retains an expired snapshot."""
-        if (snapshot := table.snapshot_manager().get_snapshot_by_id(snapshot_id)) is not None:
-            return SnapshotView(table.copy({"scan.snapshot-id": str(snapshot_id)}), place, snapshot)
+        manager = table.snapshot_manager()
+        if (snapshot := manager.get_snapshot_by_id(snapshot_id)) is not None:
+            latest = manager.get_latest_snapshot()
+            # the current snapshot is read by the current schema, which may be newer than it
+            copied = table.copy_without_time_travel if latest and latest.id == snapshot_id else table.copy
+            return SnapshotView(copied({"scan.snapshot-id": str(snapshot_id)}), place, snapshot)
         if (tag := _tagged(table).get(snapshot_id)) is not None:
             return SnapshotView(table.copy({"scan.tag-name": tag.name}), place, tag.snapshot)
         raise unknown_snapshot(namespace, name, snapshot_id)

@@ -145,6 +145,8 @@ class SnapshotView:
         snapshot references often describes older rows. It describes the rows of this snapshot if its id says so, or if
         only ANALYZE commits, which change no rows, followed the analyzed one.
         """
+        if self.table.table_schema.id != self.snapshot.schema_id:
+            return None  # the columns of that file are those of another schema
         referenced = self._referenced()
         if referenced is not None and referenced.snapshot is self.snapshot:
             return referenced

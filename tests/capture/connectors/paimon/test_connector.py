@@ -325,7 +325,10 @@ def test_renamed_and_added_columns_are_read_from_older_files(append, warehouse):
     ])  # fmt: skip
     connector = connect(warehouse.path)
     listing = connector.enumerate_snapshots("sales", "events")
-    assert [c.name for c in connector.describe("sales", "events").schema.columns] == ["id", "label", "part"]
+    described = connector.describe("sales", "events").schema
+    assert [c.name for c in described.columns] == ["id", "name", "part", "later"]
+    assert [s.schema.hash == described.hash for s in listing.snapshots] == [False, True], "readers see the new one"
+    assert "name" in contents(connector, "events", 2, {"id": 1, "name": 2, "part": 3, "later": 4})
     more = rows(200, 210).rename_columns(["id", "name", "part"]).append_column("later", pa.array(range(10), pa.int32()))
     warehouse.write("events", more.select(["id", "name", "part", "later"]).cast(_arrow(warehouse)))
     again = connector.enumerate_snapshots("sales", "events", known_snapshot_ids=listing.live_snapshot_ids)

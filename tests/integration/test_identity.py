@@ -1,0 +1,163 @@
+"""Tables that become others without a new snapshot id: another schema, or dropped and created again.
+
+Nothing stored of the former may be EXACT, and a new capture is right.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.flight_server.live_server import Client, serving
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+
+OLD = pa.table({"a": pa.array([1, 2, 3], pa.int64()), "b": pa.array([100, 200, 300], pa.int64())})
+NEW = pa.table({"a": pa.array([100, 200, 300], pa.int64()), "b": pa.array([None, None, None], pa.int64())})
+
+
+def lance(root: Path, rows: pa.Table, again: bool) -> None:
+    import lance
+
+    if again:
+        shutil.rmtree(root / "t.lance")
+    lance.write_dataset(rows, str(root / "t.lance"))
+
+
+def paimon(root: Path, rows: pa.Table, again: bool) -> None:
+    import pypaimon
+
+    catalog = pypaimon.CatalogFactory.create({"warehouse": str(root)})
+    catalog.create_database("default", True)
+    if again:
+        shutil.rmtree(root / "default.db" / "t")
+    catalog.create_table("default.t", pypaimon.Schema.from_pyarrow_schema(rows.schema), False)
+    builder = catalog.get_table("default.t").new_batch_write_builder()
+    writer = builder.new_write()
+    writer.write_arrow(rows)
+    builder.new_commit().commit(writer.prepare_commit())
+    writer.close()
+
+
+def delta(root: Path, rows: pa.Table, again: bool) -> None:
+    """A table and a copy of its first version, which have the same id, diverge in the second one."""
+    from deltalake import write_deltalake
+
+    if not again:
+        write_deltalake(str(root / "t"), OLD.slice(0, 0))
+        shutil.copytree(root / "t", root.parent / "copy")
+    else:
+        shutil.rmtree(root / "t")
+        shutil.copytree(root.parent / "copy", root / "t")
+    write_deltalake(str(root / "t"), rows, mode="append")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory) -> Iterator[Client]:
+    flags = ("--workers", 1, "--watch-seconds", 0)
+    with serving(tmp_path_factory.mktemp("s"), *flags) as server, server.connect() as client:
+        client.timeout = 120
+        yield client
+
+
+def capture(client: Client, table: str) -> None:
+    targets: list[dict[str, Any]] = [{"kind": "TABLE"}]
+    targets += [{"kind": "COLUMN", "column_id": i} for i in ids(client, table).values()]
+    outcomes = client.act("capture", {"requests": [
+        {"table": table, "snapshot": "current", "target": target, "mode": "SYNC"} for target in targets
+    ]})  # fmt: skip
+    assert {outcome["outcome"] for outcome in outcomes} == {"CAPTURED"}, outcomes
+
+
+def of(table: str) -> list[dict[str, Any]]:
+    return [{"column": "table_catalog", "op": "EQ", "values": [table.split(".")[0]]}]
+
+
+def ids(client: Client, table: str) -> dict[str, int]:
+    rows = client.get({"table": "information_schema.columns", "predicates": of(table)}).to_pylist()
+    return {row["column_name"]: row["column_id"] for row in rows}
+
+
+def read(client: Client, flight: str, table: str) -> list[dict[str, Any]]:
+    return list(client.get({"table": flight, "snapshot": "current", "predicates": of(table)}).to_pylist())
+
+
+def facts(client: Client, table: str) -> dict[str, tuple[Any, ...]]:
+    rows = read(client, "stats.columns", table)
+    assert {row["freshness"] for row in rows} <= {"EXACT"}
+    return {row["column_name"]: (row["min"], row["max"], row["null_count"]) for row in rows}
+
+
+@pytest.mark.parametrize("write", [lance, paimon, delta])
+def test_table_created_again_under_its_name_has_nothing_of_the_old_one(tmp_path, client, write: Callable[..., None]):
+    root, name = tmp_path / "lake", f"{write.__name__}_again"
+    root.mkdir()
+    write(root, OLD, False)
+    client.act("register_connector", {"catalog": name, "format": write.__name__, "uri": str(root), "options": {}})
+    (found,) = client.act("discover", {"catalog": name})
+    table = found["table"]
+    capture(client, table)
+    assert facts(client, table) == {"a": ("1", "3", 0), "b": ("100", "300", 0)}
+    before = {row["file_path"] for row in read(client, "stats.file_columns", table)}
+    write(root, NEW, True)
+    (again,) = client.act("discover", {"catalog": name})
+    assert again["current_snapshot_id"] == found["current_snapshot_id"]
+    assert facts(client, table) == {} and read(client, "stats.files", table) == []
+    capture(client, table)
+    assert facts(client, table) == {"a": ("100", "300", 0), "b": (None, None, 3)}
+    assert not before & {row["file_path"] for row in read(client, "stats.file_columns", table)}
+    client.act("discover", {"catalog": name})
+    assert len(facts(client, table)) == 2, "the same table stays"
+
+
+def test_iceberg_schema_without_a_new_snapshot_is_part_of_what_is_current(tmp_path, client):
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.types import LongType
+
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    catalog.create_namespace("db")
+    built = catalog.create_table("db.t", OLD.schema)
+    built.append(OLD)
+    options = {"warehouse": f"file://{tmp_path}/w", "name": "c", "type": "sql"}
+    client.act("register_connector", {
+        "catalog": "ice", "format": "iceberg", "uri": f"sqlite:///{tmp_path}/c.db", "options": options,
+    })  # fmt: skip
+    (found,) = client.act("discover", {"catalog": "ice"})
+    table = found["table"]
+    capture(client, table)
+    assert facts(client, table) == {"a": ("1", "3", 0), "b": ("100", "300", 0)}
+    with built.update_schema() as update:
+        update.delete_column("a")
+        update.rename_column("b", "a")
+    with built.update_schema() as update:
+        update.add_column("b", LongType())
+    assert built.scan().to_arrow().sort_by("a").select(["a", "b"]).equals(NEW)
+    (again,) = client.act("discover", {"catalog": "ice"})
+    assert again["current_snapshot_id"] == found["current_snapshot_id"]
+    assert facts(client, table) == {}
+    capture(client, table)
+    assert facts(client, table) == {"a": ("100", "300", 0), "b": (None, None, 3)}
+    assert {row["column_name"] for row in read(client, "stats.file_columns", table)} == {"a", "b"}
+
+
+def test_paimon_schema_without_a_new_snapshot_is_part_of_what_is_current(tmp_path, client):
+    import pypaimon
+    from pypaimon.schema.schema_change import SchemaChange
+
+    paimon(tmp_path, OLD, False)
+    client.act("register_connector", {"catalog": "pai", "format": "paimon", "uri": str(tmp_path), "options": {}})
+    (found,) = client.act("discover", {"catalog": "pai"})
+    table = found["table"]
+    capture(client, table)
+    catalog = pypaimon.CatalogFactory.create({"warehouse": str(tmp_path)})
+    for change in (SchemaChange.drop_column("a"), SchemaChange.rename_column("b", "a")):
+        catalog.alter_table("default.t", [change])
+    client.act("discover", {"catalog": "pai"})
+    assert facts(client, table) == {}
+    capture(client, table)
+    assert facts(client, table) == {"a": ("100", "300", 0)}
