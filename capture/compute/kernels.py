@@ -8,6 +8,7 @@ Independent of Spark, connectors and `datasketches`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -104,6 +105,9 @@ def merge(parts: Sequence[Partial], lt: LogicalType) -> Partial:
     low, low_is_exact = _outermost_bound([(p.min, p.min_is_exact) for p in parts if p.min or p.numbers], lt, pc.min)
     high, high_is_exact = _outermost_bound([(p.max, p.max_is_exact) for p in parts if p.max or p.numbers], lt, pc.max)
     mean, stddev = moments.merge((p.numbers, p.mean, p.stddev) for p in parts)
+    if low is not None and low == high and low_is_exact and high_is_exact and stddev is None:
+        # One value, which may be too large for its means to tell it from others.
+        stddev = 0.0 if mean is not None and math.isfinite(mean) and sum(p.numbers for p in parts) > 1 else None
     return Partial(
         row_count=sum(part.row_count for part in parts),
         null_count=sum(part.null_count for part in parts),

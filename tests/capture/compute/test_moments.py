@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capture.compute import kernels
 from capture.compute.kernels import summarise
 from capture.compute.moments import merge, moments
 from store.logical_types import parse
@@ -102,3 +103,10 @@ def test_rounding_of_large_means_makes_the_merged_deviation_unknown():
     assert merge([(3, 2.0**62, 2.0**60), (4, 2.0**62, 2.0**60)])[1] is not None
     wide = [Decimal(10**50 + n) for n in range(100)]
     assert table_moments(wide, pa.decimal256(60, 0), "DECIMAL(60,0)")[1] is None
+
+
+@pytest.mark.parametrize(("values", "deviation"), [([2**62] * 2, 0.0), ([2**62, 2**62 + 1], None)])
+def test_merged_deviation_of_one_large_value_is_zero(values, deviation):
+    lt = parse("BIGINT")
+    merged = kernels.merge([summarise(pa.chunked_array([pa.array([value])]), lt) for value in values], lt)
+    assert (merged.mean, merged.stddev) == (2.0**62, deviation)
