@@ -14,7 +14,12 @@ EXTERNAL: Final = "external"  # format of tables that are known from puts only, 
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """A table. `current_snapshot_id` is None while it has no snapshot."""
+    """A table.
+
+    Attributes:
+        current_snapshot_id: None while it has no snapshot.
+        failing: Its last inspection failed, so that its current snapshot may be an old one.
+    """
 
     table_key: int
     table_catalog: str
@@ -25,6 +30,7 @@ class TableEntry:
     location: str | None = None
     current_snapshot_id: int | None = None
     dropped: bool = False
+    failing: bool = False
 
     @property
     def name(self) -> tuple[str, str, str]:
@@ -58,6 +64,11 @@ class Entries:
     def current(self) -> Mapping[int, int]:
         """Table key → current snapshot id."""
         return {t.table_key: t.current_snapshot_id for t in self.by_name.values() if t.current_snapshot_id is not None}
+
+    @cached_property
+    def failing(self) -> frozenset[int]:
+        """Keys of the tables whose last inspection failed."""
+        return frozenset(key for key, table in self.by_key.items() if table.failing)
 
     @cached_property
     def any_dropped(self) -> bool:

@@ -56,7 +56,7 @@ class Catalog(Publications, SnapshotRegistry):
         """Reads all entries from the database, at start-up and after a rollback."""
         rows = connection.execute(
             "SELECT table_key, table_catalog, table_schema, table_name, table_id, format, location,"
-            " current_snapshot_id, dropped FROM tables"
+            " current_snapshot_id, dropped, coalesce(state = 'FAILING', false) FROM tables"
         ).fetchall()
         entries = [TableEntry(*row) for row in rows]
         self.uncommitted = Entries(
@@ -117,6 +117,10 @@ class Catalog(Publications, SnapshotRegistry):
     def current_snapshots(self) -> Mapping[int, int]:
         """Table key → current snapshot id, of every committed table that has one."""
         return self._committed.current
+
+    def failing(self) -> frozenset[int]:
+        """Keys of the committed tables whose last inspection failed."""
+        return self._committed.failing
 
     def any_dropped(self) -> bool:
         """True if any table is dropped; dropped tables keep their rows until they expire."""

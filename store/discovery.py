@@ -347,7 +347,8 @@ class Discovery:
     def note_tables(
         self, connection: Connection, table_keys: Collection[int], errors: Mapping[int, str] | None = None
     ) -> None:
-        """Records that these tables were inspected just now.
+        """Records the result of an inspection of tables. The current statistics of those that failed are STALE from
+        the commit on, and `checked_at` keeps the time of the last inspection that succeeded.
 
         Args:
             connection: The writer's.
@@ -359,11 +360,15 @@ class Discovery:
             inspected.setdefault((errors or {}).get(key), []).append(key)
         for error, keys in inspected.items():
             execute(
-                connection, "UPDATE tables SET checked_at = $now, last_error = $error, state = $state"
+                connection, "UPDATE tables SET last_error = $error, state = $state,"
+                " checked_at = CASE WHEN $error IS NULL THEN $now ELSE checked_at END"
                 f" WHERE {among('table_key', keys)}",
                 {"now": datetime.now(UTC), "error": error, "state": "FAILING" if error else "ACTIVE"},
                 moved=pa.table({"key": pa.array(keys, pa.int64())}),
             )  # fmt: skip
+            for entry in map(self._catalog.uncommitted.by_key.__getitem__, keys):
+                if entry.failing != (error is not None):
+                    self._catalog.set_entry(replace(entry, failing=error is not None))
 
     def note_unreadable(
         self, connection: Connection, catalog: str, format: str, schema: str, name: str, reason: str

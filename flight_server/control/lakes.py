@@ -21,7 +21,15 @@ from store import capture_facts
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.database import Connection, Database
 from store.discovery import Discovery
-from store.errors import Conflict, InvalidArgument, NotFound, StatflightError, UpstreamError
+from store.errors import (
+    Cancelled,
+    Conflict,
+    InvalidArgument,
+    NotFound,
+    ShuttingDown,
+    StatflightError,
+    UpstreamError,
+)
 from store.names import split_name
 
 log = logging.getLogger("statflight.server")
@@ -175,7 +183,8 @@ class Lakes:
         try:
             return self.inspect("discover", config, is_cancelled, **self._scope(catalog, only, full_rescan))
         except StatflightError as error:
-            self.note(catalog, only, str(error))
+            if is_of_lake(error):
+                self.note(catalog, only, str(error))
             raise
 
     def watch_task(self, catalog: str) -> tuple[dict[str, Any], Task]:
@@ -214,18 +223,26 @@ class Lakes:
         return self._database.submit(run)
 
     def note(self, catalog: str, only: Sequence[Sequence[str]] | None, reason: str) -> None:
-        """Records that a lake, or some tables of it (schema, name), cannot be read."""
+        """Records that a lake with all of its tables, or some tables of it (schema, name), cannot be read."""
 
         def run(connection: Connection) -> None:
             if only is None:
                 self._catalog.note_connector(connection, catalog, reason)
+                self._note_failing(connection, catalog, reason)
                 return
             entries = (self._catalog.find((catalog, schema, name)) for schema, name in only)
             keys = [entry.table_key for entry in entries if entry is not None]
-            if keys:
-                Discovery(self._catalog).note_tables(connection, keys, dict.fromkeys(keys, reason))
+            Discovery(self._catalog).note_tables(connection, keys, dict.fromkeys(keys, reason))
 
         self._database.write(run)
+
+    def _note_failing(self, connection: Connection, catalog: str, reason: str, schema: str | None = None) -> None:
+        """Records that all tables of a lake, or of a schema in it, cannot be read."""
+        keys = [
+            table.table_key for table in self._catalog.tables()
+            if table.table_catalog == catalog and table.format != EXTERNAL and schema in (None, table.table_schema)
+        ]  # fmt: skip
+        Discovery(self._catalog).note_tables(connection, keys, dict.fromkeys(keys, reason))
 
     def _scope(
         self, catalog: str | None, only: Sequence[Sequence[str]] | None = None, full: bool = False
@@ -263,10 +280,10 @@ class Lakes:
                 connection, catalog, format, error["schema"], error["name"], error["reason"]
             )
             results.append({"table": entry.full_name, "error": error["reason"]})
-        results += [
-            {"table": f"{catalog}.{error['schema']}", "error": error["reason"]}
-            for error in found["errors"] if error["name"] is None
-        ]  # fmt: skip
+        for error in found["errors"]:
+            if error["name"] is None:
+                self._note_failing(connection, catalog, error["reason"], error["schema"])
+                results.append({"table": f"{catalog}.{error['schema']}", "error": error["reason"]})
         if whole:
             Discovery(self._catalog).forget_missing(
                 connection, catalog, lambda e: (e.table_schema, e.table_name) in present or e.table_schema in unlisted
@@ -309,6 +326,11 @@ class Lakes:
     def _is_as_known(self, catalog: str, format: str, found: Mapping[str, Any]) -> bool:
         known = Discovery(self._catalog)
         return not found["errors"] and all(known.is_as_known(catalog, format, table) for table in found["tables"])
+
+
+def is_of_lake(error: StatflightError) -> bool:
+    """True if a failed inspection says something about the lake, rather than about its caller or its worker."""
+    return not isinstance(error, Cancelled | ShuttingDown) and error.code not in ("NO_WORKER", "WORKER_LOST")
 
 
 def look_task(kind: str, operation: str, config: Mapping[str, Any], **arguments: Any) -> Task:

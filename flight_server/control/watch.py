@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from flight_server.control.lakes import is_of_lake
 from flight_server.control.task_queue import Task, TaskQueue
 from store.errors import Conflict, NotFound, ShuttingDown, StatflightError
 
@@ -44,7 +45,7 @@ class LakeInspector(Protocol):
         """
 
     def note(self, catalog: str, only: None, reason: str) -> None:
-        """Records why an inspection failed; `sys.connectors` shows it."""
+        """Records why an inspection failed; `sys.connectors` and `sys.tables` show it."""
 
 
 @dataclass
@@ -134,7 +135,8 @@ class Watch:
         if task.done.is_set():
             lake.task = None
             if task.error is not None:
-                self._inspector.note(catalog, None, str(task.error))
+                if is_of_lake(task.error):
+                    self._inspector.note(catalog, None, str(task.error))
                 self._tell(catalog, lake, str(task.error))
             elif lake.config is not None:
                 self._inspector.store(catalog, lake.config, (task.result or {}).get("result") or {}, whole=True)

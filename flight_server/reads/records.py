@@ -60,7 +60,7 @@ class RecordFinder:
 
     def find(self, wanted: Sequence[RecordKey]) -> list[Mapping[str, Any] | None]:
         """The record of each key, None if there is none, in order; one query per table, snapshot and kind of those that
-        are not cached."""
+        are not cached. A table whose last inspection failed has none at its current snapshot."""
         records: dict[RecordKey, Mapping[str, Any] | None] = {}
         missing: dict[tuple[int, int, TargetKind], list[RecordKey]] = {}
         for item in dict.fromkeys(wanted):
@@ -71,7 +71,9 @@ class RecordFinder:
                 missing.setdefault((item[0], item[1], item[2].kind), []).append(item)
         for (table_key, snapshot_id, kind), items in missing.items():
             generation = self._generation(table_key)
-            read = self._read(self._catalog.by_key(table_key), snapshot_id, kind, [target for _, _, target in items])
+            table, read = self._catalog.by_key(table_key), dict[str, Mapping[str, Any]]()
+            if not (table.failing and snapshot_id == table.current_snapshot_id):
+                read = self._read(table, snapshot_id, kind, [target for _, _, target in items])
             for item in items:
                 record = read.get(item[2].storage_id)
                 records[item] = record

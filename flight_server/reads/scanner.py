@@ -84,6 +84,9 @@ class Scanner:
         )  # fmt: skip
         if request.snapshot is None:
             return scope
+        if request.snapshot == CURRENT:
+            keys = self.catalog.failing()
+            scope = replace(scope, failing=keys if scope.keys is None else keys.intersection(scope.keys))
         if request.pins is None and request.snapshot == CURRENT:
             return replace(scope, current=True)
         if request.pins is None:
@@ -237,6 +240,8 @@ class Scanner:
         if table is None or not principal.sees(*table.name):
             return _empty(request), None
         snapshot = None
+        if request.snapshot == CURRENT and table.failing:
+            return None if request.allow_stale else (_empty(request), None)
         if request.snapshot is not None:
             pin = self._pin(request, table)
             if pin is None:

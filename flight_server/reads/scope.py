@@ -23,6 +23,7 @@ class ReadScope:
             and `pins`, every stored row is read.
         allow_stale: Include STALE rows.
         only: The table, if the scope has exactly one, so that its names need no join.
+        failing: Keys of the tables whose last inspection failed; their rows are STALE at the current snapshot.
         any_dropped: True if any table is dropped; rows of dropped tables are not served.
         epoch: Epoch (`TableVersions.steady`) at which the requested snapshots are the current ones; None if they are
             not.
@@ -36,6 +37,7 @@ class ReadScope:
     current: bool = False
     snapshot: int | None = None
     any_dropped: bool = True
+    failing: frozenset[int] = frozenset()
     epoch: int | None = None
     lacking: tuple[int, ...] | None = None
 

@@ -10,7 +10,7 @@ from collections.abc import Set
 from typing import Any, Final
 
 from flight_server.reads.scope import FlightSource, ReadScope, limited_to, pins_of
-from store.freshness import freshness_sql, rank_sql, stored_freshness_sql, usable_for_sql
+from store.freshness import PLANNING, STALE, freshness_sql, rank_sql, stored_freshness_sql, usable_for_sql
 from store.layout import BY_SNAPSHOT, BY_SPAN, PARTED, STORED, parts, stored_columns
 from store.schemas import Flight
 from store.stats_store import IDENTITY
@@ -27,6 +27,25 @@ def stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None = None)
         scope: The tables and snapshots.
         used: The columns used by the query; a caller that gives them must apply the source's `names`. None for all.
     """
+    source = _stats_source(flight, scope, used)
+    return _without_trust(source, scope) if scope.failing else source
+
+
+def _without_trust(source: FlightSource, scope: ReadScope) -> FlightSource:
+    """The source with the current rows of tables whose last inspection failed as STALE."""
+    failing = f"s.table_key IN ({', '.join(map(str, sorted(scope.failing)))})"
+    if not scope.allow_stale:
+        source.where = f"({source.where}) AND NOT {failing}"
+        return source
+    labels = {"freshness": STALE, "usable_for": PLANNING}
+    source.columns = dict(source.columns) | {
+        name: f"CASE WHEN {failing} THEN '{label}' ELSE {source.columns[name]} END"
+        for name, label in labels.items() if name in source.columns
+    }  # fmt: skip
+    return source
+
+
+def _stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None) -> FlightSource:
     name = flight.name
     if name == "stats.sketches":
         return _sketches(flight, scope)

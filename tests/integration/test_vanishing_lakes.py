@@ -1,0 +1,86 @@
+"""Lakes that can no longer be inspected: their current statistics are not EXACT until they return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.flight_server.live_server import Client, eventually, serving
+
+ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    for name in ("t", "other"):
+        (tmp_path / "lake" / name).mkdir(parents=True)
+        pq.write_table(ROWS, tmp_path / "lake" / name / "1.parquet")
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def client(tmp_path: Path, lake: Path) -> Iterator[Client]:
+    (tmp_path / "server").mkdir()
+    with serving(tmp_path / "server", "--workers", 1, "--watch-seconds", 1) as server, server.connect() as client:
+        client.timeout = 120
+        client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(lake), "discover": True})
+        column = {"kind": "COLUMN", "column_id": 1}
+        client.act("capture", {"requests": [
+            {"table": f"lake.default.{table}", "snapshot": "current", "target": target, "mode": "SYNC"}
+            for table in ("t", "other") for target in ({"kind": "TABLE"}, column)
+        ]})  # fmt: skip
+        yield client
+
+
+def labels(client: Client, flight: str, **options: Any) -> dict[str, tuple[str, str]]:
+    rows = client.read({"table": flight, "snapshot": "current", **options}).to_pylist()
+    return {row["table_name"]: (row["freshness"], row["usable_for"]) for row in rows}
+
+
+def about(client: Client, flight: str, of: str) -> dict[str, Any]:
+    return {row[of]: (row["state"], row["last_error"]) for row in client.read({"table": flight}).to_pylist()}
+
+
+SURE, UNSURE = ("EXACT", "PRUNING"), ("STALE", "PLANNING")
+FLIGHTS = ("stats.tables", "stats.columns", "stats.files", "stats.file_columns")
+
+
+def test_statistics_of_a_lake_that_is_gone_are_stale_until_it_returns(client, lake):
+    both = {"t": SURE, "other": SURE}
+    assert {flight: labels(client, flight) for flight in FLIGHTS} == dict.fromkeys(FLIGHTS, both)
+    ticket = client.info({"table": "stats.columns", "snapshot": "current"}).endpoints[0].ticket
+    lake.rename(lake.with_name("away"))
+    eventually(lambda: labels(client, "stats.columns") == {})
+    for flight in FLIGHTS:
+        assert labels(client, flight) == {}
+        assert labels(client, flight, allow_stale=True) == {"t": UNSURE, "other": UNSURE}, flight
+    assert client.get(ticket).num_rows == 0, "a ticket for current statistics promises no more than a new one"
+    assert about(client, "sys.connectors", "catalog")["lake"][0] == "FAILING"
+    state, reason = about(client, "sys.tables", "table_name")["t"]
+    assert (state, "does not exist" in reason) == ("FAILING", True)
+    since = {row["table_name"]: row["checked_at"] for row in client.read({"table": "sys.tables"}).to_pylist()}
+    lake.with_name("away").rename(lake)
+    eventually(lambda: labels(client, "stats.columns") == both)
+    assert {flight: labels(client, flight) for flight in FLIGHTS} == dict.fromkeys(FLIGHTS, both)
+    rows = client.read({"table": "sys.tables"}).to_pylist()
+    assert all(row["checked_at"] > since[row["table_name"]] and row["state"] == "ACTIVE" for row in rows)
+
+
+def test_one_unreadable_file_concerns_its_table_alone(client, lake):
+    snapshot = client.read({"table": "stats.tables", "snapshot": "current"}).to_pylist()[0]["snapshot_id"]
+    (lake / "t" / "2.parquet").write_bytes(b"no footer here")
+    eventually(lambda: labels(client, "stats.columns") == {"other": SURE})
+    assert labels(client, "stats.columns", allow_stale=True) == {"t": UNSURE, "other": SURE}
+    captured = {row["snapshot_id"] for row in client.read({"table": "stats.tables"}).to_pylist()}
+    exact = [labels(client, "stats.columns", snapshot=id_) for id_ in captured | {snapshot}]
+    assert {"t": SURE} in exact, "the former snapshot by its id is what it was"
+    assert about(client, "sys.connectors", "catalog")["lake"] == ("ACTIVE", None)
+    column = {"kind": "COLUMN", "column_id": 1}
+    question = {"table": "lake.default.t", "snapshot": "current", "target": column, "mode": "ASYNC"}
+    (answer,) = client.act("resolve", {"requests": [question]})
+    assert answer["outcome"] != "HIT", answer
