@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -176,7 +177,8 @@ class StatflightServer(flight.FlightServerBase):
             answer: pa.Table | Stream
             if flight_sql.is_command(ticket.ticket):
                 name = flight_sql.FAMILY
-                schema, answer = self._sql.get().get(ticket.ticket, caller, context.is_cancelled)
+                capture = partial(self._capture, call, caller, context)
+                schema, answer = self._sql.get().get(ticket.ticket, caller, context.is_cancelled, capture)
             else:
                 request = tickets.of_ticket(ticket.ticket, call.get("x-query-id"))
                 name, schema = request.flight.name, request.schema
@@ -253,6 +255,15 @@ class StatflightServer(flight.FlightServerBase):
         with self._answering(context, "DoAction", action.type) as call:
             caller = self._reader(call)
             return [_result(item) for item in self._sql.get().act(action.type, _body(action), caller)]
+
+    def _capture(
+        self, call: _Answering, caller: Principal, context: flight.ServerCallContext, body: bytes
+    ) -> list[dict[str, Any]]:
+        """The action `capture`, for a statement."""
+        asked = actions.Call(self.app, caller, call.correlation_id, context.is_cancelled)
+        outcomes = list(actions.ACTIONS["capture"].run(asked, body))
+        audit_log.action("capture", body, caller.name, call.correlation_id)
+        return outcomes
 
     def _stream(self, call: _Answering, first: list[flight.Result], rest: Iterator[Any]) -> Iterator[flight.Result]:
         yield from first

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -19,13 +19,15 @@ import pyarrow.compute as pc
 from flight_server.auth.principal import Principal
 from flight_server.reads.null_slots import zeroed
 from flight_server.reads.streams import Stream
-from flight_server.sql import metadata, parameters, plan, pushdown, shapes
+from flight_server.sql import metadata, parameters, plan, pushdown, shapes, statement_answers, statements
 from flight_server.sql.flights import NAIVE, naive
 from flight_server.sql.kept_tables import KeptTable
 from flight_server.sql.plan import Plan, Source
 from flight_server.sql.pushdown import Slot
 from flight_server.sql.running import RunningStatements
 from flight_server.sql.sandbox import Rows, Sandbox, View
+from flight_server.sql.statement_answers import Capture, StatementCall
+from flight_server.sql.statements import Statement
 from flight_server.sql.whole_columns import Kept, WholeColumns
 from flight_server.wire import flight_sql
 from flight_server.wire.flight_sql import Message
@@ -54,6 +56,7 @@ class _Planned:
     plan: Plan
     schema: pa.Schema
     filtered: Source | None  # the whole columns that can answer it
+    statement: Statement | None = None  # then the plan is empty
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class _Prepared:
 
 
 Answer: TypeAlias = pa.Table | Stream
+_NO_PLAN: Final = Plan((), (), "", "", False, None)
 
 
 class SqlEndpoint:
@@ -105,13 +109,16 @@ class SqlEndpoint:
             return metadata.schema_of(command)
         return self._statement(command, caller)[0].schema
 
-    def get(self, data: bytes, caller: Principal, is_cancelled: Callable[[], bool]) -> tuple[pa.Schema, Answer]:
+    def get(
+        self, data: bytes, caller: Principal, is_cancelled: Callable[[], bool], capture: Capture
+    ) -> tuple[pa.Schema, Answer]:
         """Executes a command, which is its own ticket.
 
         Args:
             data: The command, an `Any`.
             caller: The caller.
             is_cancelled: True once the caller has disconnected.
+            capture: The action `capture`, for ANALYZE.
 
         Returns:
             The schema, and the rows: a table if they are few, else a stream, which the caller closes.
@@ -119,6 +126,7 @@ class SqlEndpoint:
         Raises:
             InvalidArgument: The command or its statement is not supported, or a parameter is not bound.
             NotFound: A table or the prepared statement does not exist.
+            PermissionDenied: The caller may not capture, or does not see the table that the statement names.
             ResourceExhausted: The statement exceeds a memory limit.
         """
         command = flight_sql.read_any(data)
@@ -129,7 +137,11 @@ class SqlEndpoint:
         given = parameters.require(planned.plan, values)
         running = self._running.begin(caller, data)
         try:
-            answer = self._run(planned, given, caller, lambda: running.is_set() or is_cancelled())
+            stops = lambda: running.is_set() or is_cancelled()  # noqa: E731
+            if planned.statement is not None:
+                answer: Answer = self._answer(planned.statement, caller, stops, capture)
+            else:
+                answer = self._run(planned, given, caller, stops)
         except BaseException:
             self._running.end(caller, data, running)
             raise
@@ -193,8 +205,12 @@ class SqlEndpoint:
     def _plan(self, sql: str) -> _Planned:
         planned = self._plans.get(sql)
         if planned is None:
-            parsed = plan.make(sql)
-            planned = _Planned(parsed, self._schema(parsed), _filtered_source(parsed))
+            if (statement := statements.parse(sql)) is not None:
+                schema = statement_answers.schema(statement, self._plan)
+                planned = _Planned(_NO_PLAN, schema, None, statement)
+            else:
+                parsed = plan.make(sql)
+                planned = _Planned(parsed, self._schema(parsed), _filtered_source(parsed))
             self._plans.put(sql, planned, 4 * len(sql) + _PLAN_COST)
         return planned
 
@@ -247,6 +263,20 @@ class SqlEndpoint:
         if prepared is None or prepared.caller != caller.name:
             raise NotFound("the prepared statement does not exist", code="UNKNOWN_STATEMENT", hint="prepare it again")
         return prepared
+
+    def _answer(
+        self, statement: Statement, caller: Principal, is_cancelled: Callable[[], bool], capture: Capture
+    ) -> pa.Table:
+        def select(sql: str, values: Sequence[Any]) -> pa.Table:
+            planned = self._plan(sql)
+            answer = self._run(planned, values, caller, is_cancelled)
+            if isinstance(answer, pa.Table):
+                return answer
+            with closing(answer):
+                return pa.Table.from_batches(answer, planned.schema)
+
+        call = StatementCall(self._app, caller, is_cancelled, select, capture)
+        return statement_answers.answer(statement, call, lambda sql: self._plan(sql).plan)
 
     def _run(
         self, planned: _Planned, values: Sequence[Any], caller: Principal, is_cancelled: Callable[[], bool]

@@ -25,7 +25,9 @@ def sql(app):
     sql_endpoint = SqlEndpoint(app, "1")
 
     def run(text, caller=ANONYMOUS):
-        return sql_endpoint.get(write_any("CommandStatementQuery", (1, text.encode())), caller, lambda: False)[1]
+        return sql_endpoint.get(
+            write_any("CommandStatementQuery", (1, text.encode())), caller, lambda: False, lambda body: []
+        )[1]
 
     run.endpoint = sql_endpoint
     yield run

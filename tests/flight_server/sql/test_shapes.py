@@ -61,7 +61,7 @@ def sql(tmp_path_factory):
         def run(text):
             command = write_any("CommandStatementQuery", (1, text.encode()))
             try:
-                schema, reply = endpoint.get(command, ANONYMOUS, lambda: False)
+                schema, reply = endpoint.get(command, ANONYMOUS, lambda: False, lambda body: [])
                 found = reply if isinstance(reply, pa.Table) else pa.Table.from_batches(reply, schema)
             except StatflightError as error:
                 return str(error)

@@ -1,0 +1,227 @@
+"""Answers to the statements besides SELECT: SHOW and DESCRIBE run a SELECT, ANALYZE the action `capture`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from flight_server.auth.principal import Principal
+from flight_server.sql import flights
+from flight_server.sql.language import refusal
+from flight_server.sql.plan import Plan
+from flight_server.sql.pushdown import Slot
+from flight_server.sql.statements import Analyze, Describe, Explain, Name, Part, ShowStats, ShowTables, Statement
+from store.catalog_store import TableEntry
+from store.errors import InvalidArgument, nearest
+from store.names import join_name
+from store.predicates.tree import And, Leaf, Node, Not, Or
+
+if TYPE_CHECKING:
+    from flight_server.app import App
+
+_FULL: Final = "a table of a lake is catalog.schema.table; SHOW TABLES lists them"
+ANALYZED: Final = pa.schema({
+    "table": pa.string(), "snapshot_id": pa.int64(), "columns": pa.list_(pa.string()), "rows": pa.int64(),
+    "engine": pa.string(), "outcome": pa.string(), "detail": pa.string(),
+})  # fmt: skip
+EXPLAINED: Final = pa.schema({"plan": pa.string()})
+_OF_TABLE: Final = "table_catalog = ? AND table_schema = ? AND table_name = ?"
+TABLES: Final = "SELECT table_catalog, table_schema, table_name FROM information_schema.tables ORDER BY 1, 2, 3"
+_COLUMNS: Final = f"FROM information_schema.columns WHERE {_OF_TABLE} ORDER BY ordinal_position"
+_DESCRIBE: Final = f"SELECT column_name, data_type {_COLUMNS}"
+_IDS: Final = f"SELECT column_name, column_id, column_path {_COLUMNS}"
+_ROWS: Final = f"SELECT row_count FROM stats.tables WHERE {_OF_TABLE}"
+_STATS: Final = f"""
+    SELECT column_name, data_size, distinct_values_count, nulls_fraction, row_count, low_value, high_value FROM (
+        SELECT c.ordinal_position AS place, c.column_name,
+            s.avg_width_bytes * (s.row_count - s.null_count) AS data_size, s.ndv AS distinct_values_count,
+            s.null_count / nullif(cast(s.row_count AS DOUBLE), 0) AS nulls_fraction, cast(NULL AS DOUBLE) AS row_count,
+            s.min AS low_value, s.max AS high_value
+        FROM (SELECT column_id, column_name, ordinal_position {_COLUMNS}) c
+        LEFT JOIN (SELECT * FROM stats.columns WHERE {_OF_TABLE}) s ON s.column_id = c.column_id
+        UNION ALL
+        SELECT NULL, NULL, NULL, NULL, NULL, cast(max(row_count) AS DOUBLE), NULL, NULL
+        FROM stats.tables WHERE {_OF_TABLE}
+    ) ORDER BY place NULLS LAST
+"""
+
+Capture: TypeAlias = Callable[[bytes], Sequence[dict[str, Any]]]
+"""The action `capture` for the caller: its body → its results."""
+
+
+Select: TypeAlias = Callable[[str, Sequence[Any]], pa.Table]
+"""Runs a SELECT for the caller: its text and the values of its parameters → its rows."""
+
+
+@dataclass(frozen=True)
+class StatementCall:
+    """A statement's caller, and what its answer needs."""
+
+    app: App
+    caller: Principal
+    is_cancelled: Callable[[], bool]
+    select: Select
+    capture: Capture
+
+
+def schema(statement: Statement, plan: Callable[[str], Any]) -> pa.Schema:
+    """The schema of a statement's result.
+
+    Args:
+        statement: The statement.
+        plan: Plans a SELECT; the attribute `schema` of the result is the schema of its rows.
+    """
+    match statement:
+        case Analyze():
+            return ANALYZED
+        case Explain(sql):
+            plan(sql)  # refuses what is not allowed
+            return EXPLAINED
+        case ShowStats():
+            columns = plan(_STATS).schema
+        case Describe():
+            columns = plan(_DESCRIBE).schema
+        case ShowTables():
+            columns = plan(TABLES).schema
+    return columns
+
+
+def answer(statement: Statement, call: StatementCall, plan: Callable[[str], Plan]) -> pa.Table:
+    """Runs a statement.
+
+    Args:
+        statement: The statement.
+        call: The caller, and what the answer needs.
+        plan: Plans a SELECT.
+
+    Raises:
+        InvalidArgument: A name is ambiguous, a flight, or no column.
+        NotFound: The table does not exist.
+        PermissionDenied: The caller may not read or capture the table.
+    """
+    match statement:
+        case Analyze(table, columns):
+            return _analyze(_find(table, call, "capture.run"), columns, call)
+        case Explain(sql):
+            return pa.table([list(_lines(plan(sql)))], schema=EXPLAINED)
+        case ShowStats(table):
+            return call.select(_STATS, 3 * _find(table, call, "stats.read").name)
+        case Describe(table):
+            return call.select(_DESCRIBE, _find(table, call, "stats.read").name)
+    return call.select(TABLES, ())
+
+
+# Names.
+
+
+def _find(name: Name, call: StatementCall, scope: str) -> TableEntry:
+    """The table of a name, for which the caller has the scope."""
+    shown = _shown(name)
+    if flights.TABLES.get(shown.lower().removeprefix(f"{flights.CATALOG}.")):
+        raise refusal(f'"{shown}" is a flight of this server, which has no statistics', hint=_FULL)
+    if len(name) < 3:
+        raise refusal(f'"{shown}" is not the full name of a table', hint=_FULL)
+    alike = [table.name for table in call.app.catalog.tables() if _equals(name, table.name)]
+    alike = [each for each in alike if call.caller.sees(*each)]
+    exact = name[0].text, ".".join(part.text for part in name[1:-1]), name[-1].text
+    if len(alike) > 1 and exact not in alike:
+        names = " or ".join(join_name(*each) for each in alike[:3])
+        raise InvalidArgument(f'"{shown}" is ambiguous', code="AMBIGUOUS_TABLE", hint=f"quote its parts: {names}")
+    found = alike[0] if len(alike) == 1 else exact
+    return call.app.access.table(join_name(*found), call.caller, scope)
+
+
+def _shown(name: Name) -> str:
+    return ".".join(part.text for part in name)[:200]
+
+
+def _equals(name: Name, table: tuple[str, str, str]) -> bool:
+    """True if a name is written like a table's, whose schema may have dots."""
+    first, *middle, last = name
+    schema = Part(".".join(part.text for part in middle), all(part.quoted for part in middle))
+    return last.equals(table[2]) and first.equals(table[0]) and schema.equals(table[1])
+
+
+def _column(name: Name, table: str, known: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The row of a column in `known`, by its name or the parts of its path."""
+    shown = _shown(name)
+    alike = [row for row in known if _is_column(name, row)]
+    exact = [row for row in alike if row["column_name"] == shown]
+    if len(found := exact if len(alike) > 1 else alike) == 1:
+        return found[0]
+    if alike:
+        names = ", ".join(row["column_name"] for row in alike[:3])
+        raise InvalidArgument(f'"{table}" has several columns "{shown}": {names}', code="AMBIGUOUS_COLUMN",
+                              hint="quote the name of one")  # fmt: skip
+    hint = nearest(shown, [row["column_name"] for row in known]) or "DESCRIBE lists its columns"
+    raise InvalidArgument(f'"{table}" has no column "{shown}"', code="UNKNOWN_COLUMN", hint=hint)
+
+
+def _is_column(name: Name, row: Mapping[str, Any]) -> bool:
+    path = row["column_path"] or [row["column_name"]]
+    if len(name) == len(path) and all(part.equals(step) for part, step in zip(name, path, strict=True)):
+        return True
+    return len(name) == 1 and name[0].equals(row["column_name"])
+
+
+# ANALYZE.
+
+
+def _analyze(table: TableEntry, columns: tuple[Name, ...] | None, call: StatementCall) -> pa.Table:
+    known: list[dict[str, Any]] = []
+    if columns != ():
+        with call.app.lakes.refreshed([table], call.is_cancelled):  # its columns may have changed
+            pass
+        known = call.select(_IDS, table.name).to_pylist()
+    chosen = known if columns is None else [_column(name, table.full_name, known) for name in columns]
+    chosen = list({row["column_id"]: row for row in chosen}.values())
+    targets: list[dict[str, Any]] = [{"kind": "TABLE"}]
+    targets += [{"kind": "COLUMN", "column_id": row["column_id"]} for row in chosen]
+    body = {"requests": [{"table": table.full_name, "target": target} for target in targets]}
+    outcomes = call.capture(json.dumps(body).encode())
+    of_columns = outcomes[1:] or outcomes
+    failed = [outcome for outcome in outcomes if outcome["outcome"] != "CAPTURED"]
+    rows = call.select(_ROWS, table.name).to_pylist()
+    answered = {
+        "table": table.full_name,
+        "snapshot_id": call.app.catalog.by_key(table.table_key).current_snapshot_id,
+        "columns": [row["column_name"] for row in chosen],
+        "rows": rows[0]["row_count"] if rows else None,
+        "engine": ", ".join(sorted({each["engine_id"] for each in of_columns if each["engine_id"]})) or None,
+        "outcome": failed[0]["outcome"] if failed else "CAPTURED",
+        "detail": "; ".join(dict.fromkeys(each["detail"] for each in failed or outcomes if each["detail"])),
+    }
+    return pa.Table.from_pylist([answered], ANALYZED)
+
+
+# EXPLAIN.
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    for source in plan.sources:
+        yield f"read {source.table.schema}.{source.table.name}: {', '.join(source.columns)}"
+        if source.node is not None:
+            yield f"  where {_text(source.node)}"
+    if plan.direct is None:
+        yield f"then in DuckDB: {plan.sql}"
+    elif plan.direct.limit is not None:
+        yield f"  limit {_value(plan.direct.limit)}"
+
+
+def _text(node: Node) -> str:
+    match node:
+        case Leaf():
+            values = ", ".join(map(_value, node.values))
+            return f"{node.column} {node.op.replace('_', ' ')} {values}".rstrip()
+        case Not(child):
+            return f"NOT ({_text(child)})"
+    word = " AND " if isinstance(node, And) else " OR "
+    return word.join(f"({_text(child)})" if isinstance(child, And | Or) else _text(child) for child in node.children)
+
+
+def _value(value: Any) -> str:
+    return f"?{value.number + 1}" if isinstance(value, Slot) else repr(value)
