@@ -1,4 +1,4 @@
-"""Registry of capture engines: routes each request to the first engine, by (priority, id), that supports it."""
+"""Registry of capture engines: routes each request to the first engine, by (rank, id), that supports it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from capture.spi import (
     Sink,
     TableHandle,
     elapsed_ms,
+    rank,
 )
 from store.errors import Cancelled, InvalidArgument, may_pass
 from store.targets import Target
@@ -41,7 +42,8 @@ class Registry:
         Args:
             request: The request.
         """
-        return [engine for engine in self.engines if not _mismatch(engine, request)]
+        able = [engine for engine in self.engines if not _mismatch(engine, request)]
+        return sorted(able, key=lambda engine: _order(engine, request))
 
     def capture_batch(
         self, requests: Sequence[CaptureRequest], sink: Sink
@@ -66,8 +68,12 @@ class Registry:
                 decisions.append(_decision(requests[at], exhausted, 0.0))
             if not pending:
                 break
-            engine = min((c[0] for c in pending.values()), key=lambda engine: (engine.priority, engine.id))
+            order = {at: _order(candidates[0], requests[at]) for at, candidates in pending.items()}
+            next_at = min(pending, key=order.__getitem__)
+            engine, first = pending[next_at][0], order[next_at]
             stage = [at for at, candidates in pending.items() if candidates[0] is engine]
+            if len(stage) < len(pending):  # other engines first, then what this one has to do after them
+                stage = [at for at in stage if order[at] == first]
             started = time.perf_counter()
             answers = _call(engine, [requests[at] for at in stage], sink)
             took = elapsed_ms(started)
@@ -88,6 +94,10 @@ class Registry:
         reasons = dict.fromkeys(reason for engine in self.engines if (reason := _mismatch(engine, request)))
         detail = "target unsupported" + (f": {'; '.join(reasons)}" if reasons else "")
         return CaptureResult(Outcome.UNCAPTURABLE, "", detail)
+
+
+def _order(engine: CaptureEngine, request: CaptureRequest) -> tuple[int, str]:
+    return rank(engine.priority, request.kinds), engine.id
 
 
 def _mismatch(engine: CaptureEngine, request: CaptureRequest) -> str:
@@ -190,4 +200,5 @@ def _targets(flight: str, rows: pa.Table) -> set[str]:
 
 
 def _decision(request: CaptureRequest, result: CaptureResult, took_ms: float) -> Decision:
-    return Decision(request, str(result.outcome), result.engine_id, result.detail, took_ms)
+    detail = "; ".join(filter(None, (result.detail, result.reason)))
+    return Decision(request, str(result.outcome), result.engine_id, detail, took_ms)

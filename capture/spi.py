@@ -8,11 +8,11 @@ QUEUED and DEGRADED are final.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -22,9 +22,43 @@ from store.schemas import FLIGHTS, KINDS
 from store.targets import Target, TargetKind
 
 __all__ = [
-    "PARTITIONED", "Budget", "Capabilities", "CaptureEngine", "CaptureRequest", "CaptureResult", "CaptureSpec",
-    "Decision", "Listing", "Mode", "Outcome", "Partition", "Sampling", "Sink", "TableHandle", "elapsed_ms",
+    "METADATA_PRIORITY",
+    "PARTITIONED",
+    "Budget",
+    "Capabilities",
+    "CaptureEngine",
+    "CaptureRequest",
+    "CaptureResult",
+    "CaptureSpec",
+    "Decision",
+    "Listing",
+    "Mode",
+    "Outcome",
+    "Partition",
+    "Sampling",
+    "Sink",
+    "TableHandle",
+    "elapsed_ms",
+    "rank",
 ]  # fmt: skip
+
+METADATA_PRIORITY: Final = 1000
+"""Engines with this priority or a greater one read metadata only."""
+
+_BEFORE_DATA: Final = 99  # rank of these for requests that name their kinds; engines that read data have 100
+
+
+def rank(priority: int, kinds: Collection[str]) -> int:
+    """Rank of an engine for a request it supports; the lowest is tried first.
+
+    An engine that reads metadata only answers named kinds before the engines that read data. If all kinds are asked
+    for it comes last, because it knows the least.
+
+    Args:
+        priority: The engine's priority.
+        kinds: Kinds of the request; empty for all.
+    """
+    return min(priority, _BEFORE_DATA) if priority >= METADATA_PRIORITY and kinds else priority
 
 
 class Outcome(StrEnum):
@@ -160,7 +194,8 @@ class CaptureResult:
 
     `attributes` may hold anything. Read by other components: `retryable` (False: trying again will not help);
     `files_failed` of a CAPTURED target, the number of files missing in its record, which are tried again; `files_read`,
-    `rows_read` and `bytes_read`, the amount this capture itself read for the target.
+    `rows_read` and `bytes_read`, the amount this capture itself read for the target. `reason` says with figures why the
+    work was done as it was; it is part of the decision, not of the outcome.
     """
 
     outcome: Outcome
@@ -169,6 +204,7 @@ class CaptureResult:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     target: Target | None = None
     table: TableHandle | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +330,8 @@ class CaptureEngine(Protocol):
 
     Attributes:
         id: `engine_id` of its records.
-        priority: Rank among the engines that support a request; the lowest is tried first.
+        priority: Rank among the engines that support a request; the lowest is tried first. From `METADATA_PRIORITY`
+            on, see `rank`.
         capabilities: Supported targets, kinds and formats.
     """
 

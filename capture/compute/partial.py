@@ -31,6 +31,15 @@ def width(lt: LogicalType, stored_bytes: int) -> int:
     return _WIDTHS.get(lt.kind, stored_bytes)
 
 
+def fixed_width(lt: LogicalType) -> int | None:
+    """Bytes per value of a type whose values all have the same width, whatever the file; None for other types.
+
+    Args:
+        lt: The logical type.
+    """
+    return width(lt, 0) or None
+
+
 @dataclass(frozen=True, slots=True)
 class SketchSelection:
     """Optional, costlier sketches: KLL quantiles and most common values."""

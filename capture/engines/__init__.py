@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from capture.spec import CaptureSpec
-from capture.spi import CaptureEngine
+from capture.spi import CaptureEngine, rank
 from store.targets import TargetKind
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def takers(
         if target.kind is TargetKind.EXPRESSION and target.engine_kind != row["engine_id"]:
             continue
         fit.append(row)
-    return sorted(fit, key=lambda row: (row["priority"], row["engine_id"]))
+    return sorted(fit, key=lambda row: (rank(row["priority"], spec.kinds), row["engine_id"]))
 
 
 def described(engines: Sequence[CaptureEngine]) -> list[dict[str, Any]]:

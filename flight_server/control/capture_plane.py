@@ -8,9 +8,10 @@ from typing import Any, Final, TypeAlias
 
 from capture.compute.partial import HASHED, MEASURED, NUMERIC
 from capture.engines import takers
+from capture.kinds import lacking
 from capture.orchestrator import Answer, ControlPlane, Question
 from capture.spec import CaptureSpec
-from capture.spi import Mode
+from capture.spi import METADATA_PRIORITY, Mode
 from flight_server.control.lakes import Lakes
 from flight_server.control.task_queue import Task, TaskQueue
 from flight_server.reads.records import RecordFinder, RecordKey
@@ -22,8 +23,6 @@ from store.errors import NotFound, StatflightError
 from store.job_store import JobStore
 from store.jobs import LIGHT, SCAN, Lease, NewJob
 from store.logical_types import parse as parse_type
-
-NATIVE_PRIORITY: Final = 1000  # engines from here on read metadata only
 
 Pinned: TypeAlias = tuple[int, CaptureSpec]
 """A spec and the id of the snapshot it is for."""
@@ -101,10 +100,12 @@ class Captures:
         return tasks
 
     def is_light(self, table: TableEntry, specs: Sequence[CaptureSpec]) -> bool:
-        """True when an engine that reads metadata only is the first choice for each of these."""
+        """True when an engine that reads metadata only is the first choice for each of these. It seldom knows widths,
+        and then the data is read."""
         engines = self.engines()
         able = (takers(engines, table.format, spec) for spec in specs)
-        return all(not rows or rows[0]["priority"] >= NATIVE_PRIORITY for rows in able)
+        light = all(not rows or rows[0]["priority"] >= METADATA_PRIORITY for rows in able)
+        return light and not any("WIDTH" in spec.kinds for spec in specs)
 
     def enqueue(
         self, table: TableEntry, snapshot: str | int, wanted: Sequence[tuple[int | None, CaptureSpec]],
@@ -229,11 +230,6 @@ class Captures:
         return self.snapshots_of(snapshot if snapshot in (ALL, CURRENT) else int(snapshot), table)
 
 
-_FIELDS_OF = {
-    "ROW_COUNT": ("row_count",), "FILE_COUNT": ("data_file_count",), "TOTAL_BYTES": ("total_size_bytes",),
-    "NULL_COUNT": ("null_count",), "NDV": ("ndv",), "WIDTH": ("avg_width_bytes",), "MIN_MAX": ("min", "max"),
-    "MOMENTS": ("mean",),
-}  # fmt: skip
 _SKETCHED: Final = {
     "HISTOGRAM": ("QUANTILES", NUMERIC),
     "MCV": ("MCV", HASHED),
@@ -275,7 +271,7 @@ def answers(record: Mapping[str, Any], kinds: Collection[str], roles: Collection
         return False
     if record.get("producer") == "ENGINE_COMPUTED":
         return True
-    return all(any(record.get(name) is not None for name in _FIELDS_OF[kind]) for kind in kinds if kind in _FIELDS_OF)
+    return not lacking(record, kinds)
 
 
 def _answer(

@@ -196,3 +196,32 @@ def test_modes_and_kinds_select_the_candidates():
 
 def test_empty_batch_has_no_results_and_decisions():
     assert run([FakeEngine()], []) == ([], [])
+
+
+def metadata_engine(**able: Any) -> FakeEngine:
+    return FakeEngine("metadata", 1000, **able)
+
+
+def test_metadata_comes_first_for_named_kinds_and_last_for_all():
+    engines = [FakeEngine("data"), metadata_engine(), FakeEngine("early", 50)]
+    (named,), (all_kinds,) = requests_for(1, kinds=frozenset({"ROW_COUNT"})), requests_for(1)
+    assert [engine.id for engine in Registry(engines).candidates(named)] == ["early", "metadata", "data"]
+    assert [engine.id for engine in Registry(engines).candidates(all_kinds)] == ["early", "data", "metadata"]
+
+
+def test_metadata_is_read_once_unless_another_engine_comes_between():
+    column, (table,) = requests_for(1, kinds=frozenset({"ROW_COUNT"})), requests_for(0)
+    kinds = {TargetKind.COLUMN: frozenset({"ROW_COUNT", "NULL_COUNT"}), TargetKind.TABLE: frozenset()}
+    metadata, data = metadata_engine(target_kinds=kinds), FakeEngine("data")
+    run([metadata, data], [table, *column])
+    assert [len(batch) for batch in metadata.batches] == [2]
+    metadata = metadata_engine(target_kinds=kinds)
+    results, _ = run([metadata, data], [table, *column, *requests_for(2)])
+    assert [len(batch) for batch in metadata.batches] == [1, 1]
+    assert [result.engine_id for result in results] == ["metadata", "metadata", "data"]
+
+
+def test_decision_has_the_detail_and_the_reason():
+    answer = lambda request: CaptureResult(Outcome.CAPTURED, detail="2 of 3 files", reason="3 rows")  # noqa: E731
+    results, decisions = run([FakeEngine(answer=answer)], requests_for(1))
+    assert (results[0].detail, decisions[0].detail) == ("2 of 3 files", "2 of 3 files; 3 rows")

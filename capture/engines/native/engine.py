@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -11,13 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture import partitions
+from capture.compute.partial import fixed_width
 from capture.connectors.spi import FilePart, NativeStats
 from capture.engines.native import known_listings as listings
 from capture.engines.native import source_columns
 from capture.engines.native.known_listings import KnownListings, ListedPart, ListingDelta
 from capture.engines.native.rollup import Rollup, roll_up
 from capture.flight_rows import flight_rows, with_constants
+from capture.kinds import has_no_values, lacking
 from capture.spi import (
+    METADATA_PRIORITY,
     Capabilities,
     CaptureEngine,
     CaptureRequest,
@@ -28,20 +31,22 @@ from capture.spi import (
     Sink,
     TableHandle,
 )
+from store import logical_types
 from store.errors import StatflightError, may_pass
 from store.targets import Target, TargetKind
 
-_COLUMN_KINDS = frozenset({"ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "MIN_MAX"})
+_COLUMN_KINDS = frozenset({"ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "MIN_MAX", "WIDTH"})
 
 
 class NativeEngine(CaptureEngine):
     """Captures TABLE, COLUMN and FILE targets from a connector's metadata.
 
-    A request for a TABLE or FILE also stores the COLUMN and FILE records found in the same pass.
+    A request for a TABLE or FILE also stores the COLUMN and FILE records found in the same pass. A request for named
+    kinds of a column is UNCAPTURABLE if the metadata does not have all of them, so that the data is read.
     """
 
     id = "native"
-    priority = 1000
+    priority = METADATA_PRIORITY
     capabilities = Capabilities(
         {
             TargetKind.TABLE: frozenset({"ROW_COUNT", "FILE_COUNT", "TOTAL_BYTES"}),
@@ -131,9 +136,13 @@ class _Pass:
         if self.whole:
             self._put_files(native)
             self._put_earlier(native)
-        results = [_with_remarks(self._answer(request, native, columns), native) for request in self.requests]
+        kept = self._kept()
+        results = [_with_remarks(self._answer(request, native, columns, kept), native) for request in self.requests]
+        reason = self._reason(native)
+        results = [replace(result, reason=reason) for result in results]
         captured = {r.target.column_id for r, a in zip(self.requests, results, strict=True)
                     if r.target.kind is TargetKind.COLUMN and a.outcome is Outcome.CAPTURED}  # fmt: skip
+        captured -= kept.keys()
         replacing = captured | self._outdated(native) if self.whole else captured
         explicit = [row for i, row in columns.items() if i in replacing]
         extra = [row for i, row in columns.items() if i not in replacing] if self.whole else []
@@ -168,19 +177,20 @@ class _Pass:
         paths = partitions.files_of(self.table, native, self.requests[0].partitions)
         if self.whole:
             self._put_files(native)
-        known: set[int] = set()
+        rollups: dict[int, Rollup] = {}
         for part in native.file_columns():
             rows = part.filter(pc.is_in(part["file_path"], paths))
-            rollups: dict[int, Rollup] = {}
             roll_up(rollups, rows, self.table)
-            known |= rollups.keys()
             self._put_file_columns(native, rows)
-        return [self._answer_scoped(request, native, len(paths), known) for request in self.requests]
+        known = {i: rollup.scalars(len(paths), None, native.row_deletes) for i, rollup in rollups.items()}
+        reason = self._reason(native)
+        results = [self._answer_scoped(request, native, len(paths), known) for request in self.requests]
+        return [replace(result, reason=reason) for result in results]
 
     def _answer_scoped(
-        self, request: CaptureRequest, native: NativeStats, files: int, known: set[int]
+        self, request: CaptureRequest, native: NativeStats, files: int, known: Mapping[int, Mapping[str, Any]]
     ) -> CaptureResult:
-        if request.target.kind is TargetKind.COLUMN and (failure := self._column_failure(request.target, known)):
+        if request.target.kind is TargetKind.COLUMN and (failure := self._column_failure(request, known)):
             return failure
         total = pc.sum(pc.equal(native.files["file_content"], "DATA")).as_py()
         detail = partitions.detail(files, total)
@@ -192,7 +202,10 @@ class _Pass:
             table.schema, table.name, table.snapshot_id, table.column_ids, self.wanted
         )
 
-    def _answer(self, request: CaptureRequest, native: NativeStats, columns: Mapping[int, Any]) -> CaptureResult:
+    def _answer(
+        self, request: CaptureRequest, native: NativeStats, columns: Mapping[int, Any],
+        kept: Mapping[int, Mapping[str, Any]],
+    ) -> CaptureResult:  # fmt: skip
         target = request.target
         if target.kind is TargetKind.TABLE:
             return self._answer_table(native, target)
@@ -201,10 +214,11 @@ class _Pass:
             if not known:
                 return self._degraded(target, f'snapshot {self.table.snapshot_id} has no file "{target.file_path}"')
             return self._captured(target)
-        return self._column_failure(target, columns) or self._captured(target)
+        return self._column_failure(request, {**columns, **kept}) or self._captured(target)
 
-    def _column_failure(self, target: Target, known: Container[int]) -> CaptureResult | None:
-        """The result for a column that cannot be captured, else None; `known` has the ids with statistics."""
+    def _column_failure(self, request: CaptureRequest, known: Mapping[int, Mapping[str, Any]]) -> CaptureResult | None:
+        """The result for a column that cannot be captured, else None; `known` has the records by column id."""
+        target = request.target
         column_id = target.column_id or 0
         column = self.columns.get(column_id)
         if column is None:
@@ -212,9 +226,26 @@ class _Pass:
         if not column.is_leaf:
             detail = f'target unsupported: "{column.name}" is a container, its leaves are not'
             return CaptureResult(Outcome.UNCAPTURABLE, self.engine_id, detail)
+        if lacks := _lacking(known.get(column_id, {}), request.kinds):
+            detail = f'the metadata has no {", ".join(lacks)} of column "{column.name}"'
+            return CaptureResult(Outcome.UNCAPTURABLE, self.engine_id, detail)
         if column_id in known:
             return None
         return self._degraded(target, f'the metadata has no statistics of column "{column.name}"')
+
+    def _kept(self) -> dict[int, Mapping[str, Any]]:
+        """Column id → stored record of this snapshot that this engine must not replace, because it has an ndv too."""
+        if not any(r.kinds and r.target.kind is TargetKind.COLUMN for r in self.requests):
+            return {}
+        stored = self.sink.stored("stats.columns", self.table).to_pylist()
+        return {
+            row["column_id"]: row for row in stored
+            if row["snapshot_id"] == self.table.snapshot_id and row["ndv"] is not None
+        }  # fmt: skip
+
+    def _reason(self, native: NativeStats) -> str:
+        files = "an unknown number of" if native.data_file_count is None else f"{native.data_file_count:,}"
+        return f"from metadata of {files} files; no data read"
 
     def _answer_table(self, native: NativeStats, target: Target) -> CaptureResult:
         complete = native.row_count is not None
@@ -324,11 +355,15 @@ class _Pass:
     def _columns(self, native: NativeStats, rollups: Mapping[int, Rollup]) -> dict[int, dict[str, Any]]:
         """Column id → record: from the format's table-level statistics, completed by the roll-up of the files."""
         ids = self.table.column_ids
+        widths = {r.target.column_id for r in self.requests if "WIDTH" in r.kinds}
         records: dict[int, dict[str, Any]] = {}
         for column_id, rollup in rollups.items():
             scalars = rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
             complete = scalars["null_count"] is not None and rollup.complete(native.data_file_count)
             records[column_id] = self._provenance(native, complete) | scalars | {"column_id": column_id}
+            size = fixed_width(logical_types.parse(rollup.logical_type)) if column_id in widths else None
+            if size is not None and scalars["null_count"] is not None and not has_no_values(scalars):
+                records[column_id] |= {"avg_width_bytes": float(size), "max_width_bytes": size}
         for kept in native.columns.to_pylist() if native.columns is not None else ():
             kept_id = kept["column_id"] or ids.get(kept["column_name"])
             if kept_id:
@@ -374,6 +409,15 @@ class _Pass:
         ]  # fmt: skip
         if rows:
             self.sink.put("stats.sketches", flight_rows("stats.sketches", rows), extra=True)
+
+
+def _lacking(record: Mapping[str, Any], kinds: frozenset[str]) -> list[str]:
+    """The requested kinds that the metadata does not have; of bounds, both are needed."""
+    lacks = lacking(record, kinds)
+    bounds_known = None not in (record.get("min"), record.get("max")) or has_no_values(record)
+    if "MIN_MAX" in kinds and "MIN_MAX" not in lacks and not bounds_known:
+        lacks.append("MIN_MAX")
+    return lacks
 
 
 def _with_remarks(result: CaptureResult, native: NativeStats) -> CaptureResult:

@@ -66,3 +66,9 @@ def test_computed_record_of_an_all_null_column_is_a_hit(app):
 def test_mcv_of_a_type_without_common_values_is_a_hit(app):
     put_record(app, "ENGINE_COMPUTED", logical_type="INTERVAL", min=None, max=None)
     assert is_hit(app, "MCV")
+
+
+@pytest.mark.parametrize(("nulls", "is_known"), [(1, True), (0, False), (None, False)])
+def test_record_from_metadata_has_bounds_or_no_values(app, nulls, is_known):
+    put_record(app, "UPSTREAM_METADATA_DERIVED", min=None, max=None, ndv=None, row_count=1, null_count=nulls)
+    assert is_hit(app, "MIN_MAX") is is_known

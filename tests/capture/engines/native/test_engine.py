@@ -294,3 +294,74 @@ def test_columns_of_a_table_without_rows_have_zero_counts(tmp_path):
     names = ("column_id", "row_count", "null_count", "nan_count", "min", "completeness")
     assert [tuple(row[n] for n in names) for row in rows] == [
         (1, 0, 0, None, None, "COMPLETE"), (2, 0, 0, 0, None, "COMPLETE")]  # fmt: skip
+
+
+# Named kinds: what metadata does not have is left to an engine that reads data.
+
+
+class StoredSink(MemorySink):
+    """A sink whose store has records of column 1."""
+
+    def __init__(self, **row: Any):
+        super().__init__()
+        self.row = {"column_id": 1, "snapshot_id": 1, "logical_type": "INT", "row_count": 10, "null_count": 0} | row
+
+    def stored(self, flight, table, columns=None):
+        return flight_rows(flight, [self.row]).select(columns or flight_rows(flight, []).column_names)
+
+
+def ask(*kinds: str, files: Any = (), sink: Any = None, type: str = "INT", **changed: Any):
+    files = [part | {"logical_type": type} for part in files or [file()]]
+    table = TableHandle("c", "s", "t", "id", 1, Schema((Column("v", type),)), {"v": 1}, Lake(*files, **changed))
+    request = CaptureRequest.of(table, Target.column(1), kinds=frozenset(kinds))
+    (result,) = NativeEngine().capture_batch([request], sink := sink or MemorySink())
+    return result, sink
+
+
+@pytest.mark.parametrize(("kinds", "part", "changed", "lacks"), [
+    (["NULL_COUNT"], file(nulls=None), {}, "NULL_COUNT"),
+    (["MIN_MAX"], file(low=None), {}, "MIN_MAX"),
+    (["MIN_MAX", "ROW_COUNT"], file(), {"data_file_count": 2}, "MIN_MAX"),
+    (["ROW_COUNT"], file(), {"data_file_count": 2, "row_count": None}, "ROW_COUNT"),
+    (["WIDTH"], file(), {}, "WIDTH"),
+])  # fmt: skip
+def test_named_kind_that_metadata_lacks_is_left_to_a_scan(kinds, part, changed, lacks):
+    result, sink = ask(*kinds, files=[part], **changed)
+    assert result.outcome is Outcome.UNCAPTURABLE and lacks in result.detail, result
+    assert not sink.puts
+
+
+def test_column_of_nulls_has_known_bounds():
+    result, _ = ask("MIN_MAX", "NULL_COUNT", files=[file(None, None, rows=4, nulls=4)])
+    assert result.outcome is Outcome.CAPTURED
+
+
+def test_bounds_that_are_not_exact_keep_saying_so():
+    result, sink = ask("MIN_MAX", files=[file(min_is_exact=False, max_is_exact=None)])
+    (row,) = sink.rows("stats.columns")
+    assert result.outcome is Outcome.CAPTURED and (row["min_is_exact"], row["max_is_exact"]) == (False, None)
+
+
+def test_only_double_lacks_a_count_of_nans():
+    assert ask("NAN_COUNT")[0].outcome is Outcome.CAPTURED
+    assert ask("NAN_COUNT", type="DOUBLE")[0].outcome is Outcome.UNCAPTURABLE
+
+
+def test_width_of_a_type_with_one_width_is_known():
+    result, sink = ask("WIDTH", files=[file("2026-01-01", "2026-01-02")], type="DATE")
+    (row,) = sink.rows("stats.columns")
+    assert result.outcome is Outcome.CAPTURED and (row["avg_width_bytes"], row["max_width_bytes"]) == (4.0, 4)
+
+
+def test_record_that_knows_more_is_not_replaced():
+    result, sink = ask("MIN_MAX", sink=StoredSink(min="1", max="9", ndv=3.0))
+    assert result.outcome is Outcome.CAPTURED and not sink.puts
+    result, sink = ask("MIN_MAX", sink=StoredSink(min="1", max="9", ndv=3.0, snapshot_id=7))
+    assert result.outcome is Outcome.CAPTURED and [extra for *_, extra, _ in sink.puts] == [False]
+    result, sink = ask("MIN_MAX", sink=StoredSink(ndv=3.0))  # a scan makes a record with both
+    assert result.outcome is Outcome.UNCAPTURABLE and not sink.puts
+
+
+def test_result_says_what_was_read():
+    result, _ = ask("MIN_MAX", files=[file(), file()])
+    assert result.reason == "from metadata of 2 files; no data read" and result.detail == ""
