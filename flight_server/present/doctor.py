@@ -26,7 +26,7 @@ LIBRARIES = {  # purpose: distribution, extra of statflight that installs it
     "lance": ("pylance", "lance"),
     "paimon": ("pypaimon", "paimon"),
     "parquet": ("pyarrow", ""),
-    "pages": ("uvicorn", "web"),
+    "pages": ("starlette", "web"),
     "glue": ("boto3", "glue"),
     "hive": ("pymetastore", "hive"),
     "grpc health": ("grpcio", "health"),

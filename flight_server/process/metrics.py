@@ -1,4 +1,4 @@
-"""Prometheus metrics over HTTP: `/metrics`, and `/health` for probes. Loaded only when their port is set.
+"""Prometheus metrics and health, which `process/http.py` serves. Loaded only when one of its ports is set.
 
 | metric | labels | what |
 |---|---|---|
@@ -28,9 +28,9 @@
 | statflight_build_info | version | 1 |
 | process_… | | memory, processor time, open files |
 
-The endpoint listens where the server does. It names tables: where callers need a token, `/metrics` does too, with
-the scope `stats.read` and for all tables (`authorization: {credentials_file: …}` in a scrape configuration); `/health`
-never does. It is HTTP without TLS: beyond this machine, put it behind a proxy or into a private network.
+`/metrics` names tables: where callers need a token, it does too, with the scope `stats.read` and for all tables
+(`authorization: {credentials_file: …}` in a scrape configuration); `/health` never does. `--metrics-port` is HTTP
+without TLS: beyond this machine, put it behind a proxy or into a private network.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 import prometheus_client as prometheus
@@ -72,7 +71,7 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0,
 
 
 class Metrics:
-    """The counters of one server, and the HTTP endpoint that shows them."""
+    """The counters of one server, and how it is."""
 
     def __init__(self, app: App, version: str, authenticate: Callable[[str | None], Principal]):
         self.registry = registry = prometheus.CollectorRegistry()
@@ -95,7 +94,6 @@ class Metrics:
         prometheus.Info("statflight_build", "The server", registry=registry).info({"version": version})
         prometheus.ProcessCollector(registry=registry)
         registry.register(_AppCollector(app))
-        self._http: ThreadingHTTPServer | None = None
 
     def answered(self, method: str, action: str, code: str, seconds: float) -> None:
         """Counts a call that has ended.
@@ -122,29 +120,6 @@ class Metrics:
         """Counts rows sent in an answer."""
         self._rows_read.labels(flight).inc(rows)
 
-    # The endpoint.
-
-    def listen(self, host: str, port: int) -> int:
-        """Starts serving in a background thread; returns the port.
-
-        Raises:
-            InvalidArgument: The address is in use, or is not an address of this machine.
-        """
-        try:
-            self._http = _Server((host, port), self._handler())
-        except OSError:
-            raise InvalidArgument(
-                f"metrics cannot listen on {host}:{port}", code="ADDRESS", hint="--metrics-port 0 picks a free port"
-            ) from None
-        threading.Thread(target=self._http.serve_forever, name="metrics", daemon=True).start()
-        return int(self._http.server_address[1])
-
-    def close(self) -> None:
-        """Ends the HTTP listener."""
-        if self._http is not None:
-            self._http.shutdown()
-            self._http.server_close()
-
     def _refusal(self, authorization: str | None) -> int | None:
         """The HTTP status for a caller who may not read metrics."""
         try:
@@ -164,43 +139,6 @@ class Metrics:
         """Status and body of `/health`."""
         health = self._app.health()
         return 503 if health["status"] == "draining" else 200, json.dumps(health).encode()
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        metrics = self
-
-        class Handler(BaseHTTPRequestHandler):
-            timeout = 10  # seconds for a client to ask
-
-            def do_GET(self) -> None:
-                path = self.path.partition("?")[0]
-                if path == "/metrics":
-                    self._answer(*metrics.exposition(self.headers.get("Authorization"), self.headers.get("Accept", "")))
-                elif path == "/health":
-                    status, body = metrics.health()
-                    self._answer(status, "application/json", body)
-                else:
-                    self._answer(404, "text/plain; charset=utf-8", b"/metrics or /health\n")
-
-            def _answer(self, status: int, content_type: str, body: bytes) -> None:
-                self.send_response(status)
-                self.send_header("Content-Type", content_type)
-                self.send_header("Content-Length", str(len(body)))
-                if status == 401:
-                    self.send_header("WWW-Authenticate", "Bearer")
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Logs nothing: scrapes are routine."""
-
-        return Handler
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs nothing: clients may disconnect at any time."""
 
 
 class _AppCollector:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from flight_server import actions
 from flight_server.app import App
@@ -33,8 +33,11 @@ from flight_server.process.runtime import (
 from flight_server.process.signals import Signals
 from flight_server.process.workers import OwnWorkers, WorkersEndpoint
 from flight_server.sql.lazy import LazyEndpoint
-from flight_server.web.listener import start as start_pages
 from store.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from flight_server.process.http import Http
+    from flight_server.process.metrics import Metrics
 
 log = logging.getLogger("statflight.server")
 
@@ -56,7 +59,8 @@ def serve(settings: Settings) -> int:
     settings = _secured(settings)
     tls_options(settings)
     app = App(settings, actions.functions)
-    metrics = health = listener = pages = None
+    metrics = health = listener = None
+    http: list[Http] = []
 
     sql = LazyEndpoint(app, actions.release())
 
@@ -71,16 +75,14 @@ def serve(settings: Settings) -> int:
 
             metrics = Metrics(app, actions.release(), guard.authenticate)
         listener = Listener(settings, start)
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        if metrics is not None and settings.metrics_port is not None:
-            port = metrics.listen(settings.host, settings.metrics_port)
-            log.info("metrics on http://%s:%s/metrics", host, port)
         if settings.health_port is not None:
             from flight_server.process.health import Health
 
             health = Health(lambda: not app.tasks.closing)
+            host = f"[{settings.host}]" if ":" in settings.host else settings.host
             log.info("health on %s:%s", host, health.listen(settings.host, settings.health_port))
-        pages = start_pages(settings, app, guard, metrics)
+        if metrics is not None:
+            _serve_http(settings, app, guard, metrics, http)
     except InvalidArgument:
         if listener is not None:
             listener.close()
@@ -106,8 +108,8 @@ def serve(settings: Settings) -> int:
             guard.renew()
             try:
                 listener.renew()
-                if pages is not None:
-                    pages.renew()
+                for port in http:
+                    port.renew()
             except InvalidArgument as error:  # no client can connect: exit, so that a supervisor restarts the server
                 log.error("%s", error)
                 status = 1
@@ -121,12 +123,37 @@ def serve(settings: Settings) -> int:
             swept = time.monotonic()
             upkeep.run()
     _drain(listener, inner, app, children)
-    for endpoint in (metrics, health, pages):
-        if endpoint is not None:
-            endpoint.close()
+    for port in http:
+        port.close()
+    if health is not None:
+        health.close()
     sys.stderr.flush()
     # at a normal exit DuckDB's bindings would print objects they take for leaked
     os._exit(status)
+
+
+def _serve_http(settings: Settings, app: App, guard: Guard, metrics: Metrics, ports: list[Http]) -> None:
+    """Starts the ports of HTTP that are set, and logs their addresses.
+
+    Raises:
+        InvalidArgument: A port is in use, or the extra `web` is not installed.
+    """
+    from flight_server.process.http import Http, Probes
+
+    probes = Probes(metrics)
+    if settings.metrics_port is not None:
+        ports.append(Http(probes, settings.host, settings.metrics_port, "metrics-port"))
+        log.info("metrics on %smetrics", ports[-1].uri)
+    if settings.http_port is not None:
+        try:
+            from flight_server.web.site import Site
+        except ImportError as missing:
+            raise InvalidArgument(
+                f"--http-port needs {missing.name or missing}", hint="pip install 'statflight[web]'"
+            ) from None
+        site, tls = Site(settings, app, guard, probes), (settings.tls_cert, settings.tls_key)
+        ports.append(Http(site.asgi, settings.host, settings.http_port, "http-port", tls))
+        log.info("pages on %s", ports[-1].uri)
 
 
 def _drain(listener: Listener, inner: WorkersEndpoint, app: App, children: OwnWorkers) -> None:

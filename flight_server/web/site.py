@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flight_server.app import App
     from flight_server.auth.principal import Principal
     from flight_server.auth.tokens import Guard
-    from flight_server.process.metrics import Metrics
+    from flight_server.config import Settings
 
 log = logging.getLogger("statflight.server")
 
@@ -54,16 +54,14 @@ class Site:
     """The pages of one server.
 
     Args:
+        settings: With TLS, the cookie gets the attribute Secure.
         app: The server's parts.
         guard: Checks tokens.
-        metrics: Serves `/metrics`.
-        secure: The pages are served over TLS; the cookie gets the attribute Secure.
-        hosts: Accepted host names; empty accepts any. An open server on the loopback has some, so that a foreign page
-            cannot read it by pointing its own name at the loopback (DNS rebinding).
+        probes: An ASGI application that serves `/metrics` and `/health`.
     """
 
-    def __init__(self, app: App, guard: Guard, metrics: Metrics, secure: bool, hosts: frozenset[str] = frozenset()):
-        self._app, self._guard, self._metrics, self._secure = app, guard, metrics, secure
+    def __init__(self, settings: Settings, app: App, guard: Guard, probes: Any):
+        self._app, self._guard, self._secure = app, guard, settings.tls_cert is not None
         self._sessions = Sessions()
         self._threads: CapacityLimiter | None = None  # made in the event loop that it limits
         self._under_way = 0
@@ -76,11 +74,11 @@ class Site:
                 Route("/login", self._login_page, methods=["GET"]), Route("/login", self._login, methods=["POST"]),
                 Route("/logout", self._logout, methods=["POST"]),
                 Route("/style.css", self._style), Route("/icon.svg", self._icon),
-                Route("/metrics", self._show_metrics), Route("/health", self._health),
+                Route("/metrics", probes), Route("/health", probes),
             ],
             exception_handlers={404: self._missing, 405: self._refused, Exception: self._broken},
         )  # fmt: skip
-        self.asgi.add_middleware(_Confined, hosts=hosts)
+        self.asgi.add_middleware(_Confined, hosts=_names(settings))
 
     # Pages.
 
@@ -177,7 +175,9 @@ class Site:
         form = parse_qs(body.decode("utf-8", "replace"))
         token, onward = form.get("token", [""])[0].strip(), _local(form.get("next", ["/"])[0])
         try:
-            caller = self._guard.authenticate(f"Bearer {token}")
+            caller = await to_thread.run_sync(
+                self._guard.authenticate, f"Bearer {token}"
+            )  # may ask an identity provider
         except Unauthenticated:
             page = render.page("login.html", url=LiveUrls(), next=onward, trouble="This token is not known here.")
             return HTMLResponse(page, 401)
@@ -201,18 +201,6 @@ class Site:
 
     def _icon(self, _request: Request) -> Response:
         return Response(render.ICON, media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})
-
-    def _show_metrics(self, request: Request) -> Response:
-        status, kind, body = self._metrics.exposition(
-            request.headers.get("authorization"), request.headers.get("accept", "")
-        )
-        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-        return Response(body, status, {**headers, "Content-Type": kind})
-
-    async def _health(self, _request: Request) -> Response:
-        """Answers in the event loop, so that waiting pages cannot delay it."""
-        status, body = self._metrics.health()
-        return Response(body, status, media_type="application/json")
 
     def _missing(self, _request: Request, _trouble: Exception) -> Response:
         return _message(404, "Not found", "This page does not exist.")
@@ -246,6 +234,15 @@ class _Confined:
             await _message(400, "Wrong address", "This server is not known by that name.")(scope, receive, with_headers)
             return
         await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+def _names(settings: Settings) -> frozenset[str]:
+    """The host names that an open server on the loopback accepts, so that a foreign page cannot read it by pointing its
+    own name there (DNS rebinding); none if the server needs tokens or listens on a network: it accepts any."""
+    if settings.auth is not None or not settings.is_loopback:
+        return frozenset()
+    host = settings.host.strip("[]").lower()
+    return frozenset({"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host})
 
 
 def _host(scope: Any) -> str:

@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPMessage
 from http.cookiejar import CookieJar
 from pathlib import Path
@@ -17,8 +17,9 @@ import numpy as np
 
 from flight_server.app import App
 from flight_server.auth.tokens import Guard
+from flight_server.process.http import Http, Probes
 from flight_server.process.metrics import Metrics
-from flight_server.web.listener import Pages
+from flight_server.web.site import Site
 from store.sketches import kll
 from store.target_ids import of_column
 from tests.flight_server.serving import app_in, put
@@ -28,8 +29,9 @@ from tests.flight_server.serving import app_in, put
 def pages_of(app: App, tokens: Path | None = None) -> Iterator[str]:
     """The URL of the pages of an app."""
     guard = Guard(tokens, "internal secret")
-    settings = app.settings.__class__(**{**vars(app.settings), "http_port": 0, "auth": tokens})
-    pages = Pages(settings, app, guard, Metrics(app, "0", guard.authenticate))
+    probes = Probes(Metrics(app, "0", guard.authenticate))
+    site = Site(replace(app.settings, auth=tokens), app, guard, probes)
+    pages = Http(site.asgi, app.settings.host, 0, "http-port")
     try:
         yield pages.uri
     finally:
