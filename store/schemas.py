@@ -133,6 +133,10 @@ _ALL: Final = [
         "file_path": TEXT, "file_format": TEXT, "file_content": TEXT, "row_count": INT, "size_bytes": INT,
         "partition_data_json": TEXT, "partition_spec_id": pa.int32(), "sequence_number": INT,
     }, "file_path", added=DELETES),
+    _stats("stats.partitions", "Rows, files and bytes of a partition, from the files of the snapshot", {
+        "partition_data_json": TEXT, "partition_spec_id": pa.int32(), "row_count": INT, "file_count": INT,
+        "size_bytes": INT, "delete_file_count": INT, "last_sequence_number": INT,
+    }, writable=False),
     _stats("stats.file_columns", "Scalar statistics of a column within one file",
            {"file_path": TEXT, "column_id": INT, "column_name": TEXT} | SCALAR, "file_path", "column_id",
            added=MOMENTS),

@@ -47,6 +47,7 @@ def register(
         "stats.most_common_values": lambda scope: _expanded(
             database, scope, "stats.most_common_values", "MCV", _common
         ),
+        "stats.partitions": _partitions,
         "stats.quantiles": lambda scope: _expanded(database, scope, "stats.quantiles", "QUANTILES", _quantiles),
         "sys.engines": lambda _: _table("sys.engines", engines()),
         "sys.flights": lambda scope: _table("sys.flights", list(_flights(queries, scope))),
@@ -72,6 +73,37 @@ def _jobs(scope: ReadScope, live: Callable[[], Rows]) -> FlightSource:
     columns = {name: f's."{name}"' for name in names}
     arrow = {"live_jobs": _table("sys.capture_jobs", live_rows)}
     return FlightSource(sql, stored.parameters, columns, "s.queued_at, s.job_id", arrow=arrow)
+
+
+_IS_DATA: Final = "coalesce(file_content, 'DATA') = 'DATA'"
+_OF_PARTITION: Final = {
+    "row_count": f"CASE WHEN bool_and(row_count IS NOT NULL) FILTER ({_IS_DATA}) IS DISTINCT FROM false"
+    f" THEN coalesce(sum(row_count) FILTER ({_IS_DATA}), 0)::BIGINT END",
+    "file_count": f"count(*) FILTER ({_IS_DATA})",
+    "size_bytes": f"CASE WHEN bool_and(size_bytes IS NOT NULL) FILTER ({_IS_DATA}) IS DISTINCT FROM false"
+    f" THEN coalesce(sum(size_bytes) FILTER ({_IS_DATA}), 0)::BIGINT END",
+    "delete_file_count": f"count(*) FILTER (NOT {_IS_DATA})",
+    "last_sequence_number": "max(sequence_number)",
+    "completeness": "CASE WHEN bool_and(completeness = 'COMPLETE') THEN 'COMPLETE' ELSE 'PARTIAL' END",
+    "captured_at": "max(captured_at)",
+    "refreshed_at": "max(refreshed_at)",
+    **{name: f"sum({name})::BIGINT" for name in ("rows_scanned", "files_scanned", "row_groups_sampled",
+                                                 "bytes_scanned")},
+}  # fmt: skip
+"""SQL of a partition's columns over its files; of others, which all its files share, the least."""
+
+
+def _partitions(scope: ReadScope) -> FlightSource:
+    files, names = stats_source(FLIGHTS["stats.files"], scope), FLIGHTS["stats.partitions"].schema.names
+    chosen = ", ".join(f'{sql} AS "{name}"' for name, sql in files.columns.items())
+    groups = [*KEY, "partition_data_json", "partition_spec_id"]
+    values = ", ".join(f'{_OF_PARTITION.get(name, f"min({name})")} AS "{name}"' for name in names if name not in groups)
+    sql = (
+        f"(SELECT table_key, {', '.join(groups)}, {values} FROM (SELECT s.table_key, {chosen} FROM {files.sql}"
+        f" WHERE {files.where}) GROUP BY table_key, {', '.join(groups)}) s"
+    )
+    order = "s.table_key, s.snapshot_id, s.partition_data_json, s.partition_spec_id"
+    return FlightSource(sql, files.parameters, {name: f's."{name}"' for name in names}, order, arrow=files.arrow)
 
 
 def _flights(queries: Queries, scope: ReadScope) -> Iterator[dict[str, Any]]:

@@ -79,3 +79,48 @@ def test_sketch_of_a_sample_is_partial_beside_a_complete_record(app, flight, par
     put_column(app, table, "INT", [1, 2], params=params, completeness="COMPLETE")
     found = read(app, command(table, flight, snapshot="current")).to_pylist()
     assert {(row["completeness"], row["usable_for"]) for row in found} == {labels}
+
+
+def _file(path: str, snapshot: int = 1, partition: str | None = '{"day": "1"}', **more) -> dict:
+    return {
+        "table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": snapshot, "file_path": path,
+        "file_content": "DATA", "row_count": 10, "size_bytes": 100, "partition_data_json": partition,
+        "partition_spec_id": 0, "sequence_number": 1, "completeness": "COMPLETE",
+    } | more  # fmt: skip
+
+
+def _partitions(app, **more):
+    names = ("partition_data_json", "row_count", "file_count", "size_bytes", "delete_file_count",
+             "last_sequence_number")  # fmt: skip
+    rows = read(app, command("t", "stats.partitions", **more)).to_pylist()
+    return [tuple(row[name] for name in names) for row in rows], rows
+
+
+def test_partitions_sum_up_the_files_of_the_snapshot(tmp_path):
+    one, two = '{"day": "1"}', '{"day": "2"}'
+    with app_in(tmp_path) as app:
+        put(app, [_file("a"), _file("b", row_count=5, sequence_number=3), _file("c", partition=two)], "stats.files")
+        second = [
+            _file("a", 2), _file("c", 2, partition=two, row_count=None),
+            _file("d", 2, file_content="POSITION_DELETES", row_count=4, sequence_number=7), _file("e", 2, None),
+        ]  # fmt: skip
+        put(app, second, "stats.files")
+        expected = [(one, 15, 2, 200, 0, 3), (two, 10, 1, 100, 0, 1)]
+        assert _partitions(app, snapshot=1)[0] == expected
+        current, rows = _partitions(app, snapshot="current")
+        assert current == [(one, 10, 1, 100, 1, 7), (two, None, 1, 100, 0, 1), (None, 10, 1, 100, 0, 1)]
+        assert {(row["freshness"], row["usable_for"], row["completeness"]) for row in rows} == {
+            ("EXACT", "PRUNING", "COMPLETE")
+        }
+        assert len(_partitions(app)[0]) == 5
+        condition = {"column": "row_count", "op": "LT", "values": [12]}
+        assert _partitions(app, snapshot=1, filter=condition)[0] == expected[1:]
+
+
+def test_partitions_of_one_value_in_two_specs_are_two(tmp_path):
+    with app_in(tmp_path) as app:
+        put(app, [_file("a"), _file("b", partition_spec_id=1)], "stats.files")
+        assert len(_partitions(app, snapshot="current")[0]) == 2
+        (row,) = read(app, command("t", "stats.partitions", filter={"column": "partition_spec_id", "op": "EQ",
+                                                                     "values": [1]})).to_pylist()  # fmt: skip
+        assert row["file_count"] == 1
