@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 
 from store import bounds, logical_types, schemas, target_ids, targets
 from store.casts import cast, castable, first_line, json_object, like, lists, other_type, shown, trimmed
+from store.decoded_sizes import decoded_bytes
 from store.errors import InvalidArgument, InvalidField, nearest
 from store.impossible import first_impossible
 from store.logical_types import Kind, LogicalType
 from store.schemas import Flight
 
+MAX_BATCH_BYTES: Final = 1 << 30  # of a batch of a put, decompressed and decoded
 _KEY: Final = ("table_catalog", "table_schema", "table_name", "snapshot_id")
 _TARGETS: Final[dict[str, tuple[str, ...]]] = {
     "stats.files": ("file_path",),
@@ -79,7 +81,7 @@ def prepare(
 
     Raises:
         InvalidField: A column is missing, unknown, or of another type; or a value breaks a rule.
-        InvalidArgument: The flight takes no puts, or the batch is corrupt.
+        InvalidArgument: The flight takes no puts, or the batch is corrupt or too large.
     """
     if not flight.writable:
         raise InvalidArgument(f"{flight.name} cannot be written", code="NOT_WRITABLE")
@@ -91,10 +93,24 @@ def prepare(
             part.validate(full=True)  # before any kernel: a hostile buffer would crash the process
         except pa.ArrowInvalid as error:
             raise InvalidArgument(f"{flight.name}: the batch is corrupt: {first_line(error)}") from None
+        _check_size(part, schema)
         # Some Arrow kernels fail on empty arrays.
         done.append(_Batch(flight, part, schema, policy, first_row, clamp).checked() if part.num_rows else None)
         first_row += part.num_rows
     return pa.Table.from_batches([part for part in done if part is not None], schema)
+
+
+def _check_size(batch: pa.RecordBatch, schema: pa.Schema) -> None:
+    """Refuses a batch that would take too much memory as plain values."""
+    size = batch.get_total_buffer_size()
+    for field in schema:
+        column = batch.column(field.name)
+        if column.type != field.type:
+            size += decoded_bytes(column)
+    if size > MAX_BATCH_BYTES:
+        raise InvalidArgument(
+            f"a batch takes {size} bytes of memory; at most {MAX_BATCH_BYTES} are taken", hint="send smaller batches"
+        )
 
 
 @lru_cache(256)
