@@ -206,31 +206,38 @@ class StatflightServer(flight.FlightServerBase):
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor,
         reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter,
     ) -> None:  # fmt: skip
-        with self._answering(context, "DoPut") as call:
+        with self._answering(context, "DoPut") as call, ingest.freed_if_refused():
             caller, command = self._caller(call), descriptor.command
             if command is not None and flight_sql.is_command(command):
                 self.app.access.require(caller, "stats.read")
-                writer.write(pa.py_buffer(self._sql.get().put(command, (chunk.data for chunk in reader), caller)))
-                return
-            request = ingest.parse_put(descriptor)
-            if request.draft is None:
-                self.app.access.require(caller, "stats.write")
+                answer = self._sql.get().put(command, (chunk.data for chunk in reader), caller)
             else:
-                self.app.access.require_worker(caller)
-            directory = self.app.database.directory
-            rows = ingest.read_rows(request, reader, caller, self.app.policy, context.is_cancelled, directory)
-            put = ingest.to_put(request, rows)
-            if request.draft is not None:
-                self.app.leases.add_to_draft(request.draft, put, request.whole)
-                answer: dict[str, Any] = {"received": rows.num_rows}
-            else:
-                counts = self.app.store.put([put], idempotency_key=request.idempotency_key)
-                answer = counts.to_json()
-                audit_log.write("DoPut", caller.name, call.correlation_id, flight=request.flight.name,
-                            mode=str(request.mode), **answer)  # fmt: skip
-                if self.metrics is not None:
-                    self.metrics.put(request.flight.name, counts)
-            writer.write(pa.py_buffer(json.dumps(answer).encode()))
+                answer = json.dumps(self._put(context, call, caller, descriptor, reader)).encode()
+            writer.write(pa.py_buffer(answer))
+
+    def _put(
+        self, context: flight.ServerCallContext, call: _Answering, caller: Principal,
+        descriptor: flight.FlightDescriptor, reader: flight.MetadataRecordBatchReader,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Stores the rows of a put or adds them to a draft; returns the answer."""
+        request = ingest.parse_put(descriptor)
+        if request.draft is None:
+            self.app.access.require(caller, "stats.write")
+        else:
+            self.app.access.require_worker(caller)
+        directory = self.app.database.directory
+        rows = ingest.read_rows(request, reader, caller, self.app.policy, context.is_cancelled, directory)
+        put = ingest.to_put(request, rows)
+        if request.draft is not None:
+            self.app.leases.add_to_draft(request.draft, put, request.whole)
+            return {"received": rows.num_rows}
+        counts = self.app.store.put([put], idempotency_key=request.idempotency_key)
+        answer = counts.to_json()
+        audit_log.write("DoPut", caller.name, call.correlation_id, flight=request.flight.name,
+                        mode=str(request.mode), **answer)  # fmt: skip
+        if self.metrics is not None:
+            self.metrics.put(request.flight.name, counts)
+        return answer
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[flight.Result]:
         if action.type in flight_sql.ACTIONS:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import functools
 import os
+import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +19,11 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from flight_server.auth.principal import Principal
+from flight_server.wire.ipc_sizes import declared_bytes
 from flight_server.wire.scan_request import find_flight, parse_json, path_name, refuse_unknown_keys
 from store import records, target_ids
 from store.bounds import ZonePolicy
-from store.errors import Cancelled, InvalidArgument, InvalidField, PermissionDenied
+from store.errors import Cancelled, InvalidArgument, InvalidField, PermissionDenied, ResourceExhausted
 from store.names import join_name
 from store.schemas import Flight
 from store.sketches.readable import first_unreadable
@@ -28,6 +31,7 @@ from store.spill import SpillBuffer
 from store.stats_store import Put, PutMode
 
 MAX_PUT_BYTES: Final = 8 << 30
+MAX_INLINE_BYTES: Final = 256 << 20  # of all streams in the body of an action, decompressed
 PUBLIC_MODES: Final = (PutMode.CREATE, PutMode.UPSERT, PutMode.REPLACE_SNAPSHOT)
 _FEW_ROWS: Final = 4096  # smaller batches are validated by the thread that reads the stream, others in the pool
 _CHECKED_AHEAD: Final = 3  # most batches of one stream in validation
@@ -131,9 +135,9 @@ def read_rows(
         batch = chunk.data
         if batch is None:
             continue
+        size += batch.get_total_buffer_size()  # nbytes would read offsets that are not validated yet
         if size > MAX_PUT_BYTES:
             raise InvalidArgument(f"the stream has more than {MAX_PUT_BYTES} bytes", hint="put it in several streams")
-        size += batch.get_total_buffer_size()  # nbytes would read offsets that are not validated yet
         if batch.num_rows < _FEW_ROWS:
             checks.append(functools.partial(check, batch, received))
         else:
@@ -141,13 +145,30 @@ def read_rows(
         received += batch.num_rows
         if len(checks) > _CHECKED_AHEAD:
             buffer.add(checks.popleft()())
-    for checked in checks:
-        buffer.add(checked())
+    while checks:
+        buffer.add(checks.popleft()())
     # a deadline or a cancellation looks like the end of the stream
     if is_cancelled():
         raise Cancelled("the put was cancelled before its stream was complete; nothing was stored")
     rows = buffer.table()
     return target_ids.with_storage_ids(request.flight, rows) if request.flight.name == "stats.sketches" else rows
+
+
+@contextmanager
+def freed_if_refused() -> Iterator[None]:
+    """Context of a put: frees its memory if it fails, and not only when its exception is gone.
+
+    The frames of a traceback hold the batches, and Arrow's pool keeps freed blocks for the next allocation.
+    """
+    try:
+        yield
+    except BaseException as error:
+        refusal: BaseException | None = error
+        while refusal is not None:
+            traceback.clear_frames(refusal.__traceback__)
+            refusal = refusal.__context__
+        pa.default_memory_pool().release_unused()
+        raise
 
 
 @functools.lru_cache(128)
@@ -171,7 +192,11 @@ def _whole(read: Callable[[], Any]) -> Any:
         return read()
     except flight.FlightError:  # the caller disconnected, or its deadline passed
         raise
-    except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
+    except MemoryError:
+        raise ResourceExhausted(
+            "a batch does not fit into the memory that the server has left", hint="send smaller batches"
+        ) from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"the Arrow stream is malformed: {_reason(error)}") from None
 
 
@@ -213,29 +238,46 @@ class _Stream:
 
 
 def with_streams(items: Sequence[Any], streams: memoryview) -> list[Any]:
-    """Replaces lengths in the items of `rows` by the streams that follow the JSON body.
+    """Replaces `ipc` in the items of `rows` by the stream itself, and checks the sizes before any is decompressed.
 
     Args:
         items: Untrusted; `ipc` is a length in bytes, or base64.
         streams: The concatenated streams, in the order of the items.
 
     Returns:
-        The items, with a stream in `ipc` instead of a length.
+        The items, with bytes in `ipc` instead of a length or base64.
 
     Raises:
         InvalidField: A length is not valid, or the lengths do not add up to the size of `streams`.
+        InvalidArgument: A stream is malformed, or they are too large.
     """
-    filled, start = [], 0
+    filled, start, size = [], 0, 0
     for item in items:
-        if isinstance(item, dict) and isinstance(length := item.get("ipc"), int):
-            if isinstance(length, bool) or not 0 < length <= len(streams) - start:
-                raise InvalidField("ipc", "is not the length of a stream", expected="bytes that follow", actual=length)
-            item = item | {"ipc": streams[start : start + length]}
-            start += length
+        ipc = item.get("ipc") if isinstance(item, dict) else None
+        if isinstance(ipc, int):
+            if isinstance(ipc, bool) or not 0 < ipc <= len(streams) - start:
+                raise InvalidField("ipc", "is not the length of a stream", expected="bytes that follow", actual=ipc)
+            start, ipc = start + ipc, streams[start : start + ipc]
+        if isinstance(ipc, str | memoryview):
+            try:
+                ipc = base64.b64decode(ipc, validate=True) if isinstance(ipc, str) else ipc
+                size += declared_bytes(ipc)
+            except ValueError:
+                raise _malformed() from None
+            if size > MAX_INLINE_BYTES:
+                raise InvalidArgument(
+                    f"rows: the streams have more than {MAX_INLINE_BYTES} bytes once they are decompressed",
+                    hint="put them with DoPut",
+                )
+            item = item | {"ipc": ipc}
         filled.append(item)
     if start != len(streams):
         raise InvalidField("ipc", "lengths do not add up to the streams", expected=len(streams), actual=start)
     return filled
+
+
+def _malformed() -> InvalidArgument:
+    return InvalidArgument("rows: the IPC stream is malformed")
 
 
 def inline(
@@ -244,7 +286,7 @@ def inline(
     """Reads rows sent with the outcome of a capture.
 
     Args:
-        item: `{"table", "extra"?, "whole"?, "ipc"}`, untrusted; `ipc` is an Arrow IPC stream, or base64 of one.
+        item: `{"table", "extra"?, "whole"?, "ipc"}` of `with_streams`, untrusted but for `ipc`.
         draft: Id of the draft.
         principal: The caller.
         policy: Treatment of bounds with a zone for TIMESTAMP columns.
@@ -256,14 +298,13 @@ def inline(
     Raises:
         InvalidArgument: The stream is malformed, or a row is not valid.
     """
-    if not isinstance(item, dict) or not isinstance(item.get("ipc"), str | memoryview):
+    if not isinstance(item, dict) or not isinstance(item.get("ipc"), bytes | memoryview):
         raise InvalidField("rows", "must be a list of IPC streams", expected='{"table", "ipc"}', actual=item)
     request = _parse_command({name: value for name, value in item.items() if name != "ipc"} | {"draft": draft})
     try:
-        ipc = item["ipc"]
-        stream = _Stream(base64.b64decode(ipc, validate=True) if isinstance(ipc, str) else ipc)
+        stream = _Stream(item["ipc"])
     except (ValueError, pa.ArrowException, OSError):
-        raise InvalidArgument("rows: the IPC stream is malformed") from None
+        raise _malformed() from None
     return to_put(request, read_rows(request, stream, principal, policy, is_cancelled)), request.whole
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.auth.principal import ANONYMOUS
-from flight_server.writes.ingest import PutRequest, read_rows
+from flight_server.writes.ingest import PutRequest, freed_if_refused, read_rows
 from store import sketches
 from store.bounds import REFUSE
 from store.errors import Cancelled, InvalidField
@@ -62,6 +62,24 @@ def test_error_names_the_first_invalid_row(rows):
 def test_cancelled_stream_is_not_stored():
     with pytest.raises(Cancelled):
         read(batches(), lambda: True)
+
+
+@pytest.mark.parametrize("rows", [100, 10_000])
+def test_refused_put_holds_no_memory_while_its_exception_is_handled(rows: int):
+    def put() -> None:
+        texts = pa.array(["x" * (20_000_000 // rows)] * rows)
+        given = pa.table({
+            "table_catalog": pa.repeat("c", rows), "table_schema": pa.repeat("s", rows),
+            "table_name": pa.repeat("t", rows), "snapshot_id": pa.repeat(1, rows), "column_id": pa.repeat(-1, rows),
+            "column_name": texts,
+        })  # fmt: skip
+        read(given.to_batches())
+
+    before = pa.total_allocated_bytes()
+    with pytest.raises(InvalidField, match="not positive") as refusal, freed_if_refused():
+        put()
+    assert refusal.value.__traceback__ is not None
+    assert pa.total_allocated_bytes() - before < 1_000_000
 
 
 GOOD = {THETA: sketches.theta(np.array([1, 2], np.uint64)), KLL: sketches.kll(np.array([1.0, 2.0])),

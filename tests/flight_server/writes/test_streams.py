@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 from flight_server.client.connection import _encoded
 from flight_server.wire.action_bodies import parse_body, split_body
 from flight_server.worker.draft_sink import Held, encoded
-from flight_server.writes.ingest import with_streams
+from flight_server.writes.ingest import MAX_INLINE_BYTES, with_streams
 from store.errors import InvalidArgument, InvalidField
 
 
@@ -52,4 +53,20 @@ def test_body_truncated_in_its_json_is_rejected(cut):
 def test_wrong_stream_lengths_are_rejected(length: Any, message: str):
     with pytest.raises(InvalidField, match=message):
         with_streams([{"ipc": length}], memoryview(bytes(10)))
-    assert with_streams([{"ipc": 4}, {}, None, {"ipc": 6}], memoryview(bytes(10)))[3]["ipc"] == bytes(6)
+    assert with_streams([{"ipc": 4}, {}, None, {"ipc": 8}], memoryview(bytes(12)))[3]["ipc"] == bytes(8)
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+@pytest.mark.parametrize("as_text", [True, False])
+def test_compressed_streams_are_refused_before_they_are_decompressed(codec: str, as_text: bool):
+    rows = pa.table({"a": ["x" * 1_000_000] * 90})
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, rows.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_table(rows)
+    data = stream.getvalue().to_pybytes()
+    before = pa.total_allocated_bytes()
+    item = {"ipc": base64.b64encode(data).decode() if as_text else len(data)}
+    streams = memoryview(b"" if as_text else data * 3)
+    with pytest.raises(InvalidArgument, match=f"more than {MAX_INLINE_BYTES} bytes once they are decompressed"):
+        with_streams([item] * 3, streams)
+    assert pa.total_allocated_bytes() - before < 1_000_000
