@@ -183,6 +183,8 @@ class Settings:
         inline_max_cells: Largest capture, in cells, that a worker computes without Spark; None leaves it to the cost
             model.
         cache_bytes: Memory for the cache of statistics (Arrow, and records of `resolve`); 0 turns it off.
+        arrow_memory_bytes: Most memory for Arrow data, such as batches of puts once they are decompressed; None means
+            half of the machine's, 0 no limit.
         max_streams: Maximum number of concurrent large answers.
         max_queries: Maximum number of queries that search for their first rows; None means twice the processors.
         max_stream_bytes: Maximum memory of one answer.
@@ -221,6 +223,7 @@ class Settings:
     spark: Mapping[str, str] = field(default_factory=dict)
     inline_max_cells: int | None = None
     cache_bytes: int = 256 << 20
+    arrow_memory_bytes: int | None = None
     max_streams: int = 128
     max_queries: int | None = None
     max_stream_bytes: int = 1 << 40
@@ -295,6 +298,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "spark": _spark,
     "inline_max_cells": _whole(0),
     "cache_bytes": _whole(0),
+    "arrow_memory_bytes": _whole(0),
     "max_streams": _whole(1),
     "max_queries": _whole(1),
     "max_stream_bytes": _whole(1),

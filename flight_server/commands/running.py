@@ -70,6 +70,9 @@ def serve(
         "watch_seconds": watch_seconds, "spark_master": spark_master, "log_level": log_level, "log_format": log_format,
     } | _options(option or ())  # fmt: skip
     settings = _settings(config, flags)
+    from flight_server.process.runtime import limit_arrow_memory
+
+    limit_arrow_memory(settings.arrow_memory_bytes)
     # Imported after the settings are checked, so that a mistake is reported at once.
     from flight_server.process.serve import serve as run
 

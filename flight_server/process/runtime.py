@@ -12,9 +12,9 @@ import os
 import signal
 import sys
 import traceback
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Final
-
-import pyarrow as pa
 
 VARIABLE: Final = "STATFLIGHT_KEEP"
 
@@ -24,8 +24,53 @@ _WORKER_MEMORY: Final = {
 }  # fmt: skip
 
 
+_LIMITED_SINCE: Final = 24  # pyarrow's first major version with mimalloc 3, whose arenas are shared by all threads
+_LEAST_ARROW_BYTES: Final = 256 << 20  # with which a server can start
+_MEMORY_FILES: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
 def _kept(name: str) -> bool:
     return name in os.environ.get(VARIABLE, "").replace(" ", "").split(",")
+
+
+def limit_arrow_memory(most_bytes: int | None) -> None:
+    """Limits the memory of Arrow's pool (`arrow-memory`). To be called before anything imports pyarrow.
+
+    pyarrow's Flight server decompresses a batch before any of our code sees it, and a megabyte may become 30 GB. An
+    allocation beyond the limit raises MemoryError in the call that needs it, where the system would kill the process.
+    mimalloc takes the limit as an arena reserved (not used) at its start, and no memory besides.
+
+    Args:
+        most_bytes: The limit; None means half of the memory of the machine or container, 0 none.
+    """
+    if _kept("arrow-memory") or most_bytes == 0 or "pyarrow" in sys.modules:
+        return
+    if not sys.platform.startswith("linux") or int(version("pyarrow").partition(".")[0]) < _LIMITED_SINCE:
+        return
+    import resource
+
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:  # the arena might not fit, and be all
+        return
+    limit = max(_memory_bytes() // 2 if most_bytes is None else most_bytes, _LEAST_ARROW_BYTES)
+    kibibytes = f"{limit >> 10}KiB"
+    before = dict(os.environ)
+    os.environ |= {"MIMALLOC_RESERVE_OS_MEMORY": kibibytes, "MIMALLOC_ARENA_MAX_OBJECT_SIZE": kibibytes,
+                   "MIMALLOC_DISALLOW_OS_ALLOC": "1", "ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}  # fmt: skip
+    try:
+        import pyarrow  # noqa: F401  mimalloc reads the variables here
+    finally:  # the workers are not meant
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _memory_bytes() -> int:
+    """Memory of the machine, or of the container if that has less."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file in _MEMORY_FILES:
+        with contextlib.suppress(OSError, ValueError):  # absent, or "max"
+            sizes.append(int(Path(file).read_text()))
+    return min(sizes)
 
 
 def hush_tracebacks() -> None:
@@ -48,6 +93,8 @@ def leave_pandas_out() -> None:
     if not _kept("pandas"):
         sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
         with contextlib.suppress(AttributeError):
+            import pyarrow as pa
+
             pa.array([True])  # pyarrow tries to import pandas once, and fails here
 
 
@@ -55,6 +102,8 @@ def import_pandas_early() -> None:
     """Makes pyarrow import pandas now, in a worker (`early-pandas`): otherwise it does so at the first conversion, and
     threads that run into the unfinished import fail."""
     if not _kept("early-pandas"):
+        import pyarrow as pa
+
         pa.scalar(0)
 
 

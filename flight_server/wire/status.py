@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from store.errors import StatflightError
+from store.errors import ResourceExhausted, StatflightError
 
 log = logging.getLogger("statflight.server")
 
@@ -41,6 +41,8 @@ def to_flight(error: BaseException, correlation_id: str) -> BaseException:
         error: The error.
         correlation_id: Id of the call, in the log and in the message of an unexpected error.
     """
+    if isinstance(error, MemoryError):  # Arrow's too
+        error = ResourceExhausted("the server has no memory left for this", hint="ask for less, or try again later")
     if isinstance(error, StatflightError):
         message = f"[{error.code}] {error}".encode("utf-8", "replace").decode()  # it may contain lone surrogates
         if plain := _ARROW_ERRORS.get(error.status):
