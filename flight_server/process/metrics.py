@@ -54,7 +54,7 @@ from flight_server.checks.evaluate import State
 from flight_server.control.capture_counters import READ
 from flight_server.process.table_gauges import table_gauges
 from store.catalog_store import EXTERNAL
-from store.errors import InvalidArgument, Unauthenticated
+from store.errors import Unauthenticated
 from store.job_store import ACTIVE, ENDED
 from store.names import join_name
 from store.stats_store import Counts
