@@ -193,9 +193,10 @@ class CaptureResult:
     """The outcome of one request; its record went to the sink.
 
     `attributes` may hold anything. Read by other components: `retryable` (False: trying again will not help);
-    `files_failed` of a CAPTURED target, the number of files missing in its record, which are tried again; `files_read`,
-    `rows_read` and `bytes_read`, the amount this capture itself read for the target. `reason` says with figures why the
-    work was done as it was; it is part of the decision, not of the outcome.
+    `files_failed` of a CAPTURED target, the number of files missing in its record, which are tried again;
+    `files_gone`, how many of those do not exist; `files_read`, `rows_read` and `bytes_read`, the amount this capture
+    itself read for the target. `reason` says with figures why the work was done as it was; it is part of the decision,
+    not of the outcome.
     """
 
     outcome: Outcome

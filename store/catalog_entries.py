@@ -18,7 +18,8 @@ class TableEntry:
 
     Attributes:
         current_snapshot_id: None while it has no snapshot.
-        failing: Its last inspection failed, so that its current snapshot may be an old one.
+        last_error: Why its last inspection failed, so that its current snapshot may be an old one.
+        capture_error: Why its last capture could not read it: a data file of the current snapshot is gone.
     """
 
     table_key: int
@@ -30,12 +31,18 @@ class TableEntry:
     location: str | None = None
     current_snapshot_id: int | None = None
     dropped: bool = False
-    failing: bool = False
+    last_error: str | None = None
+    capture_error: str | None = None
 
     @property
     def name(self) -> tuple[str, str, str]:
         """Catalog, schema and table."""
         return self.table_catalog, self.table_schema, self.table_name
+
+    @property
+    def failing(self) -> bool:
+        """True if the table cannot be inspected or read, so that no statistic is sure to be of what it has now."""
+        return self.last_error is not None or self.capture_error is not None
 
     @property
     def full_name(self) -> str:
@@ -67,7 +74,7 @@ class Entries:
 
     @cached_property
     def failing(self) -> frozenset[int]:
-        """Keys of the tables whose last inspection failed."""
+        """Keys of the tables that cannot be inspected or read."""
         return frozenset(key for key, table in self.by_key.items() if table.failing)
 
     @cached_property

@@ -56,7 +56,7 @@ class Catalog(Publications, SnapshotRegistry):
         """Reads all entries from the database, at start-up and after a rollback."""
         rows = connection.execute(
             "SELECT table_key, table_catalog, table_schema, table_name, table_id, format, location,"
-            " current_snapshot_id, dropped, coalesce(state = 'FAILING', false) FROM tables"
+            " current_snapshot_id, dropped, last_error, capture_error FROM tables"
         ).fetchall()
         entries = [TableEntry(*row) for row in rows]
         self.uncommitted = Entries(
@@ -119,7 +119,7 @@ class Catalog(Publications, SnapshotRegistry):
         return self._committed.current
 
     def failing(self) -> frozenset[int]:
-        """Keys of the committed tables whose last inspection failed."""
+        """Keys of the committed tables that cannot be inspected or read."""
         return self._committed.failing
 
     def any_dropped(self) -> bool:
@@ -288,8 +288,8 @@ class Catalog(Publications, SnapshotRegistry):
             return entries
         now = datetime.now(UTC)
         fields = ("table_key", "table_catalog", "table_schema", "table_name", "table_id", "format")
-        columns = (*fields, "current_snapshot_id", "dropped", "state", "discovered_at")
-        values = [[*(getattr(entry, field) for field in fields), entry.current_snapshot_id, False, "ACTIVE", now]
+        columns = (*fields, "current_snapshot_id", "dropped", "discovered_at")
+        values = [[*(getattr(entry, field) for field in fields), entry.current_snapshot_id, False, now]
                   for entry in new]  # fmt: skip
         insert_rows(connection, f"tables ({', '.join(columns)})", values)
         if format == EXTERNAL:
@@ -303,6 +303,8 @@ class Catalog(Publications, SnapshotRegistry):
 
     def change(self, connection: Connection, entry: TableEntry, **changes: Any) -> TableEntry:
         """Changes fields of an entry, on disk and in memory; returns the new entry."""
+        if changes.get("current_snapshot_id", entry.current_snapshot_id) != entry.current_snapshot_id:
+            changes["capture_error"] = None  # of the files of another snapshot
         sets = ", ".join(f"{name} = ?" for name in changes)
         connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*changes.values(), entry.table_key])
         entry = replace(self.uncommitted.by_key[entry.table_key], **changes)

@@ -26,8 +26,7 @@ from store.backup import check_target, copy_files, settle, unwritable, wal
 from store.database_files import DatabaseFiles
 from store.errors import InvalidArgument, ShuttingDown
 from store.file_lock import FileLock
-from store.layout import Connection, insert_rows
-from store.migrations import migrate
+from store.layout import Connection, insert_rows, prepare
 from store.table_versions import TableVersions
 
 __all__ = ["MEMORY", "Connection", "Database", "insert_rows"]
@@ -62,12 +61,12 @@ class Database:
         self._thread.start()
 
     def _open(self) -> Connection:
-        """The root connection, the file migrated to the newest layout; releases the file on any error."""
+        """The root connection, with its tables; releases the file on any error."""
         name, root = Path(self.path).name, None
         try:
             root = duckdb.connect(self.path)
             root.execute("SET GLOBAL TimeZone='UTC'")
-            migrate(root, name)
+            prepare(root, name)
         except BaseException as error:
             if root is not None:
                 root.close()

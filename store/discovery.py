@@ -360,15 +360,15 @@ class Discovery:
             inspected.setdefault((errors or {}).get(key), []).append(key)
         for error, keys in inspected.items():
             execute(
-                connection, "UPDATE tables SET last_error = $error, state = $state,"
+                connection, "UPDATE tables SET last_error = $error,"
                 " checked_at = CASE WHEN $error IS NULL THEN $now ELSE checked_at END"
                 f" WHERE {among('table_key', keys)}",
-                {"now": datetime.now(UTC), "error": error, "state": "FAILING" if error else "ACTIVE"},
+                {"now": datetime.now(UTC), "error": error},
                 moved=pa.table({"key": pa.array(keys, pa.int64())}),
             )  # fmt: skip
             for entry in map(self._catalog.uncommitted.by_key.__getitem__, keys):
-                if entry.failing != (error is not None):
-                    self._catalog.set_entry(replace(entry, failing=error is not None))
+                if entry.last_error != error:
+                    self._catalog.set_entry(replace(entry, last_error=error))
 
     def note_unreadable(
         self, connection: Connection, catalog: str, format: str, schema: str, name: str, reason: str

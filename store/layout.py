@@ -17,9 +17,13 @@ from typing import Any, Final, TypeAlias
 import duckdb
 import pyarrow as pa
 
+from store.errors import InvalidArgument
 from store.schemas import DELETE_FILE, FLIGHTS, KEY
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
+
+VERSION: Final = 9
+"""The layout of the file; a file of another one is refused."""
 
 OPEN_END = 2**62  # `to_pos` of a row that belongs to the newest file listing
 
@@ -56,8 +60,8 @@ CREATE TABLE connectors (catalog VARCHAR, format VARCHAR, uri VARCHAR, options V
     last_seen_at TIMESTAMPTZ, last_error VARCHAR);
 CREATE TABLE tables (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR,
     table_id VARCHAR, format VARCHAR, location VARCHAR, current_snapshot_id BIGINT, dropped BOOLEAN,
-    partition_keys VARCHAR[], properties VARCHAR, state VARCHAR, last_error VARCHAR, discovered_at TIMESTAMPTZ,
-    checked_at TIMESTAMPTZ);
+    partition_keys VARCHAR[], properties VARCHAR, last_error VARCHAR, capture_error VARCHAR,
+    discovered_at TIMESTAMPTZ, checked_at TIMESTAMPTZ);
 CREATE TABLE schemas (table_key BIGINT, schema_hash VARCHAR, columns VARCHAR);
 CREATE TABLE table_columns (table_key BIGINT, column_name VARCHAR, data_type VARCHAR, ordinal_position BIGINT,
     is_nullable VARCHAR, column_id BIGINT, column_path VARCHAR[]);
@@ -160,12 +164,55 @@ def current_ddl(flight: str) -> list[str]:
     ]
 
 
-def create(connection: Connection, version: int) -> None:
-    """Creates the tables in an empty file."""
+def prepare(connection: Connection, name: str) -> None:
+    """Creates the tables in an empty file, in one transaction; checks the layout of any other.
+
+    Args:
+        connection: A connection to the file.
+        name: Name of the file, for messages.
+
+    Raises:
+        InvalidArgument: Another version of statflight, or another program, wrote the file.
+    """
+    if (version := _version(connection)) == VERSION:
+        return
+    if version is not None:
+        raise InvalidArgument(
+            f'database "{name}": it has layout {version}, this statflight reads layout {VERSION}', code="DATABASE",
+            hint="install the version that wrote it, or name a new file with --db and capture again",
+        )  # fmt: skip
+    if connection.execute("SELECT 1 FROM duckdb_tables()").fetchall():
+        raise InvalidArgument(
+            f'database "{name}": it has tables that are not of statflight',
+            code="DATABASE", hint="name another file with --db",
+        )  # fmt: skip
+    connection.execute("BEGIN")
+    try:
+        _create(connection)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _version(connection: Connection) -> int | None:
+    """The layout of a store; None for a file without its tables, which are named here because listing all tables would
+    take half the time of opening a file."""
+    try:
+        rows = connection.execute(
+            "SELECT value::INTEGER FROM settings WHERE name = 'schema_version'"
+            " AND NOT EXISTS (SELECT 1 FROM snapshots, stats_sketches LIMIT 0)"
+        ).fetchall()
+    except (duckdb.CatalogException, duckdb.BinderException, duckdb.ConversionException):
+        return None
+    return rows[0][0] if rows else None
+
+
+def _create(connection: Connection) -> None:
     statements = [_CATALOG, ddl("stats.sketches", "stats_sketches", "snapshot_id BIGINT")]
     for flight in PARTED:
         statements += [ddl(flight, parts(flight)[1], "snapshot_id BIGINT"), *current_ddl(flight)]
     statements += [ddl(flight, table, "from_pos BIGINT, to_pos BIGINT") for flight, table in BY_SPAN.items()]
-    statements.append(f"INSERT INTO settings VALUES ('schema_version', '{version}')")
+    statements.append(f"INSERT INTO settings VALUES ('schema_version', '{VERSION}')")
     for statement in statements:
         connection.execute(statement)

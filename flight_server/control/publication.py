@@ -56,6 +56,7 @@ class Publication:
 
         def publish(connection: Connection) -> None:
             self._drafts.publish(connection, draft, table)
+            self._note_files(connection, table, body.get("outcomes", []))
             self._jobs.record_decisions([(table, task.correlation_id, body.get("decisions", []))])
 
         self._store.database.write(publish)
@@ -74,8 +75,9 @@ class Publication:
 
         def publish(connection: Connection) -> list[TableEntry]:
             tables = [self._catalog.by_key(task.table_key or 0) for task, _, _ in ended]
-            for table, (_, draft, _) in zip(tables, ended, strict=True):
+            for table, (_, draft, body) in zip(tables, ended, strict=True):
                 self._drafts.publish(connection, draft, table)
+                self._note_files(connection, table, body.get("outcomes", []))
             drafts = [
                 (table, task.correlation_id, body.get("decisions", []))
                 for table, (task, _, body) in zip(tables, ended, strict=True)
@@ -131,6 +133,7 @@ class Publication:
             )  # fmt: skip
             if state == "SUCCEEDED" and draft is not None:
                 self._drafts.publish(connection, draft, table)
+            self._note_files(connection, table, outcomes)
             self._jobs.record_decisions([(table, correlation_id, decisions)])
             return state
 
@@ -162,6 +165,17 @@ class Publication:
 
             return self._store.database.write(give_up)
 
+    def _note_files(self, connection: Connection, table: TableEntry, outcomes: Sequence[Mapping[str, Any]]) -> None:
+        """Records that a data file of the current snapshot is gone, or that a capture could read all files again."""
+        table = self._catalog.by_key(table.table_key)
+        of_current = [o for o in outcomes if o.get("snapshot_id") == table.current_snapshot_id]
+        gone = [o["detail"] for o in of_current if o.get("attributes", {}).get("files_gone")]
+        if gone:
+            if table.capture_error is None:
+                self._catalog.change(connection, table, capture_error=f"capture: {gone[0]}")
+        elif table.capture_error is not None and any(map(_read_all, of_current)):
+            self._catalog.change(connection, table, capture_error=None)
+
     def _retry_rest(
         self, connection: Connection, job: HeldJob, table: TableEntry, outcomes: Sequence[Mapping[str, Any]]
     ) -> str:
@@ -186,6 +200,14 @@ class Publication:
 def _lacks(outcome: Mapping[str, Any]) -> bool:
     """True when a target was captured without some of its files."""
     return outcome["outcome"] == "CAPTURED" and bool(outcome.get("attributes", {}).get("files_failed"))
+
+
+def _read_all(outcome: Mapping[str, Any]) -> bool:
+    """True if a capture read data files, and could read each that it lacked."""
+    attributes = outcome.get("attributes", {})
+    return (
+        outcome["outcome"] == "CAPTURED" and bool(attributes.get("files_read")) and not attributes.get("files_failed")
+    )
 
 
 def _retryable(outcome: Mapping[str, Any]) -> bool:

@@ -53,6 +53,8 @@ def _tables(scope: ReadScope) -> FlightSource:
     parameters: list[Any] = []
     columns = _NAMES | {name: f"t.{name}" for name in FLIGHTS["sys.tables"].schema.names}
     columns["snapshot_id"] = "t.current_snapshot_id"
+    columns["last_error"] = "coalesce(t.last_error, t.capture_error)"
+    columns["state"] = f"CASE WHEN {columns['last_error']} IS NULL THEN 'ACTIVE' ELSE 'FAILING' END"
     return FlightSource(
         "tables t", parameters, columns, "t.table_key", f"NOT t.dropped AND {limited_to('t', scope, parameters)}"
     )

@@ -60,7 +60,7 @@ class RecordFinder:
 
     def find(self, wanted: Sequence[RecordKey]) -> list[Mapping[str, Any] | None]:
         """The record of each key, None if there is none, in order; one query per table, snapshot and kind of those that
-        are not cached. A table whose last inspection failed has none at its current snapshot."""
+        are not cached. A table that cannot be inspected or read has none at its current snapshot."""
         records: dict[RecordKey, Mapping[str, Any] | None] = {}
         missing: dict[tuple[int, int, TargetKind], list[RecordKey]] = {}
         for item in dict.fromkeys(wanted):

@@ -23,7 +23,7 @@ class ReadScope:
             and `pins`, every stored row is read.
         allow_stale: Include STALE rows.
         only: The table, if the scope has exactly one, so that its names need no join.
-        failing: Keys of the tables whose last inspection failed; their rows are STALE at the current snapshot.
+        failing: Keys of the tables that cannot be inspected or read; their rows are STALE at the current snapshot.
         any_dropped: True if any table is dropped; rows of dropped tables are not served.
         epoch: Epoch (`TableVersions.steady`) at which the requested snapshots are the current ones; None if they are
             not.

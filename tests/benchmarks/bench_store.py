@@ -31,8 +31,7 @@ import pytest
 from store import records
 from store.catalog_store import Catalog
 from store.database import Database
-from store.layout import create as create_tables
-from store.migrations import VERSION
+from store.layout import prepare
 from store.schemas import FLIGHTS
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from tests.benchmarks import store_data
@@ -77,7 +76,7 @@ class Bare:
 
     def __init__(self, path: Path):
         self.connection = duckdb.connect(str(path))
-        create_tables(self.connection, VERSION)
+        prepare(self.connection, "bench")
 
     def insert(self, rows: pa.Table) -> None:
         self.connection.register("staged", rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.flight_server.live_server import Client, eventually, serving
+from tests.flight_server.live_server import STATFLIGHT, Client, eventually, serving
 
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
 
@@ -44,6 +45,10 @@ def labels(client: Client, flight: str, **options: Any) -> dict[str, tuple[str, 
 
 def about(client: Client, flight: str, of: str) -> dict[str, Any]:
     return {row[of]: (row["state"], row["last_error"]) for row in client.read({"table": flight}).to_pylist()}
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([STATFLIGHT, *command], capture_output=True, text=True, timeout=60)
 
 
 SURE, UNSURE = ("EXACT", "PRUNING"), ("STALE", "PLANNING")
@@ -84,3 +89,33 @@ def test_one_unreadable_file_concerns_its_table_alone(client, lake):
     question = {"table": "lake.default.t", "snapshot": "current", "target": column, "mode": "ASYNC"}
     (answer,) = client.act("resolve", {"requests": [question]})
     assert answer["outcome"] != "HIT", answer
+
+
+def test_a_data_file_that_is_gone_shows_wherever_the_table_does(client, tmp_path):
+    from deltalake import write_deltalake
+
+    root = tmp_path / "delta"
+    write_deltalake(str(root / "d"), ROWS)
+    (path,) = (root / "d").glob("*.parquet")
+    path.rename(tmp_path / "away.parquet")
+    client.act("register_connector", {"catalog": "delta", "format": "delta", "uri": str(root), "discover": True})
+
+    def capture(*targets: dict[str, Any]) -> list[dict[str, Any]]:
+        request = {"table": "delta.default.d", "snapshot": "current", "mode": "SYNC"}
+        return client.act("capture", {"requests": [request | {"target": target} for target in targets]})
+
+    _, column = capture({"kind": "TABLE"}, {"kind": "COLUMN", "column_id": 1})
+    assert (column["outcome"], column["attributes"]["files_gone"]) == ("DEGRADED", 1)
+    state, reason = about(client, "sys.tables", "table_name")["d"]
+    assert (state, "no such file" in reason) == ("FAILING", True)
+    assert labels(client, "stats.tables", allow_stale=True)["d"] == UNSURE
+    shown = run("ls", "delta", "--server", client.uri)
+    assert "no such file" in shown.stdout, shown
+    checked = run("check", "delta.default.d", "--rule", "row_count >= 1", "--server", client.uri)
+    assert checked.returncode != 0, checked
+    (tmp_path / "away.parquet").rename(path)
+    (column,) = capture({"kind": "COLUMN", "column_id": 1})
+    assert column["outcome"] == "CAPTURED", column
+    assert about(client, "sys.tables", "table_name")["d"] == ("ACTIVE", None)
+    assert labels(client, "stats.columns")["d"] == SURE
+    assert run("check", "delta.default.d", "--rule", "row_count >= 1", "--server", client.uri).returncode == 0

@@ -20,7 +20,6 @@ from store.puts import IDENTITY
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from store.targets import Target
 from tests.store.contract import NAME, put, rows
-from tests.store.layout_1 import build
 
 LAKE = ("lake", "s", "t")
 HASHES = st.sampled_from(["x", "y", None])
@@ -179,14 +178,6 @@ def test_put_of_many_tables_updates_the_current_rows_of_each(store):
     store.put([Put("stats.columns", table) for table in given])
     assert current_rows(store) == expected_rows(store)
     assert sum(row[2] == 2 for row in current_rows(store)) >= 40
-
-
-def test_opening_a_layout_1_file_separates_the_current_rows(tmp_path):
-    database = Database(build(tmp_path / "old.db"))
-    migrated = DuckDBStatsStore(database, Catalog(database))
-    assert current_rows(migrated) == expected_rows(migrated) != []
-    assert current_listings(migrated) == expected_listings(migrated) != []
-    database.close()
 
 
 def test_row_of_a_table_inherits_after_a_later_snapshot_in_its_transaction(store):

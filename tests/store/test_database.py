@@ -1,4 +1,4 @@
-"""Database: one writer with group commit, concurrent readers, migrations, refusals, backups."""
+"""Database: one writer with group commit, concurrent readers, refusals, backups."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Any
 import duckdb
 import pytest
 
-from store import migrations as layout
 from store.catalog_store import Catalog
 from store.database import Database
 from store.errors import InvalidArgument, ShuttingDown
+from store.layout import VERSION
 from store.stats_store import DuckDBStatsStore
-from store.targets import Target
-from tests.store import layout_1
 from tests.store.contract import columns, put
 
 
@@ -172,79 +170,18 @@ def test_foreign_file_is_refused_and_unchanged(tmp_path):
             assert name == (table.split()[0],)
 
 
-def test_newer_layout_is_refused_with_the_version_to_install(tmp_path):
-    path = layout_1.build(tmp_path / "d.db", version=99)
-    with pytest.raises(InvalidArgument, match=r"newer statflight \(layout 99.*install that version"):
+@pytest.mark.parametrize("version", [1, VERSION - 1, VERSION + 1])
+def test_other_layout_is_refused_with_what_to_do(tmp_path, version):
+    path = tmp_path / "d.db"
+    Database(path).close()
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(f"UPDATE settings SET value = '{version}'")
+    wanted = f'"d.db": it has layout {version}, .* layout {VERSION}'
+    with pytest.raises(InvalidArgument, match=wanted) as refused:
         Database(path)
+    assert "install the version that wrote it" in refused.value.hint
     with duckdb.connect(str(path)) as connection:  # the file is unlocked and unchanged
-        assert connection.execute("SELECT value FROM settings").fetchall() == [("99",)]
-
-
-def test_file_of_layout_1_opens_for_reads_and_puts(tmp_path):
-    database = Database(layout_1.build(tmp_path / "d.db"))
-    store = DuckDBStatsStore(database, Catalog(database))
-    table = store.catalog.get("c.s.t")
-    assert store.get(table, 5, Target.column(1))["row_count"] == 10
-    assert store.get(table, 5, Target.file("f"))["row_count"] == 10
-    assert put(store, "stats.columns", columns((1, 10), snapshot=5)).unchanged == 1
-    put(store, "stats.columns", columns((1, 11), snapshot=6))
-    assert store.catalog.get("c.s.t").current_snapshot_id == 6
-    database.close()
-
-
-@pytest.mark.parametrize("served", [False, True])
-def test_column_usage_of_layout_1_is_kept(tmp_path, served):
-    database = Database(layout_1.build(tmp_path / "d.db", served=served))
-    assert database.rows("SELECT column_name, reads FROM column_usage") == ([("a", 7)] if served else [])
-    database.close()
-
-
-def test_migrated_files_have_the_layout_of_a_new_file(tmp_path):
-    """Tables, columns and types agree."""
-    shapes = []
-    old = layout_1.build(tmp_path / "old.db"), layout_1.build(tmp_path / "served.db", served=True)
-    for path in (*old, tmp_path / "new.db"):
-        database = Database(path)
-        shapes.append(database.rows("SELECT table_name, column_name, data_type FROM duckdb_columns() ORDER BY ALL"))
-        database.close()
-    assert shapes[0] == shapes[1] == shapes[2]
-
-
-def test_migrations_run_in_order_and_once(tmp_path, monkeypatch):
-    steps: list[int] = []
-
-    def step(number):
-        def run(connection):
-            steps.append(number)
-            connection.execute(f"ALTER TABLE settings ADD COLUMN added_{number} VARCHAR")
-
-        return run
-
-    monkeypatch.setattr(layout, "VERSION", 3)
-    monkeypatch.setattr(layout, "MIGRATIONS", {1: step(1), 2: step(2)})
-    path = layout_1.build(tmp_path / "d.db")
-    for _ in range(2):
-        database = Database(path)
-        assert database.rows("SELECT value FROM settings WHERE name = 'schema_version'") == [("3",)]
-        assert database.rows("SELECT row_count FROM stats_columns") == [(10,)]
-        database.close()
-    assert steps == [1, 2]
-
-
-def test_failed_migration_leaves_the_file_unchanged(tmp_path, monkeypatch):
-    def fails(connection):
-        connection.execute("DROP TABLE stats_columns")
-        raise RuntimeError("no")
-
-    path = layout_1.build(tmp_path / "d.db")
-    monkeypatch.setattr(layout, "VERSION", 2)
-    monkeypatch.setattr(layout, "MIGRATIONS", {1: fails})
-    with pytest.raises(RuntimeError):
-        Database(path)
-    monkeypatch.undo()
-    database = Database(path)
-    assert database.rows("SELECT row_count FROM stats_columns") == [(10,)]
-    database.close()
+        assert connection.execute("SELECT value FROM settings").fetchall() == [(str(version),)]
 
 
 def test_close_waits_for_a_reader_in_the_middle_of_a_query(tmp_path):

@@ -85,6 +85,10 @@ def constant(column: ScanColumn, rows: int) -> ColumnValues:
     return ColumnValues(column, pa.chunked_array([array[: min(rows, 1)]]), max(rows, 1))
 
 
+GONE: Final = "no such file"
+"""Part of the text of the errors of files that do not exist."""
+
+
 def error_text(error: BaseException, task: ScanTask) -> str:
     """Short reason of an error, without paths and secrets.
 
@@ -96,7 +100,7 @@ def error_text(error: BaseException, task: ScanTask) -> str:
         The reason, without a trailing period.
     """
     if isinstance(error, FileNotFoundError):
-        return "no such file"
+        return GONE
     if isinstance(error, PermissionError):
         return "permission denied"
     if isinstance(error, ModuleNotFoundError):

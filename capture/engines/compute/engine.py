@@ -18,6 +18,7 @@ from capture.compute.file_scan import LOCAL, Answer, Work
 from capture.compute.fold import Known
 from capture.compute.local import Numbered
 from capture.compute.partial import HASHED
+from capture.compute.readers.base import GONE
 from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import NativeStats, ScanTask
 from capture.engines.compute.cost import Cost
@@ -352,6 +353,7 @@ class SparkEngine(CaptureEngine):
         attributes = attributes | {"files_read": read.files, "rows_read": read.rows, "bytes_read": read.size_bytes}
         if errors:
             attributes["files_failed"] = len(errors)
+            attributes["files_gone"] = sum(GONE in error for error in errors)
         if dependencies := scan.dependencies.get(key):
             attributes["dependencies"] = dependencies
         outcome = Outcome.DEGRADED if errors and not scan.folds[key].parts else Outcome.CAPTURED

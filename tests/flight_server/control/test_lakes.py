@@ -71,9 +71,8 @@ class LakesEnv:
     def connectors(self) -> list[tuple[str, str, str | None]]:
         return self.database.rows("SELECT format, uri, last_error FROM connectors")
 
-    def states(self) -> dict[str, tuple[str, str | None]]:
-        rows = self.database.rows("SELECT table_name, state, last_error FROM tables WHERE NOT dropped")
-        return {name: (state, error) for name, state, error in rows}
+    def errors(self) -> dict[str, str | None]:
+        return dict(self.database.rows("SELECT table_name, last_error FROM tables WHERE NOT dropped"))
 
 
 @pytest.fixture
@@ -106,7 +105,7 @@ def test_failed_validation_or_discovery_registers_nothing(env):
     for discover in (False, True):
         with pytest.raises(UpstreamError, match="no such bucket"):
             env.register(discover=discover)
-    assert env.connectors() == [] and env.states() == {}
+    assert env.connectors() == [] and env.errors() == {}
 
 
 def test_cancelled_register_leaves_the_catalog_unchanged(env):
@@ -123,21 +122,21 @@ def test_cancelled_register_leaves_the_catalog_unchanged(env):
         env.lakes.register(
             {"catalog": "c", "format": "delta", "uri": "/b", "options": {}}, is_cancelled, replace=True, discover=True
         )
-    assert env.connectors() == [("delta", "/a", None)] and env.states() == {"t": ("ACTIVE", None)}
+    assert env.connectors() == [("delta", "/a", None)] and env.errors() == {"t": None}
 
 
 def test_register_with_discover_submits_one_discover_task(env):
     result = env.register(discover=True)
     assert [found["table"] for found in result["tables"]] == ["c.s.t"]
     assert [payload["operation"] for payload in env.payloads] == ["discover"]
-    assert env.states() == {"t": ("ACTIVE", None)}
+    assert env.errors() == {"t": None}
 
 
 def test_replacing_the_lake_drops_its_tables(env):
     env.register(discover=True)
     env.result = {"namespaces": ["s"], "tables": [table("other")], "errors": []}
     env.register(uri="/b", replace=True, discover=True)
-    assert set(env.states()) == {"other"}
+    assert set(env.errors()) == {"other"}
     assert env.payloads[-1]["known"] == {}  # snapshots of the previous lake do not apply
 
 
@@ -145,10 +144,10 @@ def test_unreadable_table_is_failing_until_a_discovery_succeeds(env):
     env.result["errors"] = [{"schema": "s", "name": "bad", "reason": "its log is damaged"}]
     (good, bad) = env.register(discover=True)["tables"]
     assert good["table"] == "c.s.t" and bad == {"table": "c.s.bad", "error": "its log is damaged"}
-    assert env.states() == {"t": ("ACTIVE", None), "bad": ("FAILING", "its log is damaged")}
+    assert env.errors() == {"t": None, "bad": "its log is damaged"}
     env.result = {"namespaces": ["s"], "tables": [table("t"), table("bad")], "errors": []}
     env.lakes.discover("c", None, False, lambda: False)
-    assert env.states() == {"t": ("ACTIVE", None), "bad": ("ACTIVE", None)}
+    assert env.errors() == {"t": None, "bad": None}
 
 
 def test_namespace_that_cannot_be_listed_keeps_its_tables(env):
@@ -157,7 +156,7 @@ def test_namespace_that_cannot_be_listed_keeps_its_tables(env):
                    "errors": [{"schema": "s", "name": None, "reason": "denied"}]}  # fmt: skip
     found = env.lakes.discover("c", None, False, lambda: False)
     assert {"table": "c.s", "error": "denied"} in found
-    assert set(env.states()) == {"t", "x"}
+    assert set(env.errors()) == {"t", "x"}
 
 
 def test_error_of_a_single_table_discovery_is_stored_on_the_table_only(env):
@@ -165,7 +164,7 @@ def test_error_of_a_single_table_discovery_is_stored_on_the_table_only(env):
     env.error = UpstreamError("damaged")
     with pytest.raises(UpstreamError):
         env.lakes.discover("c", "s.t", False, lambda: False)
-    assert env.states() == {"t": ("FAILING", "damaged")} and env.connectors() == [("delta", "/a", None)]
+    assert env.errors() == {"t": "damaged"} and env.connectors() == [("delta", "/a", None)]
     with pytest.raises(UpstreamError):
         env.lakes.discover("c", None, False, lambda: False)
     assert env.connectors() == [("delta", "/a", "damaged")]
@@ -217,12 +216,12 @@ def test_refresh_inspects_all_tables_of_a_lake_in_one_task(env):
     assert sorted(payload["only"]) == [["s", "gone"], ["s", "t"], ["s", "u"]]
     assert payload["known"] == {"s\0gone": [1], "s\0t": [1], "s\0u": [1]}
     assert env.catalog.get("c.s.t").current_snapshot_id == 2
-    assert {name: error for name, (_, error) in env.states().items()} == {"gone": "no table", "t": None, "u": None}
+    assert env.errors() == {"gone": "no table", "t": None, "u": None}
 
     env.error = UpstreamError("the lake is away")
     with env.lakes.refreshed(env.catalog.tables(), lambda: False):
         pass
-    assert {error for _, error in env.states().values()} == {"the lake is away"}
+    assert set(env.errors().values()) == {"the lake is away"}
 
 
 def test_refresh_waits_for_the_write_of_changes_but_not_of_checked_at(env):
