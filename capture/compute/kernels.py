@@ -24,6 +24,7 @@ from capture.compute.partial import (
     FLOATING,
     HASHED,
     MEASURED,
+    NESTED,
     NUMERIC,
     TEXTUAL,
     Frame,
@@ -60,6 +61,8 @@ def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: SketchSelection 
     if len(values) > PIECE_ROWS:
         starts = range(0, len(values), PIECE_ROWS)
         return merge([summarise(values.slice(start, PIECE_ROWS), lt, wanted, times) for start in starts], lt)
+    if lt.kind in NESTED:
+        return Partial(len(values) * times, values.null_count * times)
     values = numbers.plain(values)
     frame = Frame(lt, wanted, len(values) * times, values.null_count * times, times)
     if not frame.count:

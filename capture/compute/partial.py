@@ -15,6 +15,7 @@ TEXTUAL: Final = frozenset({Kind.STRING, Kind.BINARY, Kind.UUID, Kind.JSON})
 NUMERIC: Final = FLOATING | {Kind.INT, Kind.DECIMAL, Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}
 MEASURED: Final = FLOATING | {Kind.INT, Kind.DECIMAL}
 """Kinds with a mean and a standard deviation."""
+NESTED: Final = frozenset({Kind.ARRAY, Kind.MAP, Kind.STRUCT})
 HASHED: Final = NUMERIC | TEXTUAL | {Kind.BOOLEAN}
 
 

@@ -27,6 +27,8 @@ ColumnIds = Mapping[str, int]
 """Column key (`Column.key`) → column id, for every column the table ever had; also by dotted name if it is unique."""
 
 CONTAINERS = frozenset({"ARRAY", "MAP", "STRUCT", "VARIANT"})
+COUNTED = CONTAINERS - {"VARIANT"}
+"""Containers whose nulls can be counted."""
 
 FILE_SCHEMA = pa.schema({
     "file_path": TEXT, "file_format": TEXT, "file_content": TEXT, "row_count": INT, "size_bytes": INT,
@@ -113,6 +115,10 @@ class Schema:
         """The leaf columns with these keys or names; all leaf columns if None."""
         return [column for column in self.columns if column.is_leaf and (names is None or column.is_among(names))]
 
+    def scanned(self, names: frozenset[str] | None) -> list[Column]:
+        """The columns with these keys or names, containers included; all leaf columns if None."""
+        return self.leaves(None) if names is None else [column for column in self.columns if column.is_among(names)]
+
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
@@ -179,7 +185,8 @@ class ScanColumn:
             column's Arrow type.
         width_bytes: Width of an integer in the table's type, since older files may store it in fewer bytes; None: as in
             the file.
-        within: Key of a struct in the file; in rows where it is null, the column is null instead of `constant`.
+        within: Key of a struct, list or map in the file; in rows where it is null, the column is null instead of
+            `constant`.
     """
 
     column_id: int
@@ -189,6 +196,18 @@ class ScanColumn:
     constant: pa.Array | None = None
     width_bytes: int | None = None
     within: str | None = None
+
+
+def container(column_id: int, column: Column, path: str | None) -> ScanColumn:
+    """A struct, list or map to scan, whose values are only null or not.
+
+    Args:
+        column_id: Id of the column.
+        column: The column.
+        path: Key of the column's path in the file; None if the file does not have it.
+    """
+    value = pa.nulls(1, pa.bool_()) if path is None else pa.array([True])
+    return ScanColumn(column_id, column.name, column.logical_type, None, value, within=path)
 
 
 @dataclass(frozen=True, slots=True)

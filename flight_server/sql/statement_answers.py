@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from capture.connectors.spi import CONTAINERS
 from flight_server.auth.principal import Principal
 from flight_server.sql import flights
 from flight_server.sql.language import refusal
@@ -33,7 +34,7 @@ _OF_TABLE: Final = "table_catalog = ? AND table_schema = ? AND table_name = ?"
 TABLES: Final = "SELECT table_catalog, table_schema, table_name FROM information_schema.tables ORDER BY 1, 2, 3"
 _COLUMNS: Final = f"FROM information_schema.columns WHERE {_OF_TABLE} ORDER BY ordinal_position"
 _DESCRIBE: Final = f"SELECT column_name, data_type {_COLUMNS}"
-_IDS: Final = f"SELECT column_name, column_id, column_path {_COLUMNS}"
+_IDS: Final = f"SELECT column_name, column_id, column_path, data_type {_COLUMNS}"
 _ROWS: Final = f"SELECT row_count FROM stats.tables WHERE {_OF_TABLE}"
 _STATS: Final = f"""
     SELECT column_name, data_size, distinct_values_count, nulls_fraction, row_count, low_value, high_value FROM (
@@ -177,7 +178,8 @@ def _analyze(table: TableEntry, columns: tuple[Name, ...] | None, call: Statemen
         with call.app.lakes.refreshed([table], call.is_cancelled):  # its columns may have changed
             pass
         known = call.select(_IDS, table.name).to_pylist()
-    chosen = known if columns is None else [_column(name, table.full_name, known) for name in columns]
+    leaves = [row for row in known if row["data_type"] not in CONTAINERS]  # others only if they are named
+    chosen = leaves if columns is None else [_column(name, table.full_name, known) for name in columns]
     chosen = list({row["column_id"]: row for row in chosen}.values())
     targets: list[dict[str, Any]] = [{"kind": "TABLE"}]
     targets += [{"kind": "COLUMN", "column_id": row["column_id"]} for row in chosen]

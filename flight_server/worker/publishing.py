@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from capture.connectors.spi import Connector, ConnectorConfig
+from capture.connectors.spi import CONTAINERS, Connector, ConnectorConfig
 from capture.publishers import publisher_class
 from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import ColumnStatistics, Destination, TableStatistics, may_publish
@@ -85,6 +85,8 @@ def stored_statistics(server: Server, payload: Mapping[str, Any], roles: frozens
     table, snapshot_id, allow_inherited = payload["table"], payload["snapshot_id"], payload["allow_inherited"]
     columns, left_out = {}, {}
     for row in _rows(server, "stats.columns", table, snapshot_id):
+        if row["logical_type"] in CONTAINERS:
+            continue  # no home has statistics of them
         if reason := _refusal(row):
             left_out[row["column_name"]] = reason
         else:

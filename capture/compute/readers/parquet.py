@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from capture.compute import numbers
 from capture.compute.readers.base import READ_ERRORS, ColumnValues, TaskReader, constant, error_text, leaf, materialised
 from capture.connectors.footers import writers
 from capture.connectors.footers.leaf_types import leaves_of, writer_of
-from capture.connectors.spi import EqualityDelete, ScanColumn, ScanTask
+from capture.connectors.spi import COUNTED, EqualityDelete, ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place
 from store import logical_types
 from store.logical_types import Kind, LogicalType
@@ -89,9 +90,12 @@ class ParquetReader(TaskReader):
             yield from self._block(block)
 
     def _constant_within(self, column: ScanColumn, struct: str) -> ColumnValues:
-        """A constant that is null in rows where a struct of the file is null."""
-        inside = next((path for path in self._leaves if path.startswith(f"{struct}.")), None)
+        """A constant that is null in rows where a struct, list or map of the file is null."""
+        names = {struct, dotted_name(struct)}  # leaves of lists have no key
+        inside = next((p for p in self._leaves if p in names or p.startswith(tuple(f"{n}." for n in names))), None)
         try:
+            if inside is None and column.logical_type in COUNTED:  # added after the file was written
+                return constant(replace(column, constant=None), self.rows)
             if inside is None:
                 raise KeyError(f'the file has no column "{dotted_name(struct)}"')
             valid = leaf(self._table([inside]), struct).is_valid()

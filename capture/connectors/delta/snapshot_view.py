@@ -26,6 +26,7 @@ from capture.connectors.delta.statistics import MAX_FOOTERS, ColumnStatistics
 from capture.connectors.delta.table_version import (
     DELETES,
     TableVersion,
+    containers,
     file_rows,
     has_statistics,
     one_array,
@@ -35,9 +36,10 @@ from capture.connectors.delta.table_version import (
 from capture.connectors.file_columns import absent
 from capture.connectors.footers.reader import batched
 from capture.connectors.footers.statistics import FooterCache
-from capture.connectors.spi import ColumnIds, FilePart, NativeStats, ScanColumn, ScanTask
+from capture.connectors.spi import ColumnIds, FilePart, NativeStats, ScanColumn, ScanTask, container
 from capture.connectors.storage.places import Unreadable, unknown_snapshot
 from store.logical_types import LogicalType, parse, to_arrow
+from store.names import column_key
 
 _RECENT_SECONDS: Final = 10.0
 _KEPT_FILES: Final = 10_000
@@ -294,6 +296,11 @@ class SnapshotView:
                     nowhere = constant is not None or leaf.is_void
                     path = None if nowhere else path_in_file(leaf, footers.get(i))
                     columns.append(_scan_column(leaf, ids, path, constant and constant.slice(i, 1)))
+                columns += [
+                    container(column_id, nested.column, column_key(nested.physical))
+                    for nested in containers(version.schema, column_names)
+                    if (column_id := nested.column.id_in(ids)) is not None
+                ]
                 yield ScanTask(
                     reader="parquet",
                     file_path=paths[i],

@@ -120,6 +120,11 @@ def wanted_columns(schema: DeltaSchema, names: frozenset[str] | None) -> list[De
     return [k for k in schema.columns if k.column.is_leaf and (names is None or k.column.is_among(names))]
 
 
+def containers(schema: DeltaSchema, names: frozenset[str] | None) -> list[DeltaColumn]:
+    """The structs, lists and maps with these names or keys; none if None."""
+    return [k for k in schema.columns if names is not None and not k.column.is_leaf and k.column.is_among(names)]
+
+
 def has_statistics(version: TableVersion, columns: list[DeltaColumn]) -> list[bool]:
     """True for files whose statistics have every column; the footers of others show whether a column exists."""
     sure: Any = np.ones(len(version), dtype=bool)

@@ -130,14 +130,18 @@ def to_schema(schema: IcebergSchema) -> Schema:
     return Schema(tuple(column for column, _, _ in _walk(schema.fields)))
 
 
-def leaves(schema: IcebergSchema, column_names: frozenset[str] | None = None) -> list[IcebergLeaf]:
-    """The leaf columns of a schema with these names or keys; all if None."""
+def leaves(
+    schema: IcebergSchema, column_names: frozenset[str] | None = None, *, containers: bool = False
+) -> list[IcebergLeaf]:
+    """The leaf columns of a schema with these names or keys, with `containers` those of these names too; all leaf
+    columns if the names are None."""
     return [
         IcebergLeaf(
             nested.field_id, column, nested.field_type, parse(column.logical_type), nested.initial_default, parents
         )
         for column, nested, parents in _walk(schema.fields)
-        if column.is_leaf and (column_names is None or column.is_among(column_names))
+        if (column.is_leaf and column_names is None)
+        or (column_names is not None and (column.is_leaf or containers) and column.is_among(column_names))
     ]
 
 

@@ -35,6 +35,7 @@ from capture.connectors.spi import (
     NativeStats,
     ScanColumn,
     ScanTask,
+    container,
     delete_file,
     file_table,
     no_delete_files,
@@ -91,6 +92,7 @@ class SnapshotView:
         self._snapshot = snapshot
         self._schema = schema_of(table.metadata, snapshot)
         self._leaves, self._whole = leaves(self._schema, column_names), column_names is None
+        self._scanned = leaves(self._schema, column_names, containers=True)
         self._specs = table.metadata.specs()
         self._manifests = Manifests(self._io, snapshot, scope)
         self._deletes = self._manifests.deletes()
@@ -256,7 +258,7 @@ class SnapshotView:
                 entry.location,
                 entry.rows - (0 if deleted is None else len(deleted)),
                 entry.size,
-                self._scan_columns(entry, layout, self._leaves),
+                self._scan_columns(entry, layout, self._scanned),
                 _fingerprint(entry, deleted, equality),
                 self._io.storage(entry.location),
                 deleted,
@@ -296,6 +298,9 @@ class SnapshotView:
         columns = []
         for leaf in leaves:
             path, value, within = layout.paths.get(leaf.field_id), None, None
+            if not leaf.column.is_leaf:
+                columns.append(container(leaf.field_id, leaf.column, path))
+                continue
             if path is None:
                 value, within = leaf.value_where_missing(layout.paths)
                 if leaf.field_id in identity:

@@ -33,7 +33,8 @@ class SnapshotView:
 
     def __init__(self, dataset: Any, ids: ColumnIds, column_names: frozenset[str] | None):
         self._dataset, self._ids = dataset, ids
-        self._leaves = to_schema(dataset.schema).leaves(column_names)
+        schema = to_schema(dataset.schema)
+        self._leaves, self._scanned = schema.leaves(column_names), schema.scanned(column_names)
 
     def native_stats(self, reading: Callable[[], Any]) -> NativeStats:
         """Statistics from fragments, zone maps and Spark's ANALYZE; file columns are read lazily.
@@ -70,7 +71,7 @@ class SnapshotView:
         """
         columns = tuple(
             ScanColumn(column_id, column.name, column.logical_type, column.key)
-            for column in self._leaves
+            for column in self._scanned
             if (column_id := column.id_in(self._ids)) is not None
         )
         for lance_fragment in self._dataset.get_fragments():

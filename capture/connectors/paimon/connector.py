@@ -144,7 +144,7 @@ class PaimonConnector(SnapshotLister):
             view = self._view(table, place, namespace, name, snapshot_id)
             columns = tuple(
                 ScanColumn(column_id, column.name, column.logical_type, column.key)
-                for column in to_schema(view.table.fields).leaves(column_names)
+                for column in to_schema(view.table.fields).scanned(column_names)
                 if (column_id := column.id_in(ids)) is not None
             )
             reading = pickle.dumps(view.table)

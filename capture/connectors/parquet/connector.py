@@ -54,6 +54,7 @@ from capture.connectors.spi import (
     SnapshotListing,
     SnapshotSelection,
     TableDescriptor,
+    container,
     file_table,
 )
 from capture.connectors.storage.immutable_cache import scope
@@ -223,21 +224,24 @@ class ParquetConnector(SnapshotLister):
     ) -> Iterator[ScanTask]:
         listing = self._at(namespace, name, snapshot_id)
         layout = self._layout(namespace, name, listing)
-        leaves = [column for column in layout.schema.leaves(column_names) if column.id_in(ids) is not None]
+        leaves = [column for column in layout.schema.scanned(column_names) if column.id_in(ids) is not None]
         for file, footer in zip(listing.files, self._read(namespace, name, listing.files), strict=True):
             values = dict(file.partition)
             columns = []
             for column in leaves:
                 leaf = footer.leaf(column.key)
                 path = constant = None
+                column_id = column.id_in(ids)
+                assert column_id is not None
+                if not column.is_leaf:
+                    columns.append(container(column_id, column, None if leaf is None else leaf.key))
+                    continue
                 if layout.is_partition(column):
                     constant = partition_values([values.get(column.name)], parse(column.logical_type))
                 elif leaf is None or not leaf.is_leaf:
                     constant = absent(column.logical_type)
                 else:
                     path = leaf.key
-                column_id = column.id_in(ids)
-                assert column_id is not None
                 width = layout.widths.get(column.key)
                 columns.append(ScanColumn(column_id, column.name, column.logical_type, path, constant, width))
             # results from before a file with wider integers was added have another width

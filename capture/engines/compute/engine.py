@@ -17,7 +17,7 @@ from capture.compute import fold, local, sampling
 from capture.compute.file_scan import LOCAL, Answer, Work
 from capture.compute.fold import Known
 from capture.compute.local import Numbered
-from capture.compute.partial import HASHED
+from capture.compute.partial import HASHED, NESTED
 from capture.compute.readers.base import GONE
 from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import NativeStats, ScanTask
@@ -124,7 +124,8 @@ class SparkEngine(CaptureEngine):
                 # Each expression is a separate job, because Spark may reject it.
                 expression_id = request.target.storage_id if request.target.kind is TargetKind.EXPRESSION else ""
                 how = (request.mode, request.sampling, request.budget, request.partitions)
-                key = (*request.table.key.values(), *how, expression_id)
+                # Containers have no sketches, by which the stored results of other columns are found.
+                key = (*request.table.key.values(), *how, expression_id, _is_container(request))
                 batches.setdefault(key, []).append(at)
         for done, places in enumerate(batches.values()):
             requested = [requests[at] for at in places]
@@ -270,7 +271,7 @@ class SparkEngine(CaptureEngine):
 
     def _metadata(self, scan: TableScan, notes: list[str]) -> NativeStats | None:
         """Reads native statistics and adds them to `scan`; None if they cannot be read."""
-        table, names = scan.table, frozenset(scan.table.names[i] for i in scan.types)
+        table, names = scan.table, frozenset(scan.table.names[i] for i in scan.types if scan.table.by_id[i].is_leaf)
         try:
             native = table.connector.capture_snapshot_target_stats(
                 table.schema, table.name, table.snapshot_id, table.column_ids, names
@@ -384,9 +385,15 @@ def _uncapturable(request: CaptureRequest) -> str:
     columns = request.table.by_id
     for column_id in _key(request):
         kind = logical_types.parse(columns[column_id].logical_type).kind if column_id in columns else None
-        if kind is not None and kind not in HASHED and kind is not Kind.INTERVAL:
+        has_nulls_only = kind is Kind.INTERVAL or (kind in NESTED and request.target.kind is TargetKind.COLUMN)
+        if kind is not None and kind not in HASHED and not has_nulls_only:
             return f"target unsupported: {kind} column has no scalar statistics"
     return ""
+
+
+def _is_container(request: CaptureRequest) -> bool:
+    column = request.table.by_id.get(request.target.column_id or 0)
+    return column is not None and not column.is_leaf
 
 
 def _unknown(request: CaptureRequest) -> str:

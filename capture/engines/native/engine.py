@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from capture import partitions
 from capture.compute.partial import fixed_width
-from capture.connectors.spi import FilePart, NativeStats
+from capture.connectors.spi import COUNTED, FilePart, NativeStats
 from capture.engines.native import known_listings as listings
 from capture.engines.native import source_columns
 from capture.engines.native.known_listings import KnownListings, ListedPart, ListingDelta
@@ -33,6 +33,7 @@ from capture.spi import (
 )
 from store import logical_types
 from store.errors import StatflightError, may_pass
+from store.schemas import SCALAR
 from store.targets import Target, TargetKind
 
 _COLUMN_KINDS = frozenset({"ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "MIN_MAX", "WIDTH"})
@@ -224,7 +225,7 @@ class _Pass:
         if column is None:
             return self._degraded(target, f"snapshot {self.table.snapshot_id} has no column with id {target.column_id}")
         if not column.is_leaf:
-            detail = f'target unsupported: "{column.name}" is a container, its leaves are not'
+            detail = f'the metadata does not have the nulls of "{column.name}", which is a container'
             return CaptureResult(Outcome.UNCAPTURABLE, self.engine_id, detail)
         if lacks := _lacking(known.get(column_id, {}), request.kinds):
             detail = f'the metadata has no {", ".join(lacks)} of column "{column.name}"'
@@ -356,7 +357,7 @@ class _Pass:
         """Column id → record: from the format's table-level statistics, completed by the roll-up of the files."""
         ids = self.table.column_ids
         widths = {r.target.column_id for r in self.requests if "WIDTH" in r.kinds}
-        records: dict[int, dict[str, Any]] = {}
+        records: dict[int, dict[str, Any]] = self._containers(native)
         for column_id, rollup in rollups.items():
             scalars = rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
             complete = scalars["null_count"] is not None and rollup.complete(native.data_file_count)
@@ -372,6 +373,20 @@ class _Pass:
                     "column_id": kept_id
                 }  # fmt: skip
         return records
+
+    def _containers(self, native: NativeStats) -> dict[int, dict[str, Any]]:
+        """Records of containers, for a capture of the whole table. Their nulls are unknown: metadata counts an empty
+        list as a null one."""
+        if self.wanted is not None or not self.whole or self.is_covered:
+            return {}
+        nulls = 0 if native.row_count == 0 else None
+        return {
+            i: self._provenance(native, nulls == 0)
+            | dict.fromkeys(SCALAR)
+            | {"column_id": i, "column_name": column.name, "logical_type": column.logical_type,
+               "row_count": native.row_count, "null_count": nulls}
+            for i, column in self.columns.items() if column.logical_type in COUNTED
+        }  # fmt: skip
 
     def _outdated(self, native: NativeStats) -> set[int | None]:
         """Ids of columns whose stored record came from this engine at this snapshot, and that have new statistics now.

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from capture.compute.file_scan import Work, scan
 from capture.compute.readers import tasks
-from capture.connectors.spi import ScanColumn, ScanTask
+from capture.connectors.spi import Column, ScanColumn, ScanTask, container
 from store.names import column_key, column_parts
 
 ROWS = pa.table({
@@ -47,6 +48,27 @@ def test_error_names_the_column_missing_in_the_file(tmp_path):
     (found,) = reader.columns([column])
     reader.close()
     assert (found.values, found.error) == (None, 'the file has no column "st.y"')
+
+
+NESTED = pa.table({
+    "tags": pa.array([None, [], [None], ["a"]], pa.list_(pa.string())),
+    "attributes": pa.array([[], None, None, [("k", None)]], pa.map_(pa.string(), pa.int64())),
+    "place": pa.array([{"names": None}, None, {"names": []}, None], pa.struct([("names", pa.list_(pa.string()))])),
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(("deleted", "nulls"), [(None, [1, 2, 2, 3, 4]), ([0, 3], [0, 2, 1, 1, 2])])
+def test_nulls_of_lists_maps_and_structs_are_told_from_empty_ones(tmp_path, deleted, nulls):
+    pq.write_table(NESTED, tmp_path / "f.parquet")
+    kinds = {"tags": "ARRAY", "attributes": "MAP", "place": "STRUCT", "place.names": "ARRAY", "added": "ARRAY"}
+    columns = tuple(container(i, Column(name, kind), name) for i, (name, kind) in enumerate(kinds.items(), 1))
+    gone = None if deleted is None else pa.array(deleted, pa.int64())
+    task = ScanTask("parquet", "f", str(tmp_path / "f.parquet"), 4, 1, columns, "v", deleted_rows=gone)
+    answers = {answer.column_id: answer for answer in scan(0, task, Work(tuple(range(1, 6))))}
+    assert [answers[i].error for i in range(1, 6)] == [""] * 5
+    assert [answers[i].partial.null_count for i in range(1, 6)] == nulls
+    assert {answer.partial.row_count for answer in answers.values()} == {4 - len(deleted or [])}
+    assert {answer.partial.theta for answer in answers.values()} == {None}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from capture.connectors.spi import Column, ScanColumn, ScanTask
+from capture.connectors.spi import Column, ScanColumn, ScanTask, container
 from capture.spi import CaptureRequest
 from store import records, schemas
 from store.errors import Cancelled, UpstreamError
@@ -64,6 +64,7 @@ COLUMNS = (
     Column("part", "STRING"),
     Column("tags", "ARRAY"),
     Column("pause", "INTERVAL"),
+    Column("shape", "VARIANT"),
 )
 IDS = {column.name: number for number, column in enumerate(COLUMNS, 1)}
 
@@ -91,6 +92,7 @@ class Lake:
             columns = [ScanColumn(ids[c.name], c.name, c.logical_type, c.name) for c in COLUMNS[:3]]
             columns.append(ScanColumn(ids["part"], "part", "STRING", constant=pa.array([file.stem])))
             columns.append(ScanColumn(ids["pause"], "pause", "INTERVAL", constant=pa.nulls(1)))
+            columns.append(container(ids["tags"], COLUMNS[4], "tags"))
             try:
                 rows = pq.read_metadata(file).num_rows
             except pa.ArrowInvalid:

@@ -180,7 +180,7 @@ def test_damaged_file_is_named_and_the_others_are_captured(engine, table, lake):
 
 def test_outcomes_keep_the_order_of_requests(engine, table):
     requests = [
-        column(table, "tags"), column(table, "id"), CaptureRequest.of(table, Target.column(99)),
+        column(table, "shape"), column(table, "id"), CaptureRequest.of(table, Target.column(99)),
         CaptureRequest.of(table, Target.table()), column(table, "word"), column(table, "pause"),
         CaptureRequest.of(table, Target.expression("abacus", b"x")),
         column(table, "id", kinds=frozenset({"FILE_COUNT"})),
@@ -191,7 +191,7 @@ def test_outcomes_keep_the_order_of_requests(engine, table):
     assert [result.target for result in results] == [request.target for request in requests]
     no, yes = Outcome.UNCAPTURABLE, Outcome.CAPTURED
     assert [r.outcome for r in results] == [no, yes, Outcome.DEGRADED, no, yes, yes, no, no, no, no]
-    assert results[0].detail == "target unsupported: ARRAY column has no scalar statistics"
+    assert results[0].detail == "target unsupported: VARIANT column has no scalar statistics"
     assert "99" in results[2].detail
     assert all("unsupported" in result.detail for result in results if result.outcome is no)
 
@@ -201,6 +201,17 @@ def test_interval_column_has_only_counts(engine, table):
     engine.capture_batch([column(table, "pause")], sink)
     row = sink.columns()["pause"]
     assert (row["null_count"], row["ndv"], row["ndv_exact"], row["min"]) == (1500, None, None, None)
+
+
+def test_container_has_only_counts_and_does_not_keep_others_from_being_reused(engine, table):
+    sink = MemorySink()
+    engine.capture_batch(all_columns(table), sink)
+    results = engine.capture_batch([*all_columns(table), column(table, "tags")], sink)
+    assert {result.outcome for result in results} == {Outcome.CAPTURED}
+    assert [result.attributes["files_reused"] for result in results] == [2, 2, 2, 2, 0]
+    row = sink.columns()["tags"]
+    assert (row["row_count"], row["null_count"]) == (1500, 1500), "no file has it"
+    assert {row[name] for name in ("ndv", "ndv_exact", "min", "min_is_exact", "avg_width_bytes", "mean")} == {None}
 
 
 @pytest.mark.parametrize(("error", "detail"), [(UpstreamError("the lake is dry"), "the lake is dry"),
