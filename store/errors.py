@@ -56,6 +56,13 @@ class Conflict(StatflightError):
     status = "INVALID_ARGUMENT"
 
 
+class NotCaptured(StatflightError):
+    """What the request needs to know of a table has not been captured."""
+
+    code = "NOT_CAPTURED"
+    status = "INVALID_ARGUMENT"  # Arrow has no error for FAILED_PRECONDITION
+
+
 class NotFound(StatflightError):
     """A flight, table, snapshot, job or connector that does not exist; `code` names which."""
 

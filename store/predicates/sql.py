@@ -111,7 +111,7 @@ def _in_sql(leaf: ResolvedLeaf, column: str, parameters: list[Any]) -> str:
         contained = f"({column} IN ({', '.join([cast] * len(leaf.values))}))"
     else:
         parameters.append(list(leaf.values))
-        contained = f"({column} IN (SELECT {_list_sql(leaf.field.type)}))"
+        contained = f"({column} IN (SELECT {list_sql(leaf.field.type)}))"
     return f"({contained} OR {_UNKNOWN_SQL})" if leaf.unread else contained
 
 
@@ -138,6 +138,7 @@ def _parameter_sql(type: pa.DataType) -> str:
     return f"?::{'INTEGER' if type == pa.int32() else _sql_type(type)}"
 
 
-def _list_sql(type: pa.DataType) -> str:
+def list_sql(type: pa.DataType) -> str:
+    """SQL of the members of a list parameter with values of a type, a row for each."""
     members = f"unnest(?::{_sql_type(type)}[])"
     return f"make_timestamptz({members})" if pa.types.is_timestamp(type) else members
