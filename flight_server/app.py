@@ -27,6 +27,7 @@ from flight_server.control.webhook import Webhook
 from flight_server.reads.computed import register as register_computed
 from flight_server.reads.prewarm import Prewarmer
 from flight_server.reads.records import RecordFinder
+from flight_server.reads.scan_plan import ScanPlanner
 from flight_server.reads.scanner import Scanner
 from flight_server.reads.slice_cache import SliceCache
 from flight_server.reads.streams import MAX_QUERIES, Streams
@@ -76,6 +77,7 @@ class App:
         )
         self.slices = SliceCache(settings.cache_bytes)
         self.scanner = Scanner(self.database, self.catalog, self.versions, self.slices, self.streams)
+        self.planner = ScanPlanner(self.database, self.catalog, self.streams)
         self.records = RecordFinder(self.store, self.catalog, self.slices, self.scanner)
         self.usage = Usage(self.database, self.catalog)
         self.prewarmer = Prewarmer(self.scanner, self.usage)

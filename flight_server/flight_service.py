@@ -20,14 +20,16 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from flight_server import actions
+from flight_server.actions import scans
 from flight_server.app import App
 from flight_server.auth.handshake import Greeting, NoHandshake, greet
 from flight_server.auth.principal import Principal
 from flight_server.auth.tokens import Authenticator, Guard
 from flight_server.process import audit_log
+from flight_server.reads import scan_plan
 from flight_server.reads.streams import Stream
 from flight_server.sql.lazy import LazyEndpoint
-from flight_server.wire import flight_sql, scan_request, status, tickets
+from flight_server.wire import flight_sql, plan_request, scan_request, status, tickets
 from flight_server.writes import ingest
 from store.errors import InvalidArgument, StatflightError, Unauthenticated, Unimplemented
 from store.schemas import FLIGHTS
@@ -160,6 +162,10 @@ class StatflightServer(flight.FlightServerBase):
             if command is not None and flight_sql.is_command(command):
                 endpoint = flight.FlightEndpoint(command, [])  # a command is its own ticket
                 return flight.FlightInfo(self._sql.get().schema(command, caller), descriptor, [endpoint], -1, -1)
+            if (scan := plan_request.find(command, call.get("x-query-id"))) is not None:
+                plan = self._planned(call, caller, context, scan)
+                endpoint = flight.FlightEndpoint(scan.ticket(plan.snapshot_id), [])
+                return flight.FlightInfo(plan.files.schema, descriptor, [endpoint], plan.files.num_rows, -1)
             request = scan_request.of_descriptor(descriptor, call.get("x-query-id"))
             pinned = self.app.scanner.pin(request, caller)
             return self._info(descriptor, *self.app.scanner.parts(pinned, caller))
@@ -169,6 +175,8 @@ class StatflightServer(flight.FlightServerBase):
             caller, command = self._reader(call), descriptor.command
             if command is not None and flight_sql.is_command(command):
                 return flight.SchemaResult(self._sql.get().schema(command, caller))
+            if plan_request.find(command, call.get("x-query-id")) is not None:
+                return flight.SchemaResult(scan_plan.SCHEMA)
             return flight.SchemaResult(scan_request.of_descriptor(descriptor, call.get("x-query-id")).schema)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
@@ -179,6 +187,9 @@ class StatflightServer(flight.FlightServerBase):
                 name = flight_sql.FAMILY
                 capture = partial(self._capture, call, caller, context)
                 schema, answer = self._sql.get().get(ticket.ticket, caller, context.is_cancelled, capture)
+            elif (scan := plan_request.find(ticket.ticket, call.get("x-query-id"))) is not None:
+                plan = self._planned(call, caller, context, scan)
+                name, schema, answer = "scan", plan.files.schema, self.app.streams.admit(plan.files)
             else:
                 request = tickets.of_ticket(ticket.ticket, call.get("x-query-id"))
                 name, schema = request.flight.name, request.schema
@@ -249,9 +260,7 @@ class StatflightServer(flight.FlightServerBase):
             if entry is None:
                 raise Unimplemented(f'no action "{action.type[:100]}"', hint="the flight sys.functions lists them")
             body = _body(action)
-            results = entry.run(
-                actions.Call(self.app, caller, call.correlation_id, context.is_cancelled, call.get("x-query-id")), body
-            )
+            results = entry.run(self._called(call, caller, context), body)
             # the first result is made before anything is sent, so that an error is a refusal, not a broken stream
             first = [_result(item) for item in (results if isinstance(results, list) else islice(results, 1))]
             audit_log.action(name, body, caller.name, call.correlation_id)
@@ -267,8 +276,7 @@ class StatflightServer(flight.FlightServerBase):
         self, call: _Answering, caller: Principal, context: flight.ServerCallContext, body: bytes
     ) -> list[dict[str, Any]]:
         """The action `capture`, for a statement."""
-        asked = actions.Call(self.app, caller, call.correlation_id, context.is_cancelled)
-        outcomes = list(actions.ACTIONS["capture"].run(asked, body))
+        outcomes = list(actions.ACTIONS["capture"].run(self._called(call, caller, context), body))
         audit_log.action("capture", body, caller.name, call.correlation_id)
         return outcomes
 
@@ -295,6 +303,15 @@ class StatflightServer(flight.FlightServerBase):
             return self._caller(call)
         except Unauthenticated:
             return Principal("anonymous", frozenset())
+
+    def _planned(
+        self, call: _Answering, caller: Principal, context: flight.ServerCallContext, scan: plan_request.PlanRequest
+    ) -> scan_plan.Plan:
+        capture = partial(self._capture, call, caller, context)
+        return scans.planned(self._called(call, caller, context), scan, capture)
+
+    def _called(self, call: _Answering, caller: Principal, context: flight.ServerCallContext) -> actions.Call:
+        return actions.Call(self.app, caller, call.correlation_id, context.is_cancelled, call.get("x-query-id"))
 
     def _reader(self, call: _Answering) -> Principal:
         caller = self._caller(call)

@@ -235,6 +235,7 @@ class FairSemaphore:
 
 
 Answer = TypeVar("Answer", pa.Table, pa.Buffer)
+Result = TypeVar("Result")
 
 
 class Streams:
@@ -291,6 +292,23 @@ class Streams:
         except BaseException:
             watched.end()
             raise
+
+    def whole(
+        self, cursor: Connection, query: Callable[[], Result], is_cancelled: Callable[[], bool] = never
+    ) -> Result:
+        """Runs queries whose result is needed whole, within the limits of time and of queries that run at once.
+
+        Args:
+            cursor: The queries' own cursor; closed at the end.
+            query: Runs the queries.
+            is_cancelled: True once the caller has disconnected.
+        """
+        watched = self._watch_over(cursor, is_cancelled)
+        try:
+            with watched.running(), self.query_slots.acquire(watched.check):
+                return query()
+        finally:
+            watched.end()
 
     def admit(self, answer: Answer) -> Answer:
         """Returns an answer that is not a stream; raises ResourceExhausted if it exceeds the size limit."""

@@ -247,7 +247,7 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
     if columns is not None and (not isinstance(columns, list) or not all(isinstance(c, str) for c in columns)):
         raise InvalidField("columns", "must be a list of names", expected='["ndv"]', actual=columns)
     node = _tree(body)
-    snapshot = _snapshot(body.get("snapshot"))
+    snapshot = read_snapshot(body.get("snapshot"))
     allow_stale = body.get("allow_stale", False)
     if not isinstance(allow_stale, bool):
         raise InvalidField("allow_stale", "must be true or false", expected="true | false", actual=allow_stale)
@@ -338,7 +338,12 @@ def _tree(body: Mapping[str, Any]) -> Node | None:
     return nodes[0] if len(nodes) == 1 else tree.And(tuple(nodes)) if nodes else None
 
 
-def _snapshot(value: Any) -> str | int | None:
+def read_snapshot(value: Any) -> str | int | None:
+    """The snapshot that a command names: "current", an id, or None.
+
+    Raises:
+        InvalidField: It is something else.
+    """
     if value is None or value == CURRENT:
         return value
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:

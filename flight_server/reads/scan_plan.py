@@ -1,0 +1,315 @@
+"""Plans of scans: the files of a table that can have a row for which a condition is true.
+
+One query joins the files of the snapshot with the facts that the condition needs of each column
+(`store.predicates.pruning`), and returns the files that are kept. Bounds skip files only where their row is PRUNING and
+of the same snapshot. Partition values are bounds of their columns, so they need no evaluation of their own; the summary
+counts what they skip by themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flight_server.reads.streams import Streams, never
+from store import logical_types
+from store.capture_facts import snapshot_columns
+from store.catalog_store import Catalog, TableEntry
+from store.database import Connection, Database
+from store.errors import InvalidArgument, InvalidField, NotCaptured, nearest
+from store.layout import BY_SPAN
+from store.names import column_key
+from store.predicates import pruning
+from store.predicates.pruning import Column
+from store.predicates.tree import Node
+from store.schemas import FLIGHTS, INT, TEXT
+
+_FILES: Final = FLIGHTS["stats.files"].schema
+_OF_FILES: Final = (
+    "file_path", "file_format", "row_count", "size_bytes", "partition_data_json", "sequence_number", "delete_files",
+)  # fmt: skip
+SCHEMA: Final = pa.schema([
+    *(_FILES.field(name) for name in _OF_FILES[:4]), ("bytes_to_read", INT),
+    *(_FILES.field(name) for name in _OF_FILES[4:]), ("match", TEXT), ("kept_because", TEXT),
+])  # fmt: skip
+METADATA: Final = b"statflight.scan"
+
+_ALL, _SOME = "ALL", "SOME"
+_UNITS: Final = {"files": "count(*)", "rows": "sum(row_count)", "bytes": "sum(size_bytes)"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A planned scan.
+
+    Attributes:
+        files: The files that are kept, with the schema `SCHEMA` and the summary in its metadata.
+        snapshot_id: The snapshot.
+        columns: Ids of the columns that the condition and the reader name.
+    """
+
+    files: pa.Table
+    snapshot_id: int
+    columns: tuple[int, ...]
+
+
+class ScanPlanner:
+    """Plans scans by stored statistics."""
+
+    def __init__(self, database: Database, catalog: Catalog, streams: Streams):
+        self._database, self._catalog, self._streams = database, catalog, streams
+
+    def is_captured(self, table: TableEntry, snapshot: str | int) -> bool:
+        """True if the files of a snapshot are stored.
+
+        Args:
+            table: The table.
+            snapshot: "current" or an id.
+        """
+        snapshot_id = table.current_snapshot_id if isinstance(snapshot, str) else snapshot
+        if snapshot_id is None:
+            return False
+        with self._database.reading() as cursor:
+            return "stats.files" in _positions(cursor, table.table_key, snapshot_id)
+
+    def plan(
+        self, table: TableEntry, node: Node | None, columns: Sequence[str] | None, snapshot: str | int,
+        is_cancelled: Callable[[], bool] = never,
+    ) -> Plan:  # fmt: skip
+        """Plans a scan.
+
+        Args:
+            table: The table.
+            node: Condition on its rows; None for all rows.
+            columns: Names of the columns to be read; None for all.
+            snapshot: "current" or an id.
+            is_cancelled: True once the caller has disconnected.
+
+        Raises:
+            InvalidArgument: UNKNOWN_COLUMN, AMBIGUOUS_COLUMN; BAD_LITERAL: a literal cannot be read as its column's
+                type.
+            NotFound: UNKNOWN_SNAPSHOT.
+            NotCaptured: The files of the snapshot are not known.
+        """
+        if isinstance(snapshot, int):
+            self._catalog.snapshot(table, snapshot)
+        snapshot_id = table.current_snapshot_id if isinstance(snapshot, str) else snapshot
+        if snapshot_id is None:
+            raise NotCaptured(f'"{table.full_name}" has no snapshot', hint="discover its catalog, or capture it first")
+        cursor = self._database.read()
+
+        def run() -> Plan:
+            cursor.execute("BEGIN TRANSACTION READ ONLY")
+            positions = _positions(cursor, table.table_key, snapshot_id)
+            if "stats.files" not in positions:
+                raise _not_captured(table, snapshot_id, "the files of snapshot {} are not known")
+            known = self._columns(cursor, table, snapshot_id, positions)
+            read = [known.find(name).id for name in columns or ()]
+            condition = None if node is None else pruning.of_files(node, known.find)
+            query = _Query(cursor, table.table_key, positions, condition)
+            self._check_complete(cursor, table, snapshot_id, query)
+            kept = query.kept(whole=columns is None)
+            partitioned = known.ids_of(self._partition_keys(cursor, table))
+            summary = query.summary(kept, partitioned)
+            filtered = () if condition is None else condition.columns
+            return Plan(_with_summary(kept, summary), snapshot_id, tuple(dict.fromkeys([*filtered, *read])))
+
+        return self._streams.whole(cursor, run, is_cancelled)
+
+    def _columns(
+        self, cursor: Connection, table: TableEntry, snapshot_id: int, positions: Mapping[str, int]
+    ) -> _Columns:  # fmt: skip
+        """The columns of the snapshot's schema; of a table without one, those that statistics name."""
+        schema = snapshot_columns(self._database, [(table.table_key, snapshot_id)]).get((table.table_key, snapshot_id))
+        if schema:
+            ids = self._catalog.column_ids(table)
+            of_schema = []
+            for name, type, _, field_id, *path in schema:
+                key = column_key(path[0]) if path and path[0] else name
+                column_id = field_id if field_id is not None else ids.get(key)
+                if column_id is not None:
+                    of_schema.append(Column(column_id, name, _type(type)))
+            return _Columns(table, of_schema)
+        rows_of_files = _rows("stats.file_columns", table.table_key, positions.get("stats.file_columns", -1))
+        rows = cursor.execute(
+            "SELECT DISTINCT column_id, column_name, logical_type FROM ("
+            "SELECT column_id, column_name, logical_type FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
+            f" UNION ALL SELECT column_id, column_name, logical_type {rows_of_files}"
+            ") WHERE column_name IS NOT NULL ORDER BY ALL",
+            [table.table_key, snapshot_id],
+        ).fetchall()
+        return _Columns(table, [Column(id, name, _type(type)) for id, name, type in rows])
+
+    def _partition_keys(self, cursor: Connection, table: TableEntry) -> list[str]:
+        ((keys,),) = cursor.execute(
+            "SELECT partition_keys FROM tables WHERE table_key = ?", [table.table_key]
+        ).fetchall()
+        return keys or []
+
+    def _check_complete(self, cursor: Connection, table: TableEntry, snapshot_id: int, query: _Query) -> None:
+        """Refuses a listing with fewer files than the record of the table counts, such as a put of some of them."""
+        counted = cursor.execute(
+            "SELECT data_file_count FROM stats_tables WHERE table_key = ? AND snapshot_id = ?",
+            [table.table_key, snapshot_id],
+        ).fetchall()
+        if counted and counted[0][0] is not None and counted[0][0] > query.totals["files"]:
+            stated = f"{query.totals['files']} of {counted[0][0]} files of snapshot {{}} are known"
+            raise _not_captured(table, snapshot_id, stated)
+
+
+def _not_captured(table: TableEntry, snapshot_id: int, stated: str) -> NotCaptured:
+    return NotCaptured(
+        f'"{table.full_name}": {stated.format(snapshot_id)}', hint='capture the table first, or send "capture": true',
+        params={"table": table.full_name, "snapshot": snapshot_id},
+    )  # fmt: skip
+
+
+def _type(text: str | None) -> logical_types.LogicalType | None:
+    try:
+        return None if text is None else logical_types.parse(text)
+    except InvalidField:
+        return None
+
+
+def _positions(cursor: Connection, table_key: int, snapshot_id: int) -> dict[str, int]:
+    """Family of rows → position of the listing of exactly this snapshot."""
+    return dict(cursor.execute(
+        "SELECT family, pos FROM file_snapshots WHERE table_key = ? AND snapshot_id = ?", [table_key, snapshot_id]
+    ).fetchall())  # fmt: skip
+
+
+def _rows(flight: str, table_key: int, pos: int, condition: str = "TRUE") -> str:
+    """FROM and WHERE clauses of the rows `s` of a listing."""
+    return (
+        f"FROM {BY_SPAN[flight]} s WHERE s.table_key = {int(table_key)} AND s.from_pos <= {int(pos)}"
+        f" AND s.to_pos > {int(pos)} AND {condition}"
+    )
+
+
+class _Columns:
+    """The columns of a table by name: as written, else without regard to case."""
+
+    def __init__(self, table: TableEntry, columns: Sequence[Column]):
+        self._table = table
+        self._exact: dict[str, dict[int, Column]] = {}
+        self._folded: dict[str, dict[int, Column]] = {}
+        for column in columns:
+            self._exact.setdefault(column.name, {}).setdefault(column.id, column)
+            self._folded.setdefault(column.name.lower(), {}).setdefault(column.id, column)
+
+    def find(self, name: str) -> Column:
+        """The column of a name.
+
+        Raises:
+            InvalidArgument: UNKNOWN_COLUMN, AMBIGUOUS_COLUMN.
+        """
+        found = self._exact.get(name) or self._folded.get(name.strip().lower()) or {}
+        if len(found) == 1:
+            return next(iter(found.values()))
+        shown = name.encode("utf-8", "replace").decode()[:100]
+        if found:
+            raise InvalidArgument(
+                f'several columns of "{self._table.full_name}" are written "{shown}"', code="AMBIGUOUS_COLUMN",
+                hint="a scan cannot use it", params={"column": shown},
+            )  # fmt: skip
+        names = [str(known) for known in self._exact]
+        hint = nearest(shown.lower(), list(self._folded)) or f"there are {', '.join(names[:20])}"
+        raise InvalidArgument(f'"{self._table.full_name}" has no column "{shown}"', code="UNKNOWN_COLUMN", hint=hint,
+                              params={"column": shown})  # fmt: skip
+
+    def ids_of(self, names: Collection[str]) -> set[int]:
+        """Ids of the columns with these names; other names are skipped."""
+        return {id for name in names for id in self._exact.get(name, ())}
+
+
+class _Query:
+    """The query of one scan.
+
+    Attributes:
+        totals: Number, rows and bytes of all data files.
+    """
+
+    def __init__(
+        self, cursor: Connection, table_key: int, positions: Mapping[str, int],
+        condition: pruning.FileCondition | None,
+    ):  # fmt: skip
+        self._cursor, self._key, self._positions, self._condition = cursor, table_key, positions, condition
+        data = "coalesce(s.file_content, 'DATA') = 'DATA'"
+        self._files = _rows("stats.files", table_key, positions["stats.files"], data)
+        self.totals = self._sums(f"{self._files}")
+
+    def kept(self, *, whole: bool) -> pa.Table:
+        """The files that are kept, by path.
+
+        Args:
+            whole: True if all columns are read.
+        """
+        columns = ", ".join(f'f."{name}"' for name in _OF_FILES[:4])
+        columns += f", {'f.size_bytes' if whole else 'NULL::BIGINT'} AS bytes_to_read"
+        columns += "".join(f', f."{name}"' for name in _OF_FILES[4:])
+        condition = self._condition
+        if condition is None:
+            match, reason, where, joins = f"'{_ALL}'", "NULL::VARCHAR", "TRUE", ""
+            parameters: list[Any] = []
+        else:
+            match = f"CASE WHEN {condition.all} THEN '{_ALL}' ELSE '{_SOME}' END"
+            reason = f"CASE WHEN NOT ({condition.known} OR {condition.all}) THEN {condition.reason} END"
+            where = condition.may
+            joins, parameters = self._joined(condition.columns)
+        sql = (
+            f'SELECT {columns}, {match} AS "match", {reason} AS kept_because FROM (SELECT s.* {self._files}) f{joins}'
+            f" WHERE {where} ORDER BY f.file_path"
+        )
+        rows = self._cursor.sql(sql, params=parameters or None).to_arrow_table()
+        return rows.cast(SCHEMA)
+
+    def summary(self, kept: pa.Table, partitioned: Collection[int]) -> dict[str, dict[str, int]]:
+        """Files, rows and bytes: all, kept, and skipped by partition values or else by bounds.
+
+        Args:
+            kept: The files that are kept.
+            partitioned: Ids of the columns whose values are those of the partition.
+        """
+        left = {
+            "files": kept.num_rows, "rows": pc.sum(kept["row_count"]).as_py() or 0,
+            "bytes": pc.sum(kept["size_bytes"]).as_py() or 0,
+        }  # fmt: skip
+        condition, by_partition = self._condition, dict.fromkeys(_UNITS, 0)
+        among = set(partitioned) & set(condition.columns) if condition is not None else set()
+        if condition is not None and among and left["files"] < self.totals["files"]:
+            joins, parameters = self._joined(among)
+            by_partition = self._sums(
+                f"FROM (SELECT s.* {self._files}) f{joins} WHERE NOT {condition.may_by(among)}", parameters
+            )
+        return {
+            unit: {
+                "all": total, "kept": left[unit], "skipped_by_partition": by_partition[unit],
+                "skipped_by_bounds": total - left[unit] - by_partition[unit],
+            }
+            for unit, total in self.totals.items()
+        }  # fmt: skip
+
+    def _sums(self, rows: str, parameters: Sequence[Any] = ()) -> dict[str, int]:
+        (sums,) = self._cursor.execute(f"SELECT {', '.join(_UNITS.values())} {rows}", list(parameters)).fetchall()
+        return {unit: int(value or 0) for unit, value in zip(_UNITS, sums, strict=True)}
+
+    def _joined(self, columns: Collection[int]) -> tuple[str, list[Any]]:
+        """Joins of the files `f` with the facts of columns, and their parameters."""
+        joins, parameters = "", []  # type: str, list[Any]
+        pos = self._positions.get("stats.file_columns", -1)
+        assert self._condition is not None
+        for column_id, facts in self._condition.columns.items():
+            if column_id in columns:
+                rows = _rows("stats.file_columns", self._key, pos, f"s.column_id = {int(column_id)}")
+                joins += f" LEFT JOIN ({facts.sql(rows)}) c{column_id} ON c{column_id}.file_path = f.file_path"
+                parameters += facts.parameters
+        return joins, parameters
+
+
+def _with_summary(kept: pa.Table, summary: Mapping[str, Any]) -> pa.Table:
+    return kept.replace_schema_metadata({METADATA: json.dumps(summary)})

@@ -1,0 +1,113 @@
+"""Plans of scans: which files are kept, what is refused, and what the summary counts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from flight_server.reads.scan_plan import METADATA, SCHEMA
+from flight_server.wire.plan_request import find
+from store.errors import InvalidArgument, NotCaptured, NotFound
+from tests.flight_server.serving import app_in, put
+
+KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
+FILES = 5
+
+
+@pytest.fixture
+def app(tmp_path):
+    """File i has ids from 10 i to 10 i + 9, and one of two regions."""
+    with app_in(tmp_path) as app:
+        whole = KEY | {"completeness": "COMPLETE"}
+        put(app, [whole | {"file_path": f"f{i}", "file_content": "DATA", "row_count": 10, "size_bytes": 100}
+                  for i in range(FILES)], "stats.files")  # fmt: skip
+        ids = {"column_id": 1, "column_name": "Id", "logical_type": "INT"}
+        regions = {"column_id": 2, "column_name": "region", "logical_type": "STRING"}
+        rows = [whole | ids | {"file_path": f"f{i}", "min": str(10 * i), "max": str(10 * i + 9)} for i in range(FILES)]
+        rows += [whole | regions | {"file_path": f"f{i}", "min": f"r{i % 2}", "max": f"r{i % 2}"} for i in range(FILES)]
+        put(app, [row | {"row_count": 10, "null_count": 0} for row in rows], "stats.file_columns")
+        yield app
+
+
+def plan(app, where: Any = None, table: str = "lake.s.t", **more: Any):
+    request = find(json.dumps({"scan": table, "where": where} | more).encode())
+    return app.planner.plan(app.catalog.get(table), request.node, request.columns, request.snapshot)
+
+
+def kept(app, where: Any = None, **more: Any) -> dict[str, str]:
+    files = plan(app, where, **more).files
+    assert files.schema.equals(SCHEMA)
+    return dict(zip(files["file_path"].to_pylist(), files["match"].to_pylist(), strict=True))
+
+
+def test_bounds_skip_files(app):
+    assert kept(app, "id = 25") == {"f2": "SOME"}
+    assert kept(app, "ID >= 30 AND region = 'r0'") == {"f4": "ALL"}
+    assert kept(app, "id IN (5, 45) OR region IS NULL") == {"f0": "SOME", "f4": "SOME"}
+    assert kept(app) == {f"f{i}": "ALL" for i in range(FILES)}
+    assert kept(app, "id > 100") == {}
+
+
+def test_thousands_of_members_are_looked_up(app):
+    members = [*range(1000, 9000), 25, 26]
+    assert kept(app, {"column": "id", "op": "IN", "values": members}) == {"f2": "SOME"}
+    assert kept(app, {"not": {"column": "id", "op": "IN", "values": members}}) == {
+        f"f{i}": "SOME" if i == 2 else "ALL" for i in range(FILES)
+    }
+
+
+def test_files_come_with_their_summary(app):
+    files = plan(app, "id = 25 AND region = 'r0'").files
+    summary = json.loads(files.schema.metadata[METADATA])
+    assert summary["files"] == {"all": 5, "kept": 1, "skipped_by_partition": 0, "skipped_by_bounds": 4}
+    assert summary["bytes"]["skipped_by_bounds"] == 400 and summary["rows"]["kept"] == 10
+    assert files["bytes_to_read"].to_pylist() == [100]
+    assert plan(app, "id = 25", columns=["region"]).files["bytes_to_read"].to_pylist() == [None]
+
+
+def test_partition_values_are_counted_by_themselves(app):
+    app.database.write(lambda connection: connection.execute("UPDATE tables SET partition_keys = ['region', 'gone']"))
+    summary = json.loads(plan(app, "id = 25 AND region = 'r0'").files.schema.metadata[METADATA])
+    assert summary["files"] == {"all": 5, "kept": 1, "skipped_by_partition": 2, "skipped_by_bounds": 2}
+
+
+def test_columns_that_are_named_count_as_used(app):
+    assert plan(app, "id = 25", columns=["region", "Id"]).columns == (1, 2)
+
+
+def test_bounds_of_another_snapshot_skip_nothing(app):
+    put(app, [KEY | {"snapshot_id": 2, "file_path": "f0", "file_content": "DATA", "row_count": 10}], "stats.files")
+    put(app, [KEY | {"snapshot_id": 2, "column_id": 1, "column_name": "Id", "logical_type": "INT"}], "stats.columns")
+    files = plan(app, "id = 25", snapshot=2).files
+    assert files.select(["file_path", "match", "kept_because"]).to_pylist() == [
+        {"file_path": "f0", "match": "SOME", "kept_because": "NO_STATISTICS"}
+    ]
+
+
+def test_a_listing_that_lacks_files_is_refused(app):
+    put(app, [KEY | {"data_file_count": FILES}], "stats.tables")
+    assert len(kept(app)) == FILES
+    put(app, [KEY | {"data_file_count": FILES + 1}], "stats.tables")
+    with pytest.raises(NotCaptured, match="5 of 6 files of snapshot 1 are known"):
+        plan(app)
+
+
+def test_a_snapshot_without_files_is_not_captured(app):
+    put(app, [KEY | {"snapshot_id": 3, "row_count": 1}], "stats.tables")
+    with pytest.raises(NotCaptured, match="snapshot 3"):
+        plan(app, snapshot=3)
+    assert not app.planner.is_captured(app.catalog.get("lake.s.t"), 3)
+    assert app.planner.is_captured(app.catalog.get("lake.s.t"), 1)
+    with pytest.raises(NotFound, match="no snapshot 4"):
+        plan(app, snapshot=4)
+
+
+def test_names_are_checked(app):
+    with pytest.raises(InvalidArgument, match='no column "idd"; did you mean "id"'):
+        plan(app, "idd = 1")
+    put(app, [KEY | {"column_id": 3, "column_name": "iD", "logical_type": "INT"}], "stats.columns")
+    assert kept(app, "Id = 25") == {"f2": "SOME"}
+    with pytest.raises(InvalidArgument, match="several columns"):
+        plan(app, "id = 25")
