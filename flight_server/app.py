@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from capture.orchestrator import Orchestrator
@@ -35,9 +36,15 @@ from flight_server.reads.usage import Usage
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.database import Database
 from store.job_store import JobStore
+from store.role import Role
 from store.stats_store import DuckDBStatsStore
 
 log = logging.getLogger("statflight.server")
+
+
+def alone(path: Path) -> tuple[Database, Role]:
+    """Opens a database without replicas."""
+    return Database(path), Role()
 
 
 @lru_cache(1)
@@ -53,13 +60,17 @@ class App:
     Args:
         settings: The server's settings.
         functions: Rows of `sys.functions`; `actions/`, which has them, may import this file but not the reverse.
+        join: Opens the database file, and gives the server its role among the database's replicas.
     """
 
-    def __init__(self, settings: Settings, functions: Callable[[], Sequence[Mapping[str, Any]]] = tuple):
+    def __init__(
+        self, settings: Settings, functions: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
+        join: Callable[[Path], tuple[Database, Role]] = alone,
+    ):  # fmt: skip
         self.settings = settings
         self.started = time.time()
         rules = () if settings.checks is None else load_rules(settings.checks)  # checked before a database is made
-        self.database = Database(settings.db)
+        self.database, self.role = join(settings.db)
         self.versions = self.database.versions
         self.catalog = Catalog(self.database)
         self.store = DuckDBStatsStore(
@@ -83,7 +94,8 @@ class App:
         self.prewarmer = Prewarmer(self.scanner, self.usage)
 
         self.jobs = JobStore(self.database, settings.lease_seconds)
-        self.jobs.reclaim(everything=True)
+        if self.role.takes_writes:
+            self.jobs.reclaim(everything=True)
         self.tasks = TaskQueue(self.catalog)
         self.publication = Publication(self.jobs, self.store, self.catalog)
         self.leases = Leases(self.tasks, self.jobs, self.database, self.publication)
@@ -99,7 +111,11 @@ class App:
         self.checking = Checking(self.database, self.catalog, self.scanner, settings.checks, rules, webhook)
         self.publication.on_published = self._captured
         register_computed(
-            self.scanner.queries, engines=self._engines, functions=functions, live_jobs=self.tasks.live_jobs
+            self.scanner.queries,
+            engines=self._engines,
+            functions=functions,
+            live_jobs=self.tasks.live_jobs,
+            replication=lambda: self.role.row(),
         )
 
     def start(self) -> None:
@@ -115,7 +131,10 @@ class App:
         if self.tasks.closing:
             return {"status": "draining"}
         trouble = self.database.trouble()
-        return {"status": "read-only", "detail": trouble} if trouble else {"status": "ok"}
+        if trouble or not self.role.may_write:
+            return {"status": "read-only", "detail": trouble or self.role.trouble()}
+        behind = self.role.trouble()
+        return {"status": "ok"} | ({"replication": behind} if behind else {})
 
     def _captured(self, table: TableEntry) -> None:
         self.auto.published(table)
@@ -130,10 +149,12 @@ class App:
         self.prewarmer.stop()
         self.tasks.close()
         try:
-            self.usage.flush(0)
+            if self.role.takes_writes:
+                self.usage.flush(0)
         except Exception:  # a failed count of reads must not keep the server from closing
             log.exception("the last reads were not counted")
         self.scanner.materialized.close()
+        self.role.close()
         self.database.close()
 
     def _engines(self) -> Sequence[Mapping[str, Any]]:

@@ -39,6 +39,8 @@ COMMANDS = {
     "doctor": Entry(RUN, "running:doctor", "Check Python, Java, the libraries of each format, and the server."),
     "config": Entry(RUN, "settings:config", "Print the effective settings and where each comes from."),
     "backup": Entry(RUN, "keeping:backup", "Copy the database to a file while the server serves."),
+    "replicas": Entry(RUN, "keeping:replicas", "List what can be restored of a replica."),
+    "restore": Entry(RUN, "keeping:restore", "Make a database of a replica, as of now or of a time."),
     "connect": Entry(LAKE, "lakes:connect_lake", "Connect a lake and list its tables."),
     "discover": Entry(LAKE, "lakes:discover", "Look for new tables and snapshots of a connected lake."),
     "disconnect": Entry(LAKE, "lakes:disconnect", "Forget a connected lake and its tables."),

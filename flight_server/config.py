@@ -194,6 +194,11 @@ class Settings:
         checks: File of rules that are checked after each capture.
         webhook: URL to which changes of the rules' states are posted.
         webhook_secret: Signs the posts.
+        replicate_to: Place to which the database's log is shipped: a directory, s3://, gs:// or abfss://.
+        replicate_seconds: Seconds between two shipments, and between two looks of a follower.
+        durability: When a write is acknowledged: once it is on the disk (local), or shipped (replicated).
+        writer_lease_seconds: How long the writer of a replica may write without renewing its lease.
+        replica_keep: Seconds for which generations of a replica stay restorable.
         server: Address that clients and workers connect to.
         token: Bearer token of clients and workers.
     """
@@ -233,6 +238,11 @@ class Settings:
     checks: Path | None = None
     webhook: str | None = None
     webhook_secret: str | None = field(default=None, repr=False)
+    replicate_to: str | None = None
+    replicate_seconds: float = 1.0
+    durability: str = "local"
+    writer_lease_seconds: float = 10.0
+    replica_keep: float = 7 * 86_400.0
     server: str = f"grpc://127.0.0.1:{DEFAULT_PORT}"
     token: str | None = field(default=None, repr=False)
 
@@ -265,6 +275,8 @@ class Settings:
             raise InvalidArgument("tls-cert and tls-key go together")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise InvalidArgument("tls-client-ca needs tls-cert and tls-key")
+        if self.replicate_to is None and self.durability == "replicated":
+            raise InvalidArgument("durability = replicated needs replicate-to")
         if not (self.auth or self.tls_client_ca or self.insecure or self.is_loopback):
             raise InvalidArgument(
                 f"a server on {self.host} serves the network: it must have tokens and TLS",
@@ -308,6 +320,11 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "checks": _path,
     "webhook": _url,
     "webhook_secret": _text,
+    "replicate_to": _text,
+    "replicate_seconds": _seconds,
+    "durability": _word("local", "replicated"),
+    "writer_lease_seconds": _seconds,
+    "replica_keep": _seconds,
     "server": _text,
     "token": _text,
 }

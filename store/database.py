@@ -35,6 +35,9 @@ log = logging.getLogger("statflight.store")
 
 T = TypeVar("T")
 
+Acknowledgement = Callable[[BaseException | None], None]
+"""Tells the callers of a commit that it is done, or why that cannot be promised."""
+
 MEMORY = ":memory:"
 GROUP = 64  # writes per commit, at most
 CLOSE_SECONDS = 10.0  # longest wait of `close` for readers
@@ -54,6 +57,8 @@ class Database:
         self._opening = threading.Lock()  # a connection cannot be closed while a cursor of it is created
         self.on_rollback: list[Callable[[Connection], None]] = []
         self.on_commit: list[Callable[[], None]] = []
+        self.guards: list[Callable[[], None]] = []  # called before each transaction; raise to refuse it
+        self.acknowledge: Callable[[Acknowledgement], None] = _at_once
         self.before_commit: list[Callable[[Connection, AbstractSet[int]], None]] = []  # called with the touched tables
         self.versions = TableVersions()
         self._touched: set[int] = set()  # by the running transaction; used by the writer's thread only
@@ -173,6 +178,32 @@ class Database:
         finally:
             _remove(partial)
 
+    def checkpoint(self, then: Callable[[], None]) -> bool:
+        """Merges DuckDB's log into the file, while nothing is written.
+
+        Args:
+            then: Called after it, before the next write.
+
+        Returns:
+            False if DuckDB keeps its log, as while something else is being written; `then` is not called.
+
+        Raises:
+            StatflightError: Writes are refused; see `trouble`.
+        """
+
+        def run(connection: Connection) -> bool:
+            if self._files is not None:
+                self._files.check()
+            connection.execute("CHECKPOINT")
+            if wal(self.path).exists():
+                return False
+            if self._files is not None:
+                self._files.committed()
+            then()
+            return True
+
+        return self.submit(run, alone=True).result()
+
     def close(self) -> None:
         """Runs the queued writes, waits up to `CLOSE_SECONDS` for running queries, and closes the file."""
         if not self._closed:
@@ -211,6 +242,8 @@ class Database:
             return
         self._touched = set()
         try:
+            for guard in self.guards:
+                guard()
             if self._files is not None:
                 self._files.check()
             connection.execute("BEGIN")
@@ -240,8 +273,7 @@ class Database:
         for callback in self.on_commit:
             callback()
         self.versions.note(self._touched)  # after the rows are visible, before any caller continues
-        for item, result in zip(group, results, strict=True):
-            item.future.set_result(result)
+        self.acknowledge(lambda error: _settle(group, results, error))
 
     def trouble(self) -> str:
         """Why writes are refused now, for health checks; empty if they are not."""
@@ -303,6 +335,18 @@ def _has_closed(connection: Connection) -> bool:
     except duckdb.ResourceInUseException:
         return False
     return True
+
+
+def _at_once(done: Acknowledgement) -> None:
+    done(None)
+
+
+def _settle(group: Sequence[_Item], results: Sequence[Any], error: BaseException | None) -> None:
+    for item, result in zip(group, results, strict=True):
+        if error is None:
+            item.future.set_result(result)
+        else:
+            item.future.set_exception(error)
 
 
 def _resolve(connection: Connection, item: _Item) -> None:

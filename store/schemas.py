@@ -223,6 +223,10 @@ _ALL: Final = [
     _plain("sys.column_usage", "Reads of each column; column_name is null for reads of all columns", _TABLE_KEY | {
         "column_name": TEXT, "reads": INT, "last_read_at": INSTANT,
     }),
+    _plain("sys.replication", "The role of this server among the replicas of its database", {
+        "role": TEXT, "epoch": INT, "generation": INT, "shipped_generation": INT, "lag_ms": INT, "writer": TEXT,
+        "url": TEXT, "last_error": TEXT,
+    }),
     _plain("sys.flights", "The flights of this server", {
         "name": TEXT, "column_count": INT, "row_estimate": INT, "writable": BOOL, "description": TEXT,
     }),

@@ -1,4 +1,4 @@
-"""Commands about the database: backup, expire."""
+"""Commands about the database: backup, restore, replicas, expire."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flight_server.commands.common import SERVER, Server, TlsRoots, Token, complete_table, connect, table_name
-from flight_server.commands.output import say, tell
+from flight_server.commands.output import misuse, say, tell
 
 
 def backup(
@@ -23,6 +23,48 @@ def backup(
     with connect(server, token, tls_roots) as client:
         (written,) = client.actions.call("backup", {"path": target})
     say(f"{target}: {written['bytes'] / 1e6:.1f} MB in {written['elapsed_ms'] / 1000:.1f} s")
+
+
+_Url = Annotated[str, typer.Argument(metavar="URL", help="A directory, s3://, gs:// or abfss://.")]
+
+
+def restore(
+    url: _Url,
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A new file.")],
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME|GENERATION", help="ISO 8601, or digits.", show_default="the newest")
+    ] = None,
+) -> None:
+    """Make a database of a replica; `serve --db` opens it. Secrets of lakes are not in a replica."""
+    from store.errors import InvalidArgument
+    from store.replication.log import Log, iso
+    from store.replication.place import open_place
+    from store.replication.restore import NEWEST, At
+    from store.replication.restore import restore as run
+
+    try:
+        wanted = NEWEST if at is None else At.parse(at)
+    except InvalidArgument as error:
+        misuse(f"--at: {error}")
+    state = run(Log(open_place(url)), path.expanduser().absolute(), wanted)
+    say(f"{path}: generation {state.generation} of {iso(state.commit.micros)}")
+
+
+def replicas(url: _Url) -> None:
+    """List what can be restored of a replica: the newest first, a line for each base and what follows it."""
+    from store.replication import lease
+    from store.replication.log import Log, iso
+    from store.replication.place import open_place
+    from store.replication.restore import spans
+
+    log = Log(open_place(url))
+    log.existing()
+    tell("epoch\tcheckpoint\tgenerations\tfrom\tto\tsegments")
+    for span in spans(log):
+        tell(f"{span.base.position.epoch}\t{span.base.position.checkpoint}\t{span.base.generation}-{span.generation}"
+             f"\t{iso(span.base.micros)}\t{iso(span.micros)}\t{span.segments}")  # fmt: skip
+    if (found := lease.newest(log.place)) is not None:
+        say(f"epoch {found.epoch} is {'not written now' if found.released else f'written by {found.writer}'}")
 
 
 def expire(

@@ -55,6 +55,7 @@ def serve(
     checks: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Rules to check after each capture.")] = None,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Receives changed results of rules.")] = None,
     spark_master: Annotated[str | None, typer.Option(help="Spark master of the capture workers.")] = None,
+    replicate_to: Annotated[str | None, typer.Option(metavar="URL", help="Where to ship the database's log.")] = None,
     log_level: _LogLevel = None,
     log_format: _LogFormat = None,
     option: Annotated[
@@ -68,6 +69,7 @@ def serve(
         "tls_client_ca": tls_client_ca, "auth": auth, "insecure": insecure, "metrics_port": metrics_port,
         "health_port": health_port, "http_port": http_port, "checks": checks, "webhook": webhook,
         "watch_seconds": watch_seconds, "spark_master": spark_master, "log_level": log_level, "log_format": log_format,
+        "replicate_to": replicate_to,
     } | _options(option or ())  # fmt: skip
     settings = _settings(config, flags)
     from flight_server.process.runtime import limit_arrow_memory

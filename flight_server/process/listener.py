@@ -10,6 +10,7 @@ themselves.
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 import threading
 import time
@@ -54,6 +55,13 @@ class Listener:
     def _at(self, port: int) -> str:
         host = self._settings.host
         return f"{self._scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    @property
+    def public_uri(self) -> str:
+        """The address that other machines know: with the name of this one if it listens on all addresses."""
+        if self._settings.host not in ("0.0.0.0", "::"):  # noqa: S104
+            return self.uri
+        return f"{self._scheme}://{socket.getfqdn()}:{self.server.port}"
 
     def renew(self) -> bool:
         """Replaces the server if the TLS files have changed.

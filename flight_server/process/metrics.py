@@ -155,6 +155,7 @@ class _AppCollector:
     def collect(self) -> Iterator[Metric]:
         with contextlib.suppress(Exception):  # a server that is stopping reports less
             yield from self._store()
+            yield from self._replication()
             yield from self._queue()
             yield from self._captures()
             yield from self._publications()
@@ -172,6 +173,20 @@ class _AppCollector:
                 "statflight_store_free_bytes", "Free space on the disk of the database",
                 value=shutil.disk_usage(database.directory).free,
             )  # fmt: skip
+
+    def _replication(self) -> Iterator[Metric]:
+        role = self._app.role
+        row = role.row()
+        if row.get("url") is None:
+            return
+        yield CounterMetricFamily(
+            "statflight_replication_failures", "Failed attempts to reach the replica", value=role.failures
+        )
+        for name, about in (
+            ("epoch", "Epoch of the writer"), ("generation", "Newest commit that is served"),
+            ("shipped_generation", "Newest commit at the replica"), ("lag_ms", "Age of what is served"),
+        ):  # fmt: skip
+            yield GaugeMetricFamily(f"statflight_replication_{name}", about, value=row.get(name) or 0)
 
     def _queue(self) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("statflight_jobs", "Capture jobs by state", labels=["state"])

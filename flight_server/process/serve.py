@@ -10,11 +10,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from flight_server import actions
-from flight_server.app import App
+from flight_server.app import App, alone
 from flight_server.auth.tokens import Guard
 from flight_server.config import Settings
 from flight_server.flight_service import StatflightServer
@@ -33,7 +34,9 @@ from flight_server.process.runtime import (
 from flight_server.process.signals import Signals
 from flight_server.process.workers import OwnWorkers, WorkersEndpoint
 from flight_server.sql.lazy import LazyEndpoint
+from store.database import Database
 from store.errors import InvalidArgument
+from store.role import Role
 
 if TYPE_CHECKING:
     from flight_server.process.http import Http
@@ -58,7 +61,7 @@ def serve(settings: Settings) -> int:
     _check_ports(settings)  # ports in use and bad files are reported before anything is created
     settings = _secured(settings)
     tls_options(settings)
-    app = App(settings, actions.functions)
+    app = App(settings, actions.functions, _joining(settings))
     metrics = health = listener = None
     http: list[Http] = []
 
@@ -88,6 +91,7 @@ def serve(settings: Settings) -> int:
             listener.close()
         app.close()
         raise
+    app.role.listening(listener.public_uri)
     freeze_garbage()
     signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     sys.stdout.write(f"listening on {listener.uri}\n")
@@ -116,6 +120,10 @@ def serve(settings: Settings) -> int:
                 break
         if app.database.is_invalidated:  # it can neither be read nor written: exit, as above
             log.error("%s", app.database.trouble())
+            status = 1
+            break
+        if app.role.over:
+            log.error("%s; this file is no longer the newest: start it with --standby and a new --db", app.role.over)
             status = 1
             break
         workers.run()
@@ -154,6 +162,19 @@ def _serve_http(settings: Settings, app: App, guard: Guard, metrics: Metrics, po
         site, tls = Site(settings, app, guard, probes), (settings.tls_cert, settings.tls_key)
         ports.append(Http(site.asgi, settings.host, settings.http_port, "http-port", tls))
         log.info("pages on %s", ports[-1].uri)
+
+
+def _joining(settings: Settings) -> Callable[[Path], tuple[Database, Role]]:
+    """How the database is opened: alone, or with a role in `store.replication`."""
+    if settings.replicate_to is None:
+        return alone
+    from store.replication.join import Plan, join
+
+    plan = Plan(
+        settings.replicate_to, settings.replicate_seconds,
+        settings.durability == "replicated", settings.writer_lease_seconds, settings.replica_keep,
+    )  # fmt: skip
+    return lambda path: join(plan, path)
 
 
 def _drain(listener: Listener, inner: WorkersEndpoint, app: App, children: OwnWorkers) -> None:

@@ -30,8 +30,9 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def register(
-    queries: Queries, *, engines: Callable[[], Rows], functions: Callable[[], Rows], live_jobs: Callable[[], Rows]
-) -> None:
+    queries: Queries, *, engines: Callable[[], Rows], functions: Callable[[], Rows], live_jobs: Callable[[], Rows],
+    replication: Callable[[], Mapping[str, Any]],
+) -> None:  # fmt: skip
     """Registers the sources of computed flights.
 
     Args:
@@ -40,6 +41,7 @@ def register(
         functions: Returns the rows of `sys.functions`.
         live_jobs: Returns the rows of `sys.capture_jobs` that are in memory only (synchronous work), each with a
             `table_key`, None for the inspection of a lake.
+        replication: Returns the row of `sys.replication`.
     """
     database = queries.database
     queries.arrow_sources |= {
@@ -52,6 +54,7 @@ def register(
         "sys.engines": lambda _: _table("sys.engines", engines()),
         "sys.flights": lambda scope: _table("sys.flights", list(_flights(queries, scope))),
         "sys.functions": lambda _: _table("sys.functions", functions()),
+        "sys.replication": lambda _: _table("sys.replication", [replication()]),
         "sys.capture_jobs": lambda scope: _jobs(scope, live_jobs),
     }
 

@@ -1,0 +1,183 @@
+"""The start of a writer: whose replica it is, and whether this file may go on with it.
+
+The file records the replica's id, the holder of its lease, and its own inode: a copy of the file has another one. So
+the one file that was written last may go on at once, even if its server was killed and its lease has not ended. Any
+other file would lose what was acknowledged since it was made.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from store.database import Connection, Database
+from store.errors import InvalidArgument
+from store.replication import lease as leases
+from store.replication.log import Log, Position
+from store.replication.place import IDENTITY, open_place
+from store.replication.restore import REPLICA_SETTING, bases
+from store.replication.writer import Writer
+from store.role import Role
+
+GENERATION_GAP: Final = 1000  # between epochs, for commits of the former that were not shipped
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a server takes part.
+
+    Attributes:
+        url: The place of the replica.
+        interval: Seconds between two segments, and between two looks of a follower.
+        durable: Acknowledge writes only once they are shipped.
+        lease_seconds: How long a writer's lease lasts.
+        keep: Seconds for which generations stay restorable.
+    """
+
+    url: str
+    interval: float = 1.0
+    durable: bool = False
+    lease_seconds: float = 10.0
+    keep: float = 7 * 86_400.0
+
+
+def join(plan: Plan, path: Path) -> tuple[Database, Role]:
+    """Opens the database of a server that takes part in replication.
+
+    Args:
+        plan: How it takes part.
+        path: The database file.
+
+    Raises:
+        InvalidArgument: The place or the file is not suited; names the place, and the writer.
+        UpstreamError: The place is out of reach.
+    """
+    check_file(plan, path)
+    database = Database(path)
+    try:
+        return database, start_writer(plan, database)
+    except BaseException:
+        database.close()
+        raise
+
+
+def check_file(plan: Plan, path: Path) -> None:
+    """Refuses a new file for a replica that has a database, before the file is made.
+
+    Raises:
+        InvalidArgument: See `start_writer`.
+        UpstreamError: The place is out of reach.
+    """
+    log = Log(open_place(plan.url))
+    if log.identity() is not None and not path.exists():
+        raise _not_this(log, leases.newest(log.place), "it is that of another database")
+
+
+def start_writer(plan: Plan, database: Database) -> Writer:
+    """Makes the server of a database the writer of its replica, in the next epoch.
+
+    Args:
+        plan: How.
+        database: The open database.
+
+    Raises:
+        InvalidArgument: Another server writes, or the file is not the newest of this replica; names the writer.
+        UpstreamError: The place is out of reach.
+    """
+    log = Log(open_place(plan.url))
+    own = _recorded(database)
+    found = log.identity()
+    lease = None if found is None else leases.newest(log.place)
+    inode = Path(database.path).stat().st_ino
+    if found is not None:
+        if found != own.get("database"):
+            raise _not_this(log, lease, "it is that of another database")
+        if lease is not None and lease.holder not in (own["holder"], own["before"]):
+            raise _not_this(log, lease, f"its epoch is {lease.epoch}, which this file has not seen")
+        if lease is not None and inode != own["inode"]:
+            raise _not_this(log, lease, "this file is a copy of the one that was written last")
+    identity = found or own.get("database") or uuid.uuid4().hex
+    if found is None and not log.place.create(IDENTITY, json.dumps({"format": 1, "database": identity}).encode()):
+        raise _not_this(log, lease, "it is that of another database")
+    return open_epoch(plan, database, log, identity, lease, None if lease is None else lease.holder)
+
+
+def open_epoch(
+    plan: Plan, database: Database, log: Log, identity: str, lease: leases.Lease | None, before: str | None,
+    at_least: int = 0, taken: leases.Keeper | None = None,
+) -> Writer:  # fmt: skip
+    """Takes the lease unless it is taken already, and begins an epoch with a base.
+
+    Args:
+        plan: How.
+        database: The open database.
+        log: The log of the replica.
+        identity: The id of the database.
+        lease: The newest lease.
+        before: Holder of the lease that the file has had last.
+        at_least: A generation that the database has.
+        taken: The lease, if it is taken.
+    """
+    holder = uuid.uuid4().hex if taken is None else taken.lease.holder
+    record = json.dumps({
+        "database": identity, "holder": holder, "before": before, "inode": Path(database.path).stat().st_ino,
+    })  # fmt: skip
+    database.write(lambda connection: _record(connection, record))
+    keeper = taken or take(plan, log, holder, lease)
+    last = log.after(None)[-1:] if (newest := next(bases(log), None)) is None else [newest[0].position, *newest[1]]
+    generation = max(at_least, 0 if lease is None else lease.generation, _newest_generation(log, last))
+    follows: Position | None = last[-1] if last else None
+    return Writer(
+        database, log, keeper, generation + (GENERATION_GAP if generation else 1), follows,
+        interval=plan.interval, durable=plan.durable, keep=plan.keep,
+    )  # fmt: skip
+
+
+def take(plan: Plan, log: Log, holder: str, lease: leases.Lease | None) -> leases.Keeper:
+    """Takes the lease with the next epoch.
+
+    Args:
+        plan: How long it lasts.
+        log: The log of the replica.
+        holder: The new holder.
+        lease: The newest lease, which has ended or is one's own.
+
+    Raises:
+        InvalidArgument: Another server was faster.
+    """
+    number, epoch = (1, 1) if lease is None else (lease.number + 1, lease.epoch + 1)
+    new = leases.Lease(number, epoch, holder, "", plan.lease_seconds, 0 if lease is None else lease.generation)
+    until = leases.create(log.place, new)
+    if until is None:
+        raise _not_this(log, leases.newest(log.place), "another server was faster")
+    return leases.Keeper(log.place, new, until)
+
+
+def _newest_generation(log: Log, last: list[Position]) -> int:
+    if not last:
+        return 0
+    if last[-1].number == 0:
+        base = log.base(last[-1])
+        return 0 if base is None else base.generation
+    return log.segment(last[-1]).commits[-1].generation
+
+
+def _recorded(database: Database) -> dict[str, Any]:
+    rows = database.rows("SELECT value FROM settings WHERE name = ?", REPLICA_SETTING)
+    return dict(json.loads(rows[0][0])) if rows else {}
+
+
+def _record(connection: Connection, record: str) -> None:
+    connection.execute("DELETE FROM settings WHERE name = ?", [REPLICA_SETTING])
+    connection.execute("INSERT INTO settings VALUES (?, ?)", [REPLICA_SETTING, record])
+
+
+def _not_this(log: Log, lease: leases.Lease | None, reason: str) -> InvalidArgument:
+    writes = f"; {lease.writer} writes it" if lease is not None and not lease.released else ""
+    return InvalidArgument(
+        f'replica "{log.place.url}": {reason}{writes}', code="REPLICA",
+        hint="name another place, or take part with --standby or --follow and a new --db",
+    )  # fmt: skip

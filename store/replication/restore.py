@@ -1,0 +1,236 @@
+"""A database made of a replica: the newest state, that of a generation, or that of a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import duckdb
+
+from store.backup import wal
+from store.errors import InvalidArgument, NotFound
+from store.replication.log import BLOCK_BYTES, Base, Commit, Damaged, Log, Position, Segment, block_name, digest, iso
+
+REPLICA_SETTING: Final = "replica"  # in the table `settings`: of which replica the file is, and its last lease
+DOWNLOADS: Final = 8
+
+
+@dataclass(frozen=True)
+class At:
+    """A point of the past: a generation or a time in microseconds since 1970."""
+
+    generation: int | None = None
+    micros: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> At:
+        """Reads `--at`: digits alone are a generation, all else is ISO 8601, in UTC if it has no zone.
+
+        Raises:
+            InvalidArgument: It is neither.
+        """
+        if text.isdecimal():
+            return cls(generation=int(text))
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            raise InvalidArgument(
+                f'"{text}" is neither a generation nor a time', hint="such as 1234 or 2026-05-01T12:00:00Z"
+            ) from None
+        zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        return cls(micros=int(zoned.timestamp() * 1e6))
+
+    def covers(self, generation: int, micros: int) -> bool:
+        """True if a state is not later."""
+        if self.generation is not None:
+            return generation <= self.generation
+        return self.micros is None or micros <= self.micros
+
+    def __str__(self) -> str:
+        return f"generation {self.generation}" if self.generation is not None else iso(self.micros or 0)
+
+
+class State(NamedTuple):
+    """A restorable state: a base, and what DuckDB's log has after it."""
+
+    base: Base
+    log: bytes
+    commit: Commit  # the last one
+
+    @property
+    def generation(self) -> int:
+        """Number of the last commit."""
+        return self.commit.generation
+
+
+NEWEST: Final = At()
+
+
+def bases(log: Log) -> Iterator[tuple[Base, list[Position]]]:
+    """The bases, the newest first, each with the positions of its segments that count."""
+    end: Position | None = None
+    for base in log.bases():
+        yield base, [position for position in log.segments(base) if end is None or position <= end]
+        end = base.follows if base.follows is not None else end
+
+
+class Span(NamedTuple):
+    """A base and the segments after it: generations from the base's to `generation`, at `micros`."""
+
+    base: Base
+    generation: int
+    micros: int
+    segments: int
+
+
+def spans(log: Log) -> Iterator[Span]:
+    """What can be restored, the newest first; of segments only the last one is read."""
+    for base, segments in bases(log):
+        last = Commit(base.generation, base.micros, 0) if not segments else log.segment(segments[-1]).commits[-1]
+        yield Span(base, last.generation, last.micros, len(segments))
+
+
+def find(log: Log, at: At = NEWEST) -> State:
+    """Reads a state.
+
+    Args:
+        log: The log of a replica.
+        at: Which.
+
+    Raises:
+        NotFound: There is none of that generation or time.
+        Damaged: A segment is missing or damaged; the message names the newest generation before it.
+    """
+    for base, segments in bases(log):
+        if not at.covers(base.generation, base.micros):
+            continue
+        state = _read(log, base, segments, at)
+        if at.generation not in (None, state.generation):
+            raise NotFound(f'"{log.place.url}" has no generation {at.generation}; before it is {state.generation}')
+        return state
+    raise NotFound(f'"{log.place.url}" has nothing as old as {at}' if at != NEWEST else f'"{log.place.url}" is empty')
+
+
+def _read(log: Log, base: Base, segments: Sequence[Position], at: At) -> State:
+    data, last, number = bytearray(), Commit(base.generation, base.micros, 0), 0
+    with ThreadPoolExecutor(DOWNLOADS) as pool:
+        for position, found in zip(segments, pool.map(lambda p: _segment(log, p), segments), strict=True):
+            if at.generation == last.generation:
+                break
+            number += 1
+            if position.number != number:
+                raise _damaged(log, f'"{base.position._replace(number=number).name}" is missing', last)
+            if isinstance(found, Damaged):
+                raise _damaged(log, found.message, last)
+            commits = list(takewhile(lambda commit: at.covers(commit.generation, commit.micros), found.commits))
+            if commits:
+                last = commits[-1]
+                data += found.data[: last.end]
+            if len(commits) < len(found.commits):
+                break
+    return State(base, bytes(data), last)
+
+
+def _segment(log: Log, position: Position) -> Segment | Damaged:
+    try:
+        return log.segment(position)
+    except Damaged as error:
+        return error
+
+
+def _damaged(log: Log, what: str, last: Commit) -> Damaged:
+    newest = f"the newest consistent generation is {last.generation} of {iso(last.micros)}"
+    return Damaged(
+        f'replica "{log.place.url}": {what}; {newest}',
+        hint=f"restore it with --at {last.generation}",
+    )
+
+
+def write_base(log: Log, base: Base, path: Path, old: Base | None = None, old_path: Path | None = None) -> None:
+    """Writes the database file of a base, and syncs it.
+
+    Args:
+        log: The log.
+        base: The base.
+        path: A new file.
+        old: An earlier base whose file is there; equal blocks are copied from it.
+        old_path: The file of `old`.
+
+    Raises:
+        Damaged: A block is missing or damaged.
+    """
+    offsets = {} if old is None else {block: at * BLOCK_BYTES for at, block in enumerate(old.blocks)}
+    path.unlink(missing_ok=True)
+    with path.open("xb") as file, ThreadPoolExecutor(DOWNLOADS) as pool:
+        path.chmod(0o600)
+        file.truncate(base.size)
+        source = None if old_path is None else old_path.open("rb")
+        try:
+            list(
+                pool.map(
+                    lambda each: _write_block(log, file, each[0], each[1], offsets, source), enumerate(base.blocks)
+                )
+            )
+        finally:
+            if source is not None:
+                source.close()
+        os.fsync(file.fileno())
+
+
+def _write_block(
+    log: Log, file: BinaryIO, at: int, block: str, offsets: dict[str, int], source: BinaryIO | None
+) -> None:
+    data: bytes | None = None
+    if source is not None and block in offsets:
+        data = os.pread(source.fileno(), BLOCK_BYTES, offsets[block])
+    if data is None or digest(data) != block:
+        data = log.place.read(block_name(block))
+    if data is None or digest(data) != block:
+        raise Damaged(f'replica "{log.place.url}": block {block} is {"missing" if data is None else "damaged"}')
+    os.pwrite(file.fileno(), data, at * BLOCK_BYTES)
+
+
+def restore(log: Log, path: Path, at: At = NEWEST) -> State:
+    """Makes a database of a replica. It is one of its own: it may be served alone, or replicated to another place.
+
+    Args:
+        log: The log of the replica.
+        path: A new file.
+        at: The state.
+
+    Returns:
+        The state that was restored.
+
+    Raises:
+        InvalidArgument: The file exists, or there is no replica.
+        NotFound: There is no such state.
+        Damaged: The replica lacks a part of it.
+    """
+    for taken in (path, wal(path)):
+        if os.path.lexists(taken):
+            raise InvalidArgument(f'"{taken}" exists', hint="name a new file")
+    log.existing()
+    state = find(log, at)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        write_base(log, state.base, partial)
+        wal(partial).write_bytes(state.log)
+        try:
+            with duckdb.connect(str(partial)) as connection:
+                connection.execute("DELETE FROM settings WHERE name = ?", [REPLICA_SETTING])
+                connection.execute("CHECKPOINT")
+        except duckdb.Error as error:
+            raise Damaged(f'replica "{log.place.url}": DuckDB cannot open it: {str(error).splitlines()[0]}') from None
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        for left in (partial, wal(partial)):
+            left.unlink(missing_ok=True)
+    return state

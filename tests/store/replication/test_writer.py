@@ -1,0 +1,159 @@
+"""What is acknowledged is at the place, whatever the store did; who may write."""
+
+from __future__ import annotations
+
+import shutil
+
+import duckdb
+import pytest
+
+from store.database import Database
+from store.database_files import CHECKPOINT_BYTES
+from store.errors import InvalidArgument, NotFound, UpstreamError
+from store.replication import lease as leases
+from store.replication import writer as writers
+from store.replication.log import Damaged
+from store.replication.restore import At, bases, spans
+from store.role import ReadOnly
+from tests.store.replication.writing import log_at, note, notes, restored, writing
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "replica"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "stats.duckdb"
+
+
+def test_each_acknowledged_write_can_be_restored(path, place):
+    with writing(path, place) as (database, writer):
+        generations = []
+        for text in "abc":
+            note(database, text)
+            generations.append(writer.row()["shipped_generation"])
+            assert restored(place) == set("abc"[: len(generations)])
+        assert generations == sorted(set(generations))
+        assert restored(place, At(generation=generations[1])) == {"a", "b"}
+        with pytest.raises(NotFound):
+            restored(place, At(generation=generations[2] + 1))
+
+
+def test_a_write_that_duckdb_stores_in_the_file_itself(path, place):
+    """Large writes go past the log, which only points to their blocks; a base tells them."""
+    with writing(path, place) as (database, _):
+        note(database, "before")
+        database.write(lambda c: c.execute("CREATE TABLE large AS SELECT range i, 'x' || range t FROM range(300_000)"))
+        assert database.rows("SELECT count(*) FROM large") == [(300_000,)]
+        note(database, "after")
+        assert restored(place) == {"before", "after"}
+        with duckdb.connect(str(place.with_name("restored.duckdb")), read_only=True) as copy:
+            assert copy.execute("SELECT count(*), sum(i), max(t) FROM large").fetchall() == database.rows(
+                "SELECT count(*), sum(i), max(t) FROM large"
+            )
+
+
+def test_a_long_log_is_followed_by_a_base_that_sends_changed_blocks_only(path, place):
+    with writing(path, place) as (database, _):
+        rows = "SELECT range i, md5(range::VARCHAR) || repeat(md5((range * 7)::VARCHAR), 4) t FROM range(60_000)"
+        database.write(lambda c: c.execute(f"CREATE TABLE large AS {rows}"))
+        before = len(list(place.glob("blocks/*/*")))
+        while len(list(spans(log_at(place)))) < 2:
+            database.write(lambda c: c.execute("INSERT INTO settings SELECT 'x', repeat('y', 9000) FROM range(200)"))
+        assert len(list(place.glob("blocks/*/*"))) - before < CHECKPOINT_BYTES >> 20
+        note(database, "last")
+        assert restored(place) == {"last"}
+
+
+def test_a_queue_that_grows_too_long_becomes_a_base(path, place, monkeypatch):
+    monkeypatch.setattr(writers, "MOST_QUEUED_BYTES", 1)
+    with writing(path, place) as (database, _):
+        note(database, "a")
+        assert restored(place) == {"a"}
+
+
+def test_the_file_that_was_written_last_goes_on_in_the_next_epoch(path, place):
+    with writing(path, place) as (database, writer):
+        note(database, "a")
+        first = writer.row()
+    with writing(path, place) as (database, writer):
+        note(database, "b")
+        second = writer.row()
+    assert (second["epoch"], second["generation"] > first["generation"]) == (first["epoch"] + 1, True)
+    assert restored(place) == {"a", "b"}
+    assert restored(place, At(generation=first["generation"])) == {"a"}
+
+
+def test_only_that_file_goes_on(path, place, tmp_path):
+    with writing(path, place) as (database, _):
+        note(database, "a")
+    shutil.copy(path, tmp_path / "copy.duckdb")
+    for other in ("copy.duckdb", "other.duckdb"):
+        with pytest.raises(InvalidArgument, match=str(place)), writing(tmp_path / other, place):
+            pass
+    with writing(path, place):
+        pass
+
+
+def test_a_writer_whose_lease_was_taken_refuses_writes(path, place):
+    with writing(path, place) as (database, writer):
+        note(database, "a")
+        lease = leases.newest(log_at(place).place)
+        other = leases.Lease(lease.number + 1, lease.epoch + 1, "other", "grpc://other:1", 10.0)
+        assert leases.create(log_at(place).place, other) is not None
+        writer._keeper.renew(0)
+        with pytest.raises(ReadOnly, match="grpc://other:1"):
+            note(database, "b")
+        assert "grpc://other:1" in writer.over
+        assert notes(database) == {"a"}
+
+
+def test_a_write_is_not_acknowledged_after_the_lease_has_ended(path, place):
+    with writing(path, place, durable=False) as (database, writer):
+        note(database, "a")
+        writer._keeper._until = 0.0
+        writer._keeper.renew = lambda *_, **__: None
+        with pytest.raises(UpstreamError, match="lease"):
+            note(database, "b")
+
+
+def test_another_directory_is_left_alone(path, place):
+    place.mkdir()
+    (place / "thesis.txt").write_text("mine")
+    with pytest.raises(InvalidArgument, match="not a replica"), writing(path, place):
+        pass
+    assert [file.name for file in place.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("harm", ["torn", "missing"])
+def test_damage_names_the_newest_consistent_generation(path, place, harm):
+    with writing(path, place) as (database, writer):
+        for text in "abc":
+            note(database, text)
+        generation = writer.row()["generation"]
+        ((_, segments),) = bases(log_at(place))
+        file = place / segments[-2].name
+    file.write_bytes(file.read_bytes()[:-7]) if harm == "torn" else file.unlink()
+    with pytest.raises(Damaged, match=f"--at {generation - 2}"):
+        restored(place)
+    assert restored(place, At(generation=generation - 2)) == {"a"}
+
+
+def test_generations_that_are_too_old_are_deleted(path, place):
+    for text in "abc":
+        with writing(path, place) as (database, _):
+            note(database, text)
+    (newest, *_), old = spans(log_at(place)), len(list(place.glob("blocks/*/*")))
+    writers.clean(log_at(place), newest.micros + 1, lambda: True)
+    assert [span.base.position for span in spans(log_at(place))] == [newest.base.position]
+    assert len(list(place.glob("blocks/*/*"))) < old
+    assert restored(place) == {"a", "b", "c"}
+
+
+def test_the_database_works_without_a_replica(path):
+    database = Database(path)
+    note(database, "a")
+    assert notes(database) == {"a"}
+    database.close()

@@ -1,0 +1,54 @@
+"""A database whose log is shipped, and what replicas of it contain."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+
+from store.database import Database
+from store.replication.join import Plan, start_writer
+from store.replication.log import Log
+from store.replication.place import Directory
+from store.replication.restore import NEWEST, At, restore
+from store.replication.writer import Writer
+
+
+@contextlib.contextmanager
+def writing(path: Path, place: Path, **plan: object) -> Iterator[tuple[Database, Writer]]:
+    """A database and its writer, closed at the end. By default each write is shipped before it is acknowledged."""
+    database = Database(path)
+    writer = start_writer(Plan(str(place), **{"durable": True} | plan), database)
+    try:
+        yield database, writer
+    finally:
+        writer.close()
+        database.close()
+
+
+def note(database: Database, text: str) -> None:
+    """Writes a row."""
+    database.write(lambda connection: connection.execute("INSERT INTO settings VALUES ('note', ?)", [text]))
+
+
+def notes(database: Database | Path) -> set[str]:
+    """The rows that `note` has written."""
+    sql = "SELECT value FROM settings WHERE name = 'note'"
+    if isinstance(database, Database):
+        return {text for (text,) in database.rows(sql)}
+    with duckdb.connect(str(database), read_only=True) as connection:
+        return {text for (text,) in connection.execute(sql).fetchall()}
+
+
+def log_at(place: Path) -> Log:
+    return Log(Directory(str(place), place))
+
+
+def restored(place: Path, at: At = NEWEST) -> set[str]:
+    """The notes of a restored database."""
+    path = place.with_name("restored.duckdb")
+    path.unlink(missing_ok=True)
+    restore(log_at(place), path, at)
+    return notes(path)
