@@ -161,7 +161,8 @@ class StatflightServer(flight.FlightServerBase):
             caller, command = self._reader(call), descriptor.command
             if command is not None and flight_sql.is_command(command):
                 endpoint = flight.FlightEndpoint(command, [])  # a command is its own ticket
-                return flight.FlightInfo(self._sql.get().schema(command, caller), descriptor, [endpoint], -1, -1)
+                schema = self._sql.get().schema(command, caller, context.is_cancelled)
+                return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
             if (scan := plan_request.find(command, call.get("x-query-id"))) is not None:
                 plan = self._planned(call, caller, context, scan)
                 endpoint = flight.FlightEndpoint(scan.ticket(plan.snapshot_id), [])
@@ -174,7 +175,7 @@ class StatflightServer(flight.FlightServerBase):
         with self._answering(context, "GetSchema") as call:
             caller, command = self._reader(call), descriptor.command
             if command is not None and flight_sql.is_command(command):
-                return flight.SchemaResult(self._sql.get().schema(command, caller))
+                return flight.SchemaResult(self._sql.get().schema(command, caller, context.is_cancelled))
             if plan_request.find(command, call.get("x-query-id")) is not None:
                 return flight.SchemaResult(scan_plan.SCHEMA)
             return flight.SchemaResult(scan_request.of_descriptor(descriptor, call.get("x-query-id")).schema)
@@ -270,7 +271,8 @@ class StatflightServer(flight.FlightServerBase):
         """An action of Flight SQL."""
         with self._answering(context, "DoAction", action.type) as call:
             caller = self._reader(call)
-            return [_result(item) for item in self._sql.get().act(action.type, _body(action), caller)]
+            results = self._sql.get().act(action.type, _body(action), caller, context.is_cancelled)
+            return [_result(item) for item in results]
 
     def _capture(
         self, call: _Answering, caller: Principal, context: flight.ServerCallContext, body: bytes

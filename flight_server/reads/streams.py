@@ -294,16 +294,22 @@ class Streams:
             raise
 
     def whole(
-        self, cursor: Connection, query: Callable[[], Result], is_cancelled: Callable[[], bool] = never
-    ) -> Result:
+        self, cursor: Connection, query: Callable[[], Result], is_cancelled: Callable[[], bool] = never,
+        seconds: float | None = None,
+    ) -> Result:  # fmt: skip
         """Runs queries whose result is needed whole, within the limits of time and of queries that run at once.
 
         Args:
             cursor: The queries' own cursor; closed at the end.
             query: Runs the queries.
             is_cancelled: True once the caller has disconnected.
+            seconds: Longest duration; None for that of all queries.
+
+        Raises:
+            Cancelled: The caller has disconnected.
+            DeadlineExceeded: The time is over.
         """
-        watched = self._watch_over(cursor, is_cancelled)
+        watched = self._watch_over(cursor, is_cancelled, min(self.seconds, seconds or self.seconds))
         try:
             with watched.running(), self.query_slots.acquire(watched.check):
                 return query()
@@ -348,8 +354,10 @@ class Streams:
         with self._lock:
             self.running -= 1
 
-    def _watch_over(self, cursor: Connection | None, is_cancelled: Callable[[], bool]) -> Watched:
-        watched = Watched(cursor, is_cancelled, time.monotonic() + self.seconds)
+    def _watch_over(
+        self, cursor: Connection | None, is_cancelled: Callable[[], bool], seconds: float | None = None
+    ) -> Watched:
+        watched = Watched(cursor, is_cancelled, time.monotonic() + (seconds or self.seconds))
         with self._lock:
             self._watched.add(watched)
             if self._thread is None:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from flight_server.auth.principal import Principal
 from flight_server.reads.null_slots import zeroed
-from flight_server.reads.streams import Stream
+from flight_server.reads.streams import Stream, never
 from flight_server.sql import metadata, parameters, plan, pushdown, shapes, statement_answers, statements
 from flight_server.sql.flights import NAIVE, naive
 from flight_server.sql.kept_tables import KeptTable
@@ -32,7 +32,7 @@ from flight_server.sql.whole_columns import Kept, WholeColumns
 from flight_server.wire import flight_sql
 from flight_server.wire.flight_sql import Message
 from flight_server.wire.scan_request import ScanRequest
-from store.errors import InvalidArgument, NotFound, ResourceExhausted, StatflightError
+from store.errors import Cancelled, InvalidArgument, NotFound, ResourceExhausted, ShuttingDown
 from store.lru import LruCache
 from store.predicates import tree
 from store.predicates.arrow import to_mask
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from flight_server.app import App
 
 MAX_SOURCE_BYTES: Final = 256 << 20  # most bytes that a statement reads from flights
+BIND_SECONDS: Final = 10.0  # longest time to bind a statement
 SMALL_ROWS: Final = 16_384  # most rows of an answer computed from whole columns
 _PLANS_BYTES: Final = 16 << 20
 _SHARED_BYTES: Final = 1 << 20  # size of the cache of statements that share plans
@@ -93,21 +94,23 @@ class SqlEndpoint:
         self._whole.clear()
         self._sandbox.close()
 
-    def schema(self, data: bytes, caller: Principal) -> pa.Schema:
+    def schema(self, data: bytes, caller: Principal, is_cancelled: Callable[[], bool] = never) -> pa.Schema:
         """Returns the schema of a command's result.
 
         Args:
             data: The command, an `Any`.
             caller: The caller.
+            is_cancelled: True once the caller has disconnected.
 
         Raises:
             InvalidArgument: The command or its statement is not supported.
             NotFound: A table or the prepared statement does not exist.
+            DeadlineExceeded: DuckDB needs more than BIND_SECONDS to bind the statement.
         """
         command = flight_sql.read_any(data)
         if command.name in metadata.SCHEMAS:
             return metadata.schema_of(command)
-        return self._statement(command, caller)[0].schema
+        return self._statement(command, caller, is_cancelled)[0].schema
 
     def get(
         self, data: bytes, caller: Principal, is_cancelled: Callable[[], bool], capture: Capture
@@ -133,7 +136,7 @@ class SqlEndpoint:
         if command.name in metadata.SCHEMAS:
             table = metadata.answer(command, self._release)
             return table.schema, table
-        planned, values = self._statement(command, caller)
+        planned, values = self._statement(command, caller, is_cancelled)
         given = parameters.require(planned.plan, values)
         running = self._running.begin(caller, data)
         try:
@@ -174,13 +177,14 @@ class SqlEndpoint:
         self._prepared.put(handle, replace(prepared, values=values), prepared.size + size)
         return flight_sql.write_message((1, handle))
 
-    def act(self, name: str, body: bytes, caller: Principal) -> list[bytes]:
+    def act(self, name: str, body: bytes, caller: Principal, is_cancelled: Callable[[], bool] = never) -> list[bytes]:
         """Executes an action.
 
         Args:
             name: One of `flight_sql.ACTIONS`.
             body: Serialized message of the action.
             caller: The caller.
+            is_cancelled: True once the caller has disconnected.
 
         Returns:
             The results, serialized messages.
@@ -190,7 +194,7 @@ class SqlEndpoint:
         request = flight_sql.read_any(body) if body else Message(name, {})
         match name:
             case "CreatePreparedStatement":
-                return [self._prepare(request, caller)]
+                return [self._prepare(request, caller, is_cancelled)]
             case "ClosePreparedStatement":
                 with suppress(NotFound):
                     self._find(request.data(1), caller)
@@ -202,54 +206,68 @@ class SqlEndpoint:
 
     # Statements.
 
-    def _plan(self, sql: str) -> _Planned:
+    def _plan(self, sql: str, is_cancelled: Callable[[], bool] = never) -> _Planned:
         planned = self._plans.get(sql)
         if planned is None:
             if (statement := statements.parse(sql)) is not None:
-                schema = statement_answers.schema(statement, self._plan)
+                schema = statement_answers.schema(statement, lambda sql: self._plan(sql, is_cancelled))
                 planned = _Planned(_NO_PLAN, schema, None, statement)
             else:
                 parsed = plan.make(sql)
-                planned = _Planned(parsed, self._schema(parsed), _filtered_source(parsed))
+                planned = _Planned(parsed, self._schema(parsed, is_cancelled), _filtered_source(parsed))
             self._plans.put(sql, planned, 4 * len(sql) + _PLAN_COST)
         return planned
 
-    def _shared_plan(self, sql: str) -> tuple[_Planned, tuple[Any, ...] | None]:
+    def _shared_plan(self, sql: str, is_cancelled: Callable[[], bool]) -> tuple[_Planned, tuple[Any, ...] | None]:
         """A plan for a statement, and the values of its parameters, which are literals of the statement; None if the
         plan has no such parameters."""
         if (cached := self._shared.get(sql)) is not None:
             return cached
         if (parts := shapes.split(sql)) is not None:
             shape, literals = parts
-            with suppress(StatflightError):
-                shared = self._plan(shape)
+            with suppress(InvalidArgument, NotFound):
+                shared = self._plan(shape, is_cancelled)
                 values = shapes.values_for(shared.plan, literals)
                 if values is not None:
                     self._shared.put(sql, (shared, values), 4 * len(sql))
                     return shared, values
-        return self._plan(sql), None
+        return self._plan(sql, is_cancelled), None
 
-    def _schema(self, parsed: Plan) -> pa.Schema:
+    def _schema(self, parsed: Plan, is_cancelled: Callable[[], bool]) -> pa.Schema:
         if parsed.direct is not None:
             (source,) = parsed.sources
             fields = naive(_schema_of(source))
             return pa.schema([field.with_name(n) for field, n in zip(fields, parsed.direct.names, strict=True)])
         tables = {source.label: naive(_schema_of(source)) for source in parsed.sources}
         known = {name for source in parsed.sources for name in source.table.flight.schema.names}
-        return naive(self._sandbox.schema(parsed.typed_sql, tables, known))
+        tasks, cursor = self._app.tasks, self._sandbox.cursor()
+        stops = lambda: tasks.closing or is_cancelled()  # noqa: E731
+        try:
+            return self._app.streams.whole(
+                cursor,
+                lambda: naive(self._sandbox.schema(cursor, parsed.typed_sql, tables, known)),
+                stops,
+                BIND_SECONDS,
+            )
+        except Cancelled:
+            if tasks.closing:
+                raise ShuttingDown("the server is shutting down", hint="ask again once it is back") from None
+            raise
 
-    def _statement(self, command: Message, caller: Principal) -> tuple[_Planned, tuple[Any, ...] | None]:
+    def _statement(
+        self, command: Message, caller: Principal, is_cancelled: Callable[[], bool]
+    ) -> tuple[_Planned, tuple[Any, ...] | None]:
         match command.name:
             case "CommandStatementQuery":
-                return self._shared_plan(command.text(1) or "")
+                return self._shared_plan(command.text(1) or "", is_cancelled)
             case "CommandPreparedStatementQuery":
                 prepared = self._find(command.data(1), caller)
                 return prepared.planned, prepared.values
         raise InvalidArgument(f"{command.name[:100]} is not supported", hint="statements only read")
 
-    def _prepare(self, request: Message, caller: Principal) -> bytes:
+    def _prepare(self, request: Message, caller: Principal, is_cancelled: Callable[[], bool]) -> bytes:
         sql = request.text(1) or ""
-        planned = self._plan(sql)
+        planned = self._plan(sql, is_cancelled)
         handle, size = secrets.token_bytes(16), 4 * len(sql) + _PLAN_COST
         self._prepared.put(handle, _Prepared(caller.name, planned, None, size), size)
         declared = parameters.schema(planned.plan)
@@ -268,7 +286,7 @@ class SqlEndpoint:
         self, statement: Statement, caller: Principal, is_cancelled: Callable[[], bool], capture: Capture
     ) -> pa.Table:
         def select(sql: str, values: Sequence[Any]) -> pa.Table:
-            planned = self._plan(sql)
+            planned = self._plan(sql, is_cancelled)
             answer = self._run(planned, values, caller, is_cancelled)
             if isinstance(answer, pa.Table):
                 return answer
@@ -276,7 +294,7 @@ class SqlEndpoint:
                 return pa.Table.from_batches(answer, planned.schema)
 
         call = StatementCall(self._app, caller, is_cancelled, select, capture)
-        return statement_answers.answer(statement, call, lambda sql: self._plan(sql).plan)
+        return statement_answers.answer(statement, call, lambda sql: self._plan(sql, is_cancelled).plan)
 
     def _run(
         self, planned: _Planned, values: Sequence[Any], caller: Principal, is_cancelled: Callable[[], bool]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 from sqlglot import exp
 
-from flight_server.sql import conditions, flights, group_keys, language, parameter_types
+from flight_server.sql import conditions, flights, group_keys, language, parameter_types, text_sizes
 from flight_server.sql.flights import NAIVE, Table
 from flight_server.sql.language import Query
 from flight_server.sql.pushdown import Slot
@@ -79,6 +79,7 @@ def make(sql: str) -> Plan:
 
 
 def _make(statement: Query) -> Plan:
+    text_sizes.check(statement)
     nodes: dict[type, list[Any]] = {}
     for node, _ in language.nodes(statement):
         nodes.setdefault(type(node), []).append(node)

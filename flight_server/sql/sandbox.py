@@ -90,10 +90,13 @@ class Sandbox:
         finally:
             cursor.close()
 
-    def schema(self, sql: str, tables: Mapping[str, pa.Schema], known: Collection[str]) -> pa.Schema:
-        """The schema of a statement's result.
+    def schema(
+        self, cursor: Connection, sql: str, tables: Mapping[str, pa.Schema], known: Collection[str]
+    ) -> pa.Schema:
+        """The schema of a statement's result; the statement is bound and optimized, not run.
 
         Args:
+            cursor: Cursor for the statement; the caller interrupts and closes it.
             sql: The statement, without parameters.
             tables: Schemas of the tables that it reads, by name.
             known: Existing columns, to suggest for unknown ones.
@@ -101,15 +104,16 @@ class Sandbox:
         Raises:
             InvalidArgument: DuckDB cannot bind the statement.
         """
-        cursor = self.cursor()
         try:
             for name, schema in tables.items():
                 cursor.register(name, schema.empty_table())
-            return cursor.sql(sql).to_arrow_reader(1).schema
-        except (duckdb.Error, pa.ArrowException) as error:
+            bound = cursor.sql(sql)
+            types = zip(bound.types, range(len(bound.columns)), strict=True)
+            nulls = ", ".join(f'NULL::{type_} AS "{number}"' for type_, number in types)
+            schema = cursor.sql(f"SELECT {nulls}").to_arrow_reader(1).schema
+            return pa.schema([field.with_name(n) for field, n in zip(schema, bound.columns, strict=True)])
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self.error_for(error, known) from None
-        finally:
-            cursor.close()
 
     def rows(
         self, cursor: Connection, sql: str, parameters: Sequence[Any], tables: Mapping[str, Rows], schema: pa.Schema

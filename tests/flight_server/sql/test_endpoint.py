@@ -6,10 +6,10 @@ import duckdb
 import pytest
 
 from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
-from flight_server.sql import endpoint
+from flight_server.sql import endpoint, sandbox
 from flight_server.sql.endpoint import SqlEndpoint
 from flight_server.wire.flight_sql import write_any
-from store.errors import ResourceExhausted
+from store.errors import Cancelled, DeadlineExceeded, ResourceExhausted, ShuttingDown
 from tests.flight_server.serving import app_in, put, rows
 
 
@@ -63,6 +63,22 @@ def test_cached_column_queries_recover_from_a_fatal_duckdb_error(sql):
     assert [sql(DASHBOARD.format(0)).num_rows for _ in range(3)] == [1, 1, 1]
     sql.endpoint._sandbox.error_for(duckdb.FatalException("FATAL"), ())
     assert [sql(DASHBOARD.format(0)).num_rows for _ in range(3)] == [1, 1, 1]
+
+
+ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range + b.range < 0"
+
+
+@pytest.mark.parametrize(("seconds", "left", "closing", "reason"), [
+    (0.01, False, False, DeadlineExceeded), (60.0, True, False, Cancelled), (60.0, False, True, ShuttingDown),
+])  # fmt: skip
+def test_binding_ends_with_its_time_its_caller_and_the_server(app, sql, monkeypatch, seconds, left, closing, reason):
+    monkeypatch.setattr(endpoint, "BIND_SECONDS", seconds)
+    monkeypatch.setattr(sandbox.Sandbox, "schema", lambda self, cursor, *_: cursor.execute(ENDLESS).fetchall())
+    if closing:
+        app.tasks.close()
+    statement = b"SELECT column_name || '' FROM stats.columns"
+    with pytest.raises(reason):
+        sql.endpoint.schema(write_any("CommandStatementQuery", (1, statement)), ANONYMOUS, lambda: left)
 
 
 def test_equal_reads_of_a_flight_are_executed_once(app, sql, monkeypatch):

@@ -135,7 +135,7 @@ statement = st.one_of(
 
 def run(sandbox: Sandbox, made: plan.Plan, rows: dict[str, pa.Table | View]) -> pa.Table:
     fields = {s.label: naive(pa.schema([s.table.flight.schema.field(n) for n in s.columns])) for s in made.sources}
-    schema = naive(sandbox.schema(made.typed_sql, fields, []))
+    schema = naive(sandbox.schema(sandbox.cursor(), made.typed_sql, fields, []))
     cursor = sandbox.cursor()
     try:
         return pa.Table.from_batches(sandbox.rows(cursor, made.sql, (), rows, schema), schema)

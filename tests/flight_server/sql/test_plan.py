@@ -58,7 +58,9 @@ def schema_of(sandbox, made):
     if made.direct:
         return
     fields = {s.label: naive(pa.schema([s.table.flight.schema.field(n) for n in s.columns])) for s in made.sources}
-    sandbox.schema(made.typed_sql, fields, [name for schema in fields.values() for name in schema.names])
+    sandbox.schema(
+        sandbox.cursor(), made.typed_sql, fields, [name for schema in fields.values() for name in schema.names]
+    )
 
 
 @pytest.mark.parametrize("sql", ACCEPTED)
@@ -215,7 +217,9 @@ def test_column_aliases_are_positional_and_prevent_pushdown(sandbox):
     ):
         assert pushed(sql) == [None], sql
     fields = naive(FLIGHTS["stats.tables"].schema)
-    assert sandbox.schema('SELECT y FROM "t" AS t(x, y)', {"t": fields}, []) == pa.schema({"y": pa.string()})
+    assert sandbox.schema(sandbox.cursor(), 'SELECT y FROM "t" AS t(x, y)', {"t": fields}, []) == pa.schema(
+        {"y": pa.string()}
+    )
 
 
 def test_time_escapes_become_timestamps():
@@ -394,6 +398,11 @@ def test_pushdown_never_changes_a_result(sandbox, statement):
 def test_sandbox_blocks_files_extensions_and_settings(sandbox, sql):
     with pytest.raises(duckdb.Error):
         sandbox.cursor().sql(sql).fetchall()
+
+
+def test_schema_of_a_statement_is_found_without_running_it(sandbox):
+    sql = "SELECT cast(x AS INTEGER) AS y, x || '!' AS z FROM (VALUES ('no number')) t(x)"
+    assert sandbox.schema(sandbox.cursor(), sql, {}, []) == pa.schema({"y": pa.int32(), "z": pa.string()})
 
 
 def test_statement_memory_is_limited(sandbox):
