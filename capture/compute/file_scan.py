@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,9 @@ PARTIAL_SCHEMA: Final = pa.schema([
 
 LOCAL: Final = "local"
 """Engine id of results computed in this process."""
+
+Numbered: TypeAlias = tuple[int, ScanTask]
+"""A task and its index in the job."""
 
 _MEASURES: Final = tuple(f.name for f in fields(Partial))
 
@@ -63,7 +66,7 @@ class Answer:
 
 
 def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
-    """Computes the statistics of one task.
+    """Computes the statistics of one task, its file as a whole; `pieces.scan` bounds the rows read at once.
 
     Args:
         number: Index of the task in its job, copied to every answer.

@@ -13,18 +13,16 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Final
 
 import pyarrow.parquet as pq
 
-from capture.compute.file_scan import Answer, Work, scan
+from capture.compute.file_scan import Answer, Numbered, Work
+from capture.compute.pieces import scan
 from capture.compute.readers.base import READ_ERRORS
 from capture.connectors.spi import ScanTask
 from capture.connectors.storage.places import open_place
 from store.names import dotted_name
-
-Numbered: TypeAlias = tuple[int, ScanTask]
-"""A task and its index in the job."""
 
 CORES: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 _DIVIDED_CELLS: Final = 400_000  # cells of a file from which repeated reads of its footer are negligible

@@ -12,8 +12,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from capture.compute.file_scan import PARTIAL_SCHEMA, Answer, Work, from_batch, scan, to_batch
-from capture.compute.local import Numbered, computed
+from capture.compute.file_scan import PARTIAL_SCHEMA, Answer, Numbered, Work, from_batch, to_batch
+from capture.compute.local import computed
+from capture.compute.pieces import scan
 from capture.spark.session import Spark, SparkUnavailable
 
 _WAVE_ANSWERS: Final = 4096  # collected in this process, up to 45 kB of sketches each

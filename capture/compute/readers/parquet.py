@@ -156,7 +156,7 @@ class ParquetReader(TaskReader):
                 continue
             if not all("DICTIONARY" in " ".join(chunk.encodings) for chunk in self._chunks(path)):
                 continue  # pyarrow cannot read some other encodings as dictionaries
-            if self._size(path, compressed=False) <= _DICTIONARY_BYTES * self._metadata.num_rows:
+            if self._size(path, compressed=False) <= _DICTIONARY_BYTES * self._physical_rows():
                 coded.append(path)
         return coded
 
