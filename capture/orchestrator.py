@@ -33,8 +33,9 @@ class Question:
 
     @property
     def capture_key(self) -> tuple[Any, ...]:
-        """Table, snapshot, target and kinds; questions with equal keys share one capture."""
-        return self.table_key, self.snapshot_id, self.spec.target.storage_id, tuple(sorted(self.spec.kinds))
+        """Table, snapshot, target, kinds and engine; questions with equal keys share one capture."""
+        spec = self.spec
+        return self.table_key, self.snapshot_id, spec.target.storage_id, tuple(sorted(spec.kinds)), spec.engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,14 @@ class Sampling(StrEnum):
     METADATA_GUIDED = "METADATA_GUIDED"
 
 
+class Engine(StrEnum):
+    """Where data is read; AUTO: where it is measured to finish sooner."""
+
+    AUTO = "auto"
+    SPARK = "spark"
+    LOCAL = "local"
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Limits of a sample; the first limit reached ends it. None: no limit.
@@ -64,6 +72,7 @@ class CaptureSpec:
         budget: Limits of a sample.
         partitions: Partitions whose files are captured; empty for all.
         latency_budget_ms: Time the caller waits at most; None for the default.
+        engine: Where data is read; None for the setting of the worker.
     """
 
     target: Target
@@ -73,10 +82,11 @@ class CaptureSpec:
     budget: Budget | None = None
     partitions: tuple[Partition, ...] = ()
     latency_budget_ms: int | None = field(default=None, compare=False)  # specs of equal captures are equal
+    engine: Engine | None = None
 
     @cached_property
     def json(self) -> Mapping[str, Any]:
-        """JSON object that `from_json` reads; `partitions` and `budget` are left out when empty."""
+        """JSON object that `from_json` reads; `partitions`, `budget` and `engine` are left out when empty."""
         body: dict[str, Any] = {
             "target": self.target.to_json(), "kinds": sorted(self.kinds), "sampling": str(self.sampling),
             "column_selectors": sorted(self.column_selectors), "latency_budget_ms": self.latency_budget_ms,
@@ -86,6 +96,8 @@ class CaptureSpec:
         if self.budget is not None:
             limits = {name: getattr(self.budget, name) for name in _LIMITS}
             body["budget"] = {name: limit for name, limit in limits.items() if limit is not None}
+        if self.engine is not None:
+            body["engine"] = str(self.engine)
         return body
 
     @classmethod
@@ -112,6 +124,7 @@ class CaptureSpec:
             budget,
             parse_partitions(body.get("partitions"), f"{where}.partitions"),
             _milliseconds(body.get("latency_budget_ms"), f"{where}.latency_budget_ms"),
+            parse_engine(body.get("engine"), f"{where}.engine"),
         )
         if spec.partitions and spec.target.kind not in PARTITIONED:
             expected = " | ".join(PARTITIONED)
@@ -121,8 +134,21 @@ class CaptureSpec:
         return spec
 
 
-KEYS: Final = tuple(name.name for name in fields(CaptureSpec) if name.name != "budget")
-"""Keys of a spec in JSON."""
+KEYS: Final = tuple(name.name for name in fields(CaptureSpec) if name.name not in ("budget", "engine"))
+"""Keys of a request of a client in JSON; its `engine` is beside the requests."""
+
+
+def parse_engine(value: Any, where: str = "engine") -> Engine | None:
+    """Parses the engine of a request.
+
+    Args:
+        value: `auto`, `spark` or `local`; None for no choice.
+        where: Path of the value in the whole body, for errors.
+
+    Raises:
+        InvalidField: The value is none of these.
+    """
+    return None if value is None else enum_of(Engine, value, where)
 
 
 def parse_partitions(value: Any, where: str = "partitions") -> tuple[Partition, ...]:

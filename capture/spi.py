@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from capture.connectors.spi import Column, Connector, Schema
-from capture.spec import PARTITIONED, Budget, CaptureSpec, Partition, Sampling
+from capture.spec import PARTITIONED, Budget, CaptureSpec, Engine, Partition, Sampling
 from store.schemas import FLIGHTS, KINDS
 from store.targets import Target, TargetKind
 
@@ -181,6 +181,11 @@ class CaptureRequest:
     def budget(self) -> Budget | None:
         """Limits of a sample; None for no limits."""
         return self.spec.budget
+
+    @property
+    def engine(self) -> Engine | None:
+        """Where data is read; None for the setting of the worker."""
+        return self.spec.engine
 
     @property
     def partitions(self) -> tuple[Partition, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -178,6 +179,7 @@ class Settings:
         require_registered_tables: Refuses puts for tables that no connector has.
         timestamp_no_tz_policy: Treatment of a zoned bound of a TIMESTAMP.
         session_timezone: The zone that such a bound is converted to.
+        engine: Where workers read data: `auto`, `spark` or `local`; None: see `scan_engine`.
         spark_master: Spark master of the capture workers; None means local mode.
         spark: Spark settings of the workers' session, from the TOML table `[spark]`.
         inline_max_cells: Largest capture, in cells, that a worker computes without Spark; None leaves it to the cost
@@ -224,6 +226,7 @@ class Settings:
     require_registered_tables: bool = False
     timestamp_no_tz_policy: ZonedTimestamps = ZonedTimestamps.REFUSE
     session_timezone: str = "UTC"
+    engine: str | None = None
     spark_master: str | None = None
     spark: Mapping[str, str] = field(default_factory=dict)
     inline_max_cells: int | None = None
@@ -252,6 +255,14 @@ class Settings:
         from store.bounds import ZonePolicy
 
         return ZonePolicy(self.timestamp_no_tz_policy is ZonedTimestamps.CONVERT, self.session_timezone)
+
+    @property
+    def scan_engine(self) -> str:
+        """Where workers read data: `engine`, else `spark` if the master is another than `local[…]`, else `auto`."""
+        if self.engine is not None:
+            return self.engine
+        is_local = self.spark_master is None or re.fullmatch(r"local(\[.*\])?", self.spark_master)
+        return "auto" if is_local else "spark"
 
     @property
     def is_loopback(self) -> bool:
@@ -306,6 +317,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "require_registered_tables": _truth,
     "timestamp_no_tz_policy": _policy,
     "session_timezone": _zone,
+    "engine": _word("auto", "spark", "local"),
     "spark_master": _text,
     "spark": _spark,
     "inline_max_cells": _whole(0),

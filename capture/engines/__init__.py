@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from capture.spec import CaptureSpec
+from capture.spec import CaptureSpec, Engine
 from capture.spi import CaptureEngine, rank
 from store.targets import TargetKind
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def default_engines(
-    spark_master: str | None = None, inline_max_cells: int | None = None, spark: Spark | None = None
+    spark_master: str | None = None,
+    inline_max_cells: int | None = None,
+    spark: Spark | None = None,
+    engine: Engine = Engine.AUTO,
 ) -> list[CaptureEngine]:
     """Creates the compute engine, the native engine and the installed third-party engines. Starts no JVM.
 
@@ -24,15 +27,15 @@ def default_engines(
         inline_max_cells: Largest scan, in rows times columns, that is computed in this process; None: decided by
             measured cost.
         spark: A shared session; `spark_master` is ignored then.
+        engine: Where the compute engine reads data, unless a request says otherwise.
 
     Returns:
         The engines in no particular order; a registry sorts them by priority.
     """
-    from capture.engines.compute.engine import SparkEngine
+    from capture.engines.compute.engine import ComputeEngine
     from capture.engines.native.engine import NativeEngine
 
-    limits: dict[str, Any] = {} if inline_max_cells is None else {"inline_max_cells": inline_max_cells}
-    engines: list[CaptureEngine] = [SparkEngine(master=spark_master, spark=spark, **limits), NativeEngine()]
+    engines: list[CaptureEngine] = [ComputeEngine(spark_master, inline_max_cells, spark, engine), NativeEngine()]
     engines += [point.load()() for point in entry_points(group="statflight.engines")]
     return engines
 

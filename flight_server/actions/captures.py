@@ -30,7 +30,10 @@ def _tables(call: Call, items: Sequence[CaptureItem]) -> list[TableEntry]:
     return [by_name[item.table] for item in items]
 
 
-@action('{"requests": [{"table", "snapshot"?, "target"?, "kinds"?, "mode"?, …}]}', "Captures; one outcome per request")
+@action(
+    '{"requests": [{"table", "snapshot"?, "target"?, "kinds"?, "mode"?, …}], "engine"?}',
+    "Captures; one outcome per request",
+)
 def capture(call: Call, body: bytes) -> Results:
     items = parse_items(body, allow_all=True)
     tables = _tables(call, items)
@@ -116,7 +119,7 @@ def _merge_outcome(sofar: dict[str, Any] | None, result: Mapping[str, Any]) -> d
     return outcome if sofar is None or sofar["outcome"] == "CAPTURED" else sofar
 
 
-@action('{"requests": [{"table", "snapshot"?, "target"?, "kinds"?, "mode"?, "latency_budget_ms"?}]}',
+@action('{"requests": [{"table", "snapshot"?, "target"?, "kinds"?, "mode"?, "latency_budget_ms"?}], "engine"?}',
          "The stored record, or a capture within the budget; one answer per request")  # fmt: skip
 def resolve(call: Call, body: bytes) -> list[Any]:
     items = parse_items(body, allow_all=False)

@@ -113,6 +113,7 @@ class StatsClient(StatsReader):
         kinds: Sequence[str] | None = None,
         mode: str = "SYNC",
         partitions: Sequence[Mapping[str, Any]] | None = None,
+        engine: str | None = None,
         timeout: float | None = None,
     ) -> list[dict[str, Any]]:
         """Captures statistics of tables and their columns, or those of given requests.
@@ -124,6 +125,7 @@ class StatsClient(StatsReader):
             kinds: See `capture_requests`.
             mode: See `capture_requests`.
             partitions: See `capture_requests`.
+            engine: Where data is read: "auto", "spark" or "local"; None for the server's setting.
             timeout: Timeout in seconds; None for that of the client.
 
         Returns:
@@ -141,20 +143,25 @@ class StatsClient(StatsReader):
                 )
             else:
                 requests.append({"snapshot": snapshot, "target": {"kind": "TABLE"}, "mode": mode, **item})
-        outcomes = self.actions.call("capture", {"requests": requests}, timeout=timeout)
+        body = {"requests": requests} | ({} if engine is None else {"engine": engine})
+        outcomes = self.actions.call("capture", body, timeout=timeout)
         return [{**request, **outcome} for request, outcome in zip(requests, outcomes, strict=True)]
 
-    def resolve(self, requests: Iterable[Mapping[str, Any]], *, timeout: float | None = None) -> list[dict[str, Any]]:
+    def resolve(
+        self, requests: Iterable[Mapping[str, Any]], *, engine: str | None = None, timeout: float | None = None
+    ) -> list[dict[str, Any]]:
         """Reads statistics from the store; missing ones are captured within a budget.
 
         Args:
             requests: Requests, as `capture_requests` returns them.
+            engine: See `capture`.
             timeout: Timeout in seconds; None for that of the client.
 
         Returns:
             `outcome`, `detail` and `record` of each request, in order.
         """
-        body = {"requests": [{"snapshot": "current", "mode": "SYNC", **request} for request in requests]}
+        asked = [{"snapshot": "current", "mode": "SYNC", **request} for request in requests]
+        body = {"requests": asked} | ({} if engine is None else {"engine": engine})
         answer: list[dict[str, Any]] = self.actions.call("resolve", body, timeout=timeout)
         return answer
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow.flight as flight
@@ -54,6 +55,9 @@ def capture(
     max_rows: Annotated[int | None, typer.Option(min=1, help="Limit of a sample, in rows.")] = None,
     max_bytes: Annotated[int | None, typer.Option(min=1, help="Limit of a sample, in compressed bytes.")] = None,
     max_seconds: Annotated[float | None, typer.Option(min=0.001, help="Limit of a sample, in seconds.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="ENGINE", help="Where data is read: auto, spark or local.")
+    ] = None,
     asynchronous: Annotated[bool, typer.Option("--async", help="Do not wait: print the job ids.")] = False,
     every: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Repeat at this interval, such as 15m, until Ctrl-C.")
@@ -70,6 +74,8 @@ def capture(
     sampling = _sampling(sample, {name: most for name, most in budget.items() if most is not None})
     pause = None if every is None else _seconds(every)
     mode = "ASYNC" if asynchronous else "SYNC"
+    if engine not in (None, "auto", "spark", "local"):
+        misuse(f"--engine {engine!r}: must be auto, spark or local")
 
     def once(client: StatsClient, started: float) -> int:
         def ask(name: str) -> list[dict[str, Any]]:
@@ -79,7 +85,7 @@ def capture(
             )  # fmt: skip
 
         names, failed = expand(client, targets)
-        for name, ended in capture_each(client, names, ask, client.capture):
+        for name, ended in capture_each(client, names, ask, partial(client.capture, engine=engine)):
             if isinstance(ended, flight.FlightUnavailableError | flight.FlightUnauthenticatedError):
                 raise ended  # the other calls would fail too
             if isinstance(ended, Exception):

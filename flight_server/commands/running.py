@@ -26,6 +26,9 @@ _LogLevel = Annotated[
     str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.", show_default="info")
 ]
 _LogFormat = Annotated[str | None, typer.Option(metavar="FORMAT", help="text or json.", show_default="text")]
+_Engine = Annotated[
+    str | None, typer.Option(metavar="ENGINE", help="Where data is read: auto, spark or local.", show_default="auto")
+]
 _Port = typer.Option(min=0, max=65535, help="0 picks a free one.", show_default="8815")
 
 
@@ -54,6 +57,7 @@ def serve(
     http_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port for pages, metrics and health.")] = None,
     checks: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Rules to check after each capture.")] = None,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Receives changed results of rules.")] = None,
+    engine: _Engine = None,
     spark_master: Annotated[str | None, typer.Option(help="Spark master of the capture workers.")] = None,
     replicate_to: Annotated[str | None, typer.Option(metavar="URL", help="Where to ship the database's log.")] = None,
     log_level: _LogLevel = None,
@@ -68,8 +72,8 @@ def serve(
         "db": db, "host": host, "port": port, "workers": workers, "tls_cert": tls_cert, "tls_key": tls_key,
         "tls_client_ca": tls_client_ca, "auth": auth, "insecure": insecure, "metrics_port": metrics_port,
         "health_port": health_port, "http_port": http_port, "checks": checks, "webhook": webhook,
-        "watch_seconds": watch_seconds, "spark_master": spark_master, "log_level": log_level, "log_format": log_format,
-        "replicate_to": replicate_to,
+        "watch_seconds": watch_seconds, "engine": engine, "spark_master": spark_master, "replicate_to": replicate_to,
+        "log_level": log_level, "log_format": log_format,
     } | _options(option or ())  # fmt: skip
     settings = _settings(config, flags)
     from flight_server.process.runtime import limit_arrow_memory
@@ -111,6 +115,7 @@ def _settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
 
 def worker(
     server: Server = SERVER,
+    engine: _Engine = None,
     spark_master: Annotated[str | None, typer.Option(help="Such as local[*] or spark://host:7077.")] = None,
     spark_conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting.")] = None,
     token: Token = None,
@@ -122,7 +127,8 @@ def worker(
     check_server(server)
     roots, own = certificates(tls_roots), own_certificate()
     settings = _settings(None, {
-        "spark_master": spark_master, "spark": spark_conf or None, "log_level": log_level, "log_format": log_format,
+        "engine": engine, "spark_master": spark_master, "spark": spark_conf or None, "log_level": log_level,
+        "log_format": log_format,
     })  # fmt: skip
     from flight_server.process.run_worker import run_worker
 
@@ -131,6 +137,7 @@ def worker(
         token=token,
         spark_master=settings.spark_master,
         spark_conf=settings.spark,
+        engine=settings.scan_engine,
         tls_roots=roots,
         inline_max_cells=settings.inline_max_cells,
         tls_cert=own.get("tls_cert"),

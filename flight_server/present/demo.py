@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -49,7 +50,9 @@ def run(directory: Path, *, keep: bool, say: Callable[[str], None]) -> int:
 
 
 def _run(directory: Path, say: Callable[[str], None]) -> int:
-    if not (finding := java()).good:
+    finding = java()
+    on_spark = finding.good and find_spec("pyspark") is not None
+    if not finding.good:
         say(f"java: {finding.detail}. Going on without Spark; {finding.remedy}.")
     say(f"making a small lake in {directory}")
     lakes = [make_delta(directory), *filter(None, [make_iceberg(directory)]), make_parquet(directory)]
@@ -57,6 +60,8 @@ def _run(directory: Path, say: Callable[[str], None]) -> int:
         step = _Steps(uri, directory)
         for lake in lakes:
             step("connect", *lake)
+        if on_spark:  # the others are too small to be worth it
+            step("capture", "parquet.default.trips", "--engine", "spark")
         step("capture", "delta.default.events", "parquet.default.trips", *_iceberg_tables(lakes))
         step("capture", "delta.default.events", "--snapshot", "1")
         step("ls")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
-from capture.spec import KEYS, CaptureSpec, enum_of
+from capture.spec import KEYS, CaptureSpec, Engine, enum_of, parse_engine
 from capture.spi import Mode, Outcome
 from flight_server.wire.scan_request import CURRENT, parse_json, refuse_unknown_keys
 from store.errors import InvalidArgument, InvalidField
@@ -103,19 +103,20 @@ def parse_items(data: bytes, *, allow_all: bool) -> tuple[CaptureItem, ...]:
     """The requests of a `capture` or `resolve` body.
 
     Args:
-        data: `{"requests": […]}` as JSON.
+        data: `{"requests": […], "engine"?}` as JSON.
         allow_all: Allow the snapshot "all" and partitions, for `capture`.
 
     Raises:
         InvalidArgument: There are too many requests, or one is not valid; the message has its position.
     """
-    body = parse_body(data, {"requests": list})
+    body = parse_body(data, {"requests": list}, {"engine": str})
+    engine = parse_engine(body.get("engine"))
     if len(body["requests"]) > MAX_REQUESTS:
         raise InvalidArgument(f"{len(body['requests'])} requests; at most {MAX_REQUESTS} are taken at once")
-    return tuple(_item(item, f"requests[{at}]", allow_all) for at, item in enumerate(body["requests"]))
+    return tuple(_item(item, f"requests[{at}]", allow_all, engine) for at, item in enumerate(body["requests"]))
 
 
-def _item(item: Any, where: str, capture: bool) -> CaptureItem:
+def _item(item: Any, where: str, capture: bool, engine: Engine | None) -> CaptureItem:
     if not isinstance(item, dict):
         raise InvalidField(where, "must be an object", expected='{"table": …}', actual=item)
     refuse_unknown_keys(item, _KEYS, where)
@@ -125,7 +126,8 @@ def _item(item: Any, where: str, capture: bool) -> CaptureItem:
     if spec.partitions and not capture:  # statistics of partitions are those of their files
         expected = "a target; stats.file_columns has what was captured of partitions"
         raise InvalidField(f"{where}.partitions", "are for capture", expected=expected, actual="resolve")
-    return CaptureItem(table, snapshot, enum_of(Mode, item.get("mode", "SYNC"), f"{where}.mode"), spec)
+    mode = enum_of(Mode, item.get("mode", "SYNC"), f"{where}.mode")
+    return CaptureItem(table, snapshot, mode, replace(spec, engine=engine))
 
 
 def check_table_name(table: Any, where: str = "body") -> str:

@@ -21,7 +21,7 @@ import pytest
 
 from capture.connectors.parquet.connector import ParquetConnector
 from capture.connectors.spi import ConnectorConfig
-from capture.engines.compute.engine import SparkEngine
+from capture.engines.compute.engine import ComputeEngine
 from capture.spi import CaptureRequest, Outcome, Sink, TableHandle
 from store import schemas
 from store.targets import Target
@@ -112,7 +112,7 @@ def generate(root, parts, scale=SCALE):
 
 @pytest.fixture(scope="module")
 def engine():
-    engine = SparkEngine("local[2]")
+    engine = ComputeEngine("local[2]")
     yield engine
     engine.close()
 

@@ -13,7 +13,7 @@ import pytest
 from capture import partitions
 from capture.connectors import open_connector
 from capture.connectors.spi import FILE_SCHEMA, ConnectorConfig
-from capture.engines.compute.engine import SparkEngine
+from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
 from capture.spec import MAX_PARTITIONS, parse_partitions
@@ -165,7 +165,9 @@ def test_native_capture_of_a_partition_has_file_columns_only(table):
 
 
 def test_only_the_files_of_a_partition_are_read(table):
-    results, sink = captured(SparkEngine(), request_for(table, Target.column(1)), request_for(table, Target.column(2)))
+    results, sink = captured(
+        ComputeEngine(), request_for(table, Target.column(1)), request_for(table, Target.column(2))
+    )
     assert [r.outcome for r in results] == [Outcome.CAPTURED] * 2
     assert results[0].attributes["files_read"] == 2 and results[0].attributes["rows_read"] == 21
     assert not sink.rows("stats.columns")
@@ -175,14 +177,14 @@ def test_only_the_files_of_a_partition_are_read(table):
 
 def test_scoped_and_whole_requests_may_share_a_batch(table):
     scoped, whole = request_for(table, Target.column(1)), request_for(table, Target.column(1), partitions=())
-    for engine in (SparkEngine(), NativeEngine()):
+    for engine in (ComputeEngine(), NativeEngine()):
         results, sink = captured(engine, scoped, whole)
         assert [r.outcome for r in results] == [Outcome.CAPTURED] * 2
         (row,) = sink.rows("stats.columns")
         assert (row["row_count"], row["completeness"]) == (63, "COMPLETE")
 
 
-@pytest.mark.parametrize("engine", [NativeEngine(), SparkEngine()], ids=lambda engine: engine.id)
+@pytest.mark.parametrize("engine", [NativeEngine(), ComputeEngine()], ids=lambda engine: engine.id)
 @pytest.mark.parametrize(
     ("requested", "detail"),
     [({"v": 1}, 'not partitioned by "v"'), ({"day": "2024-06-01"}, 'no file of "c.default.t" is in')],
@@ -201,7 +203,7 @@ def test_unknown_column_is_degraded(table):
 
 @pytest.mark.parametrize("target", [Target.column_group([1, 2]), Target.file("x"), Target.expression("spark", b"v")])
 def test_partitions_of_other_targets_are_unsupported(table, target):
-    for engine in (NativeEngine(), SparkEngine()):
+    for engine in (NativeEngine(), ComputeEngine()):
         assert "unsupported" in engine.supports(request_for(table, target))
 
 
@@ -210,4 +212,4 @@ def test_partitions_are_a_mismatch_for_an_engine_without_them(table):
     request = request_for(table, Target.column(1))
     assert engine.supports(request) == "partitions unsupported for target COLUMN"
     assert engine.supports(with_spec(request, partitions=())) == ""
-    assert "sampling" in SparkEngine().supports(with_spec(request, sampling=Sampling.RANDOM_ROW_GROUP))
+    assert "sampling" in ComputeEngine().supports(with_spec(request, sampling=Sampling.RANDOM_ROW_GROUP))

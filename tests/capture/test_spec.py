@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capture.spec import KEYS, Budget, CaptureSpec, Sampling
+from capture.spec import KEYS, Budget, CaptureSpec, Engine, Sampling
 from store.errors import InvalidArgument
 from store.schemas import KINDS
 from store.targets import Target
@@ -28,6 +28,7 @@ SPECS = st.one_of(
         column_selectors=st.lists(st.sampled_from(["#1", "a", "b.c"]), unique=True).map(sorted).map(tuple),
         partitions=st.just(()) | st.just(((("day", "1"), ("region", None)),)),
         latency_budget_ms=st.none() | st.integers(0, 2**31 - 1),
+        engine=st.none() | st.sampled_from(Engine),
     ),
     st.builds(
         CaptureSpec,
@@ -50,7 +51,7 @@ def test_specs_are_equal_whatever_their_latency_budget(spec):
 
 
 def test_every_field_is_in_the_json():
-    assert set(KEYS) | {"budget"} == {field.name for field in fields(CaptureSpec)}
+    assert set(KEYS) | {"budget", "engine"} == {field.name for field in fields(CaptureSpec)}
 
 
 @pytest.mark.parametrize(

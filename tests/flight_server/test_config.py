@@ -160,3 +160,19 @@ def test_spark_settings_from_file_flags_and_environment(tmp_path):
     assert load(environ={"STATFLIGHT_SPARK": "a=1, b=2"}).spark == {"a": "1", "b": "2"}
     with pytest.raises(InvalidArgument, match="KEY=VALUE"):
         load(flags={"spark": ["nonsense"]}, environ={})
+
+
+@pytest.mark.parametrize(("master", "engine", "scan_engine"), [
+    (None, None, "auto"), ("local", None, "auto"), ("local[*]", None, "auto"), ("local[2,4]", None, "auto"),
+    ("spark://there:7077", None, "spark"), ("sc://there", None, "spark"), ("yarn", None, "spark"),
+    ("local-cluster[2,1,1024]", None, "spark"), ("spark://there:7077", "auto", "auto"), (None, "spark", "spark"),
+    ("spark://there:7077", "local", "local"),
+])  # fmt: skip
+def test_master_of_a_cluster_means_spark_unless_the_engine_says_otherwise(master, engine, scan_engine):
+    assert Settings(spark_master=master, engine=engine).scan_engine == scan_engine
+
+
+def test_engine_is_one_of_three():
+    assert read(env={"STATFLIGHT_ENGINE": "Local"}).engine == "local"
+    with pytest.raises(InvalidArgument, match=r"engine: is not valid .*auto or spark or local.*duck"):
+        read(env={"STATFLIGHT_ENGINE": "duck"})

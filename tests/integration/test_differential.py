@@ -16,9 +16,10 @@ import pytest
 
 from capture.compute.readers import tasks
 from capture.connectors import ConnectorConfig, open_connector
-from capture.engines.compute.engine import SparkEngine
+from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
+from capture.spec import Engine
 from capture.spi import Budget, CaptureRequest, Outcome, Sampling, TableHandle
 from store import sketches
 from store.targets import Target
@@ -105,11 +106,11 @@ def check_computed(format: str, seed: int, root: Path) -> None:
     for version, table in enumerate(lake.handles()):
         expected = truths(lake, version, table)
         where = f"{format} {seed}, version {version}"
-        fresh, results = capture(SparkEngine(inline_max_cells=10**12), table, targets(table))
+        fresh, results = capture(ComputeEngine(inline_max_cells=10**12), table, targets(table))
         assert {(r.outcome, r.detail) for r in results} == {(Outcome.CAPTURED, "")}, where
         check(fresh, table, expected, where, computed=True, deletes=lake.counts_deleted)
         check_files(fresh, table, where, computed=True)
-        capture(SparkEngine(inline_max_cells=10**12), table, targets(table), incremental)
+        capture(ComputeEngine(inline_max_cells=10**12), table, targets(table), incremental)
         check(incremental, table, expected, f"{where}, incremental", computed=True, deletes=lake.counts_deleted)
         table.connector.close()
 
@@ -131,7 +132,7 @@ def check_sampled(format: str, seed: int, root: Path, method: Sampling) -> None:
     lake = lake_of(format, seed, root)
     table = lake.handles()[-1]
     expected = truths(lake, -1, table)
-    sink, results = capture(SparkEngine(), table, targets(table), sampling=method, budget=Budget(max_rows=40))
+    sink, results = capture(ComputeEngine(), table, targets(table), sampling=method, budget=Budget(max_rows=40))
     assert {(r.outcome, r.detail) for r in results} == {(Outcome.CAPTURED, "")}
     for row in sink.get("stats.columns"):
         truth, where = expected[row["column_id"]], f"{format} {seed}, {method}: {row}"
@@ -157,7 +158,7 @@ def check_partitioned(format: str, seed: int, root: Path) -> None:
         return
     value = rows[lake.key][0].as_py()
     part = rows.filter(pc.equal(rows[lake.key], value))
-    engine = SparkEngine(inline_max_cells=10**12)
+    engine = ComputeEngine(inline_max_cells=10**12)
     sink, results = capture(engine, table, targets(table), partitions=(((lake.key, value),),))
     assert {r.outcome for r in results} == {Outcome.CAPTURED}
     assert sink.get("stats.columns") == []
@@ -206,7 +207,7 @@ def test_samples_of_nulls_and_nans_are_accepted(tmp_path, method, seed):
         schema = connector.describe("default", tmp_path.name).schema
         table = TableHandle("c", "default", tmp_path.name, "id", snapshot, schema, {"x": 1}, connector)
         how = {"sampling": method, "budget": Budget(max_rows=30)}
-        sink, results = capture(SparkEngine(), table, [Target.column(1)], **how)
+        sink, results = capture(ComputeEngine(), table, [Target.column(1)], **how)
     assert [(r.outcome, r.detail) for r in results] == [(Outcome.CAPTURED, "")]
     (row,) = sink.get("stats.columns")
     assert row["row_count"] == 101 and row["null_count"] == rows["x"].null_count
@@ -221,7 +222,7 @@ def test_statistics_of_a_partition_are_true(tmp_path, format, seed):
 
 @pytest.fixture(scope="module")
 def spark_engine():
-    engine = SparkEngine("local[2]", inline_max_cells=0)
+    engine = ComputeEngine("local[2]", engine=Engine.SPARK)
     yield engine
     engine.close()
 
@@ -234,6 +235,6 @@ def test_spark_computes_the_same_true_statistics_as_in_process(tmp_path, spark_e
     sink, results = capture(spark_engine, table, targets(table))
     assert {(r.outcome, r.detail, r.engine_id) for r in results} == {(Outcome.CAPTURED, "", "spark")}
     check(sink, table, truths(lake, -1, table), f"{format} on Spark", computed=True, deletes=lake.counts_deleted)
-    here, _ = capture(SparkEngine(inline_max_cells=10**12), table, targets(table))
+    here, _ = capture(ComputeEngine(engine=Engine.LOCAL), table, targets(table))
     assert sink.content() == [line.replace("'engine_id': 'local'", "'engine_id': 'spark'") for line in here.content()]
     table.connector.close()

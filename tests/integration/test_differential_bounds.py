@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from capture.compute.readers import tasks
-from capture.engines.compute.engine import SparkEngine
+from capture.engines.compute.engine import ComputeEngine
 from flight_server.client import StatsClient
 from flight_server.wire.flight_sql import write_any
 from store import bounds
@@ -103,7 +103,7 @@ def check_skipped(format: str, seed: int, root: Path, server: LiveServer) -> int
     rng = random.Random(f"{format} {seed} skipped")
     lake = lake_of(format, seed, root)
     table = lake.handles()[-1]
-    sink, _ = capture(SparkEngine(inline_max_cells=10**12), table, targets(table), Sink())
+    sink, _ = capture(ComputeEngine(inline_max_cells=10**12), table, targets(table), Sink())
     catalog = f"{format} {seed}"
     values: dict[int, dict[str, pa.ChunkedArray]] = {}
     for task in table.connector.plan_files(table.schema, table.name, table.snapshot_id, table.column_ids):

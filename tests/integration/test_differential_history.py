@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from capture.connectors.spi import ConnectorConfig
-from capture.engines.compute.engine import SparkEngine
+from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
 from capture.publishers import publisher_class
 from capture.publishers.publishing import publish
@@ -169,7 +169,7 @@ def check_history(format: str, seed: int, root: Path) -> None:
             leaves = [i for i, column in state.tables[at].by_id.items() if column.is_leaf]
             column_ids = rng.sample(leaves, rng.randint(1, len(leaves)))
             method = rng.choice(["native", "whole", "computed", "computed", "sampled"])
-            engine = NativeEngine() if method in ("native", "whole") else SparkEngine(inline_max_cells=10**12)
+            engine = NativeEngine() if method in ("native", "whole") else ComputeEngine(inline_max_cells=10**12)
             targets = [Target.table()] if method == "whole" else [Target.column(i) for i in column_ids]
             state.capture(at, engine, targets=targets, **(SAMPLE if method == "sampled" else {}))
             listed |= {at} if method == "whole" else set()
@@ -189,7 +189,7 @@ def check_published(home: str, seed: int, root: Path) -> None:
     lake = make(rng, root, 300 if seed % 4 else rng.choice((1, 2, 40)))
     last = len(lake.versions) - 1
     with history(lake, f"published to {home} {seed}") as state:
-        state.capture(None, SparkEngine(inline_max_cells=10**12))
+        state.capture(None, ComputeEngine(inline_max_cells=10**12))
         before = state.local.catalog.get(state.name).current_snapshot_id
         config = ConnectorConfig("lake", format, lake.uri, lake.options)
         statistics = stored(state, before)
@@ -198,7 +198,7 @@ def check_published(home: str, seed: int, root: Path) -> None:
         assert lake.append is not None
         lake.versions.append(lake.append())
         versions = {before: last, after: last}
-        for engine in (NativeEngine(), SparkEngine(inline_max_cells=10**12)):
+        for engine in (NativeEngine(), ComputeEngine(inline_max_cells=10**12)):
             if isinstance(engine, NativeEngine) or rng.random() < 0.5:
                 state.local.store.delete(state.local.catalog.get(state.name))
             state.capture(None, engine)

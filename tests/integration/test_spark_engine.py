@@ -13,12 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capture.connectors.spi import Column, ScanColumn, ScanTask, Schema
-from capture.engines.compute.engine import SparkEngine
+from capture.compute import pieces
+from capture.connectors import open_connector
+from capture.connectors.spi import Column, ConnectorConfig, ScanColumn, ScanTask, Schema
+from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
+from capture.spark import job
 from capture.spark.session import Spark
-from capture.spi import CaptureRequest, Outcome, TableHandle
+from capture.spec import Engine
+from capture.spi import Budget, CaptureRequest, Outcome, Sampling, TableHandle
 from flight_server.worker.connection import Server
 from flight_server.worker.loop import Worker
 from store import records, schemas
@@ -105,7 +109,7 @@ def table(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine():
-    engine = SparkEngine("local[2]", inline_max_cells=0)
+    engine = ComputeEngine("local[2]", inline_max_cells=0)
     yield engine
     engine.close()
 
@@ -128,7 +132,7 @@ def test_spark_computes_the_same_rows_as_in_process(engine, table):
     on_spark, inline = MemorySink(), MemorySink()
     results = engine.capture_batch(requests(table), on_spark)
     assert {(r.outcome, r.detail, r.attributes["execution"]) for r in results} == {(Outcome.CAPTURED, "", "spark")}
-    SparkEngine(inline_max_cells=10**9).capture_batch(requests(table), inline)
+    ComputeEngine(inline_max_cells=10**9).capture_batch(requests(table), inline)
     engine_ids = [{row["engine_id"] for row in sink.get("stats.columns") + sink.get("stats.file_columns")}
                   for sink in (on_spark, inline)]  # fmt: skip
     assert engine_ids == [{"spark"}, {"local"}]
@@ -137,14 +141,45 @@ def test_spark_computes_the_same_rows_as_in_process(engine, table):
 
 
 def test_capture_in_waves_of_files_has_the_same_rows(engine, table, monkeypatch):
-    from capture.spark import job
-
     monkeypatch.setattr(job, "_WAVE_ANSWERS", 16)
     whole, waves = MemorySink(), MemorySink()
-    SparkEngine(inline_max_cells=10**9).capture_batch(requests(table), whole)
+    ComputeEngine(inline_max_cells=10**9).capture_batch(requests(table), whole)
     engine.capture_batch(requests(table), waves)
     assert waves.content() == content_as_by_spark(whole)
     assert len(set(waves.shares)) >= 3
+
+
+@pytest.mark.parametrize("how", [{}, {"sampling": Sampling.RANDOM_ROW_GROUP},
+                                 {"sampling": Sampling.METADATA_GUIDED, "budget": Budget(max_rows=9000)}])  # fmt: skip
+def test_one_large_file_is_many_tasks_with_the_same_rows(engine, tmp_path, monkeypatch, how):
+    monkeypatch.setattr(pieces, "PIECE_ROWS", 2500)
+    (tmp_path / "t").mkdir()
+    ids = range(20_000)
+    rows = pa.table(
+        {"id": ids, "word": [None if i % 9 == 0 else f"w{i % 7000}" for i in ids], "x": [i / 7 for i in ids]}
+    )
+    pq.write_table(rows, tmp_path / "t/one.parquet", row_group_size=1000)
+    counts = []
+    distributed = job.distributed
+
+    def counted(spark, numbered, work, poll):
+        counts.append(len(numbered))
+        return distributed(spark, numbered, work, poll)
+
+    monkeypatch.setattr(job, "distributed", counted)
+    with contextlib.closing(open_connector(ConnectorConfig("c", "parquet", str(tmp_path)))) as lake:
+        snapshot = lake.enumerate_snapshots("default", "t").current_snapshot_id
+        schema = lake.describe("default", "t").schema
+        one = TableHandle("c", "default", "t", "id", snapshot, schema, {"id": 1, "word": 2, "x": 3}, lake)
+        targets = [*map(Target.column, (1, 2, 3)), Target.column_group([1, 2])]
+        sinks = MemorySink(), MemorySink()
+        for sink, where in zip(sinks, (Engine.SPARK, Engine.LOCAL), strict=True):
+            wanted = [CaptureRequest.of(one, target, engine=where, **how) for target in targets]
+            results = engine.capture_batch(wanted, sink)
+            assert {(r.outcome, r.engine_id) for r in results} == {(Outcome.CAPTURED, str(where))}
+            assert all(f"engine {where} (requested)" in r.reason for r in results)
+    assert sinks[0].content() == content_as_by_spark(sinks[1])
+    assert counts == [10 if not how else 1 if "budget" not in how else counts[0]] and counts[0] > ("budget" in how)
 
 
 def test_detail_names_an_unreadable_file(engine, table, tmp_path):

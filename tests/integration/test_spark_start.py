@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from capture.engines.compute.engine import SparkEngine
+from capture.engines.compute.engine import ComputeEngine
 from capture.spi import CaptureRequest, Outcome
 from store.targets import Target
 from tests.capture.engines.compute import conftest
@@ -41,13 +41,13 @@ def failure(request, monkeypatch, tmp_path):
 
 def test_expression_capture_fails_with_the_reason_and_is_not_retryable(table, failure, tmp_path):
     target = Target.expression("spark", b"id + 1")
-    (result,) = SparkEngine().capture_batch([CaptureRequest.of(table, target)], MemorySink())
+    (result,) = ComputeEngine().capture_batch([CaptureRequest.of(table, target)], MemorySink())
     assert (result.outcome, result.attributes) == (Outcome.DEGRADED, {"retryable": False})
     assert failure in result.detail and str(tmp_path) not in result.detail
 
 
 def test_column_capture_falls_back_to_the_kernels_in_process(table, failure):
-    engine, sink = SparkEngine(inline_max_cells=10), MemorySink()
+    engine, sink = ComputeEngine(inline_max_cells=10), MemorySink()
     (result,) = engine.capture_batch([column(table, "id")], sink)
     assert (result.outcome, result.engine_id, result.attributes["execution"]) == (Outcome.CAPTURED, "local", "inline")
     assert result.detail.startswith("computed without Spark: Spark did not start on local[*]: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from dataclasses import dataclass, field
@@ -31,44 +32,17 @@ class Cost:
     _measured: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def local(self, cells: int) -> float:
-        """Estimates a scan in this process.
+    def threshold(self, *, is_warm: bool) -> float:
+        """Cells above which Spark finishes sooner; infinity if it never does.
+
+        While a session starts this process computes, so the cells of that time do not count.
 
         Args:
-            cells: Rows times columns.
-
-        Returns:
-            Seconds.
-        """
-        return cells / self.local_rate
-
-    def spark(self, cells: int) -> float:
-        """Estimates a scan on a warm session.
-
-        Args:
-            cells: Rows times columns.
-
-        Returns:
-            Seconds.
-        """
-        return self.spark_seconds + cells / self.spark_rate
-
-    def prefers_spark(self, cells: int, is_warm: bool) -> bool:
-        """Compares both estimates; a cold session must be worth its start.
-
-        This process computes while the session starts, so only the remaining cells count.
-
-        Args:
-            cells: Rows times columns.
             is_warm: Whether a session is ready.
-
-        Returns:
-            True if Spark finishes sooner.
         """
-        if is_warm:
-            return self.spark(cells) < self.local(cells)
-        rest = cells - int(self.start_seconds * self.local_rate)
-        return rest > 0 and self.spark(rest) < self.local(rest)
+        saved = 1 / self.local_rate - 1 / self.spark_rate  # seconds per cell
+        meanwhile = 0.0 if is_warm else self.start_seconds * self.local_rate
+        return meanwhile + self.spark_seconds / saved if saved > 0 else math.inf
 
     def learn_local(self, cells: int, seconds: float) -> None:
         """Corrects the rates by a measured scan in this process.

@@ -1,4 +1,4 @@
-"""The compute engine: scans the files of a table, in this process if small, else on Spark.
+"""The engine that reads data: scans the files of a table, in this process or on Spark (`choice.py`).
 
 It computes row, null and NaN counts, exact bounds, widths, theta, KLL and frequent-items sketches per column and file.
 A table's statistics are merged from those of its live files, so unchanged files are not read again.
@@ -14,20 +14,22 @@ from typing import Any, Final
 
 from capture import partitions
 from capture.compute import fold, local, sampling
-from capture.compute.file_scan import LOCAL, Answer, Work
+from capture.compute.file_scan import LOCAL, Answer, Numbered, Work
 from capture.compute.fold import Known
-from capture.compute.local import Numbered
 from capture.compute.partial import HASHED, NESTED
+from capture.compute.pieces import Pieces
 from capture.compute.readers.base import GONE
 from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import NativeStats, ScanTask
+from capture.engines.compute.choice import Choice, choose
 from capture.engines.compute.cost import Cost
 from capture.engines.compute.scan_progress import ScanProgress
 from capture.engines.compute.table_scan import SAMPLE_SHARE, Key, TableScan, sketches_of
 from capture.engines.native.rollup import known_scalars
 from capture.spark import expressions, job
 from capture.spark.job import SPARK
-from capture.spark.session import Spark, SparkUnavailable
+from capture.spark.session import Spark
+from capture.spec import Engine
 from capture.spi import (
     Budget,
     Capabilities,
@@ -47,21 +49,24 @@ from store.targets import TargetKind
 _FLUSH_ROWS: Final = 4000
 _CLUSTER_MACHINES: Final = 4  # assumed size of a cluster, in machines like this one, until it is measured
 _THREADED_CELLS: Final = 100_000  # below, threads cost more than they save
-_LOCAL, _SPARK, _OVERLAPPED = "local", "spark", "overlapped"  # execution of a scan
+_PIECES_PER_CORE: Final = 4  # with fewer files per core, large ones are divided among the cores
 
 _COLUMN_KINDS: Final = frozenset({
     "ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "NDV", "MIN_MAX", "WIDTH", "MOMENTS", "HISTOGRAM", "MCV",
 })  # fmt: skip
 
 
-class SparkEngine(CaptureEngine):
+class ComputeEngine(CaptureEngine):
     """Computes statistics of columns, groups of columns and Spark expressions.
 
+    Its results have the engine id `local` or `spark`, depending on where they were computed.
+
     Args:
-        master: Spark master, by default `local[*]`. The session starts with the first large capture.
-        inline_max_cells: Largest scan, in rows times columns, that is computed in this process; larger ones go to
-            Spark. None: decided by measured cost.
+        master: Spark master, by default `local[*]`. The session starts with the first capture that needs it.
+        inline_max_cells: Largest scan of `Engine.AUTO`, in rows times columns, that is computed in this process. None:
+            decided by measured cost.
         spark: A shared session; `master` is ignored then.
+        engine: Where data is read, unless a request says otherwise.
     """
 
     id: str = "spark"
@@ -78,7 +83,11 @@ class SparkEngine(CaptureEngine):
         budgets=True,
     )
 
-    def __init__(self, master: str | None = None, inline_max_cells: int | None = None, spark: Spark | None = None):
+    def __init__(
+        self, master: str | None = None, inline_max_cells: int | None = None, spark: Spark | None = None,
+        engine: Engine = Engine.AUTO,
+    ):  # fmt: skip
+        self.engine = engine
         self.spark = spark or Spark(master)
         self.inline_max_cells = inline_max_cells
         self.cost = Cost()
@@ -99,6 +108,8 @@ class SparkEngine(CaptureEngine):
                 return f"target unsupported: an expression of {request.target.engine_kind}, not of {self.id}"
             if request.sampling is not Sampling.NONE:
                 return f"sampling {request.sampling} unsupported for expressions"
+            if (request.engine or self.engine) is Engine.LOCAL:
+                return f"target unsupported: only Spark computes expressions, and {self._asked(request)}"
         if request.partitions and request.sampling is not Sampling.NONE:
             return f"sampling {request.sampling} unsupported for partitions"
         return self.capabilities.mismatch(request)
@@ -123,7 +134,7 @@ class SparkEngine(CaptureEngine):
             else:
                 # Each expression is a separate job, because Spark may reject it.
                 expression_id = request.target.storage_id if request.target.kind is TargetKind.EXPRESSION else ""
-                how = (request.mode, request.sampling, request.budget, request.partitions)
+                how = (request.mode, request.sampling, request.budget, request.partitions, request.engine)
                 # Containers have no sketches, by which the stored results of other columns are found.
                 key = (*request.table.key.values(), *how, expression_id, _is_container(request))
                 batches.setdefault(key, []).append(at)
@@ -184,12 +195,13 @@ class SparkEngine(CaptureEngine):
         scanned = ScanProgress(progress)
         scanned.start(tasks, reused)
         expected = draw.rows_at_most if draw else sum(task.row_count for _, task in new)
-        cells = expected * max(len(scan.all_ids), 1)
-        how = self._chosen(cells, notes)
+        choice = self._chosen(requests[0], expected, len(scan.all_ids))
+        if choice.note:
+            notes.append(choice.note)
         if draw and seconds is not None:
-            waves = self._timed(draw, tasks, scan.work, scanned.report, begun + seconds, how is _SPARK)
+            waves = self._timed(draw, tasks, scan.work, scanned.report, begun + seconds, choice)
         else:
-            waves = self._waves(new, scan.work, scanned.report, how, notes)
+            waves = self._waves(new, scan.work, scanned.report, choice, notes)
         started = time.monotonic()
         for flight, stored in known.tables(
             (tasks[at].file_path, i) for at in reused for i in scan.work.column_ids
@@ -212,45 +224,48 @@ class SparkEngine(CaptureEngine):
         if not requests[0].partitions:  # a part of the table gives no record of the whole
             scan.finish(whole, rows)
         _flush(rows, sink)
-        if not draw and cells:
-            self._learn(cells, time.monotonic() - started, how)
+        if not draw:
+            self._learn(expected * len(scan.all_ids), time.monotonic() - started, choice)
         execution = "spark" if rows.engine_id == SPARK else "inline"
         attributes: dict[str, Any] = {"execution": execution, "files": scan.files_total, "files_reused": len(reused)}
         if scan.sampled:
             ended_by = (draw.ended_by if draw else "") or None
             attributes["sample"] = {"method": str(scan.sampling), "rows_total": scan.rows_total, "ended_by": ended_by}
-        return [self._answer(request, scan, notes, attributes, rows.engine_id) for request in requests]
+        reason = choice.reason + (f"; {len(reused)} of {scan.files_total} files were known" if reused else "")
+        return [self._answer(request, scan, notes, attributes, rows.engine_id, reason) for request in requests]
 
-    def _chosen(self, cells: int, notes: list[str]) -> str:
-        """Chooses the execution for a number of cells; adds a note if Spark is not available."""
-        if self.inline_max_cells is None:
-            if not self.cost.prefers_spark(cells, self.spark.is_warm):
-                return _LOCAL
-            return _SPARK if self.spark.is_warm else _OVERLAPPED
-        if cells <= self.inline_max_cells:
-            return _LOCAL
-        try:
-            self.spark.ensure()
-        except SparkUnavailable as error:
-            notes.append(f"computed without Spark: {error}")
-            return _LOCAL
-        return _SPARK
+    def _asked(self, request: CaptureRequest) -> str:
+        """The engine of a request and who set it, for people."""
+        return f"engine {request.engine or self.engine} ({'requested' if request.engine else 'the setting'})"
 
-    def _learn(self, cells: int, seconds: float, how: str) -> None:
-        if how is _LOCAL:
+    def _chosen(self, request: CaptureRequest, rows: int, columns: int) -> Choice:
+        engine, asked = request.engine or self.engine, self._asked(request)
+        return choose(engine, asked, rows, columns, self.spark, self.cost, self.inline_max_cells)
+
+    def _learn(self, cells: int, seconds: float, choice: Choice) -> None:
+        if not choice.on_spark:
             self.cost.learn_local(cells, seconds)
-        elif how is _SPARK:
+        elif not choice.overlapped:
             self.cost.learn_spark(cells, seconds)
 
     def _waves(
-        self, numbered: Sequence[Numbered], work: Work, report: Callable[[], None], how: str, notes: list[str]
+        self, numbered: Sequence[Numbered], work: Work, report: Callable[[], None], choice: Choice, notes: list[str]
     ) -> Iterator[list[Answer]]:
-        if how is _SPARK:
-            return job.distributed(self.spark, numbered, work, report)
-        if how is _OVERLAPPED:
-            return job.overlapped(self.spark, numbered, work, report, notes)
         cells = sum(task.row_count for _, task in numbered) * len(work.column_ids)
         threads = local.CORES if cells > _THREADED_CELLS else 1
+        if len(numbered) >= _PIECES_PER_CORE * (self.spark.cores if choice.on_spark else threads):
+            return self._computed(numbered, work, report, choice, notes, threads)
+        pieces = Pieces(numbered, work)
+        return pieces.joined(self._computed(pieces.tasks, work, report, choice, notes, threads))
+
+    def _computed(
+        self, numbered: Sequence[Numbered], work: Work, report: Callable[[], None], choice: Choice, notes: list[str],
+        threads: int,
+    ) -> Iterator[list[Answer]]:  # fmt: skip
+        if choice.overlapped:
+            return job.overlapped(self.spark, numbered, work, report, notes)
+        if choice.on_spark:
+            return job.distributed(self.spark, numbered, work, report)
         return local.computed(numbered, work, report, threads, few=len(numbered) < 2 * threads)
 
     def _draw(
@@ -286,14 +301,16 @@ class SparkEngine(CaptureEngine):
 
     def _timed(
         self, draw: sampling.Draw, tasks: list[ScanTask], work: Work, report: Callable[[], None], deadline: float,
-        on_spark: bool,
+        choice: Choice,
     ) -> Iterator[list[Answer]]:  # fmt: skip
         """Yields the answers of a sample until the deadline; appends the tasks of each wave to `tasks`.
 
         The first wave always completes, so a sample is never empty. Later waves on Spark are cancelled at the
         deadline, and their row groups are dropped.
         """
-        count, first = self.spark.cores if on_spark else 1, True
+        choice = replace(choice, on_spark=choice.on_spark and not choice.overlapped, overlapped=False)
+        most = self.spark.cores if choice.on_spark else 1
+        count, first = most, True
 
         def poll() -> None:
             report()
@@ -308,13 +325,13 @@ class SparkEngine(CaptureEngine):
             numbered = list(enumerate(chosen, len(tasks)))
             tasks += chosen
             try:
-                yield from self._waves(numbered, work, poll, _SPARK if on_spark else _LOCAL, [])
+                yield from self._waves(numbered, work, poll, choice, [])
             except _TimeIsUpError:
                 draw.ended_by = "seconds"
                 return
             first, now = False, time.monotonic()
             fits = int(0.8 * (deadline - now) / max(now - begun, 1e-3) * count)
-            begun, count = now, min(max(fits, self.spark.cores if on_spark else 1), 4 * count)
+            begun, count = now, min(max(fits, most), 4 * count)
 
     def _expression(
         self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None]
@@ -339,7 +356,8 @@ class SparkEngine(CaptureEngine):
         rows.expression(target, lt, part, Coverage(part.row_count, len(tasks), size))
         _flush(rows, sink)
         attributes: dict[str, object] = {"execution": "spark", "files": len(tasks)}
-        return [self._result(request, Outcome.CAPTURED, "", attributes) for request in requests]
+        reason = f"{self._asked(requests[0])}: only Spark computes expressions; {part.row_count:,} rows"
+        return [replace(self._result(request, Outcome.CAPTURED, "", attributes), reason=reason) for request in requests]
 
     def _answer(
         self,
@@ -348,6 +366,7 @@ class SparkEngine(CaptureEngine):
         notes: Sequence[str],
         attributes: dict[str, object],
         engine_id: str,
+        reason: str,
     ) -> CaptureResult:
         key = _key(request)
         errors, read = scan.errors[key], scan.read[key]
@@ -362,7 +381,8 @@ class SparkEngine(CaptureEngine):
         if errors:
             others = f" (and {len(errors) - 1} more of {scan.files_total} files)" if len(errors) > 1 else ""
             details.append(f"{errors[0]}{others}")
-        return replace(self._result(request, outcome, "; ".join(details), attributes), engine_id=engine_id)
+        result = self._result(request, outcome, "; ".join(details), attributes)
+        return replace(result, engine_id=engine_id, reason=reason)
 
     def _result(
         self, request: CaptureRequest, outcome: Outcome, detail: str = "", attributes: dict[str, object] | None = None

@@ -23,7 +23,7 @@ from capture.compute.sampling import Draw, random_points, spread_points
 from capture.compute.stat_rows import Coverage, _scaled, scalars
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig, ScanColumn, ScanTask
-from capture.engines.compute.engine import SparkEngine
+from capture.engines.compute.engine import ComputeEngine
 from capture.registry import Registry
 from capture.spi import Budget, Capabilities, CaptureRequest, Outcome, Sampling, TableHandle
 from store import logical_types, sketches
@@ -169,7 +169,7 @@ def capture(table: TableHandle, method: Sampling, budget: Budget | None = None, 
     sink = MemorySink()
     targets = targets or (Target.column(1), Target.column(2))
     requests = [CaptureRequest.of(table, target, sampling=method, budget=budget) for target in targets]
-    results, _ = Registry([SparkEngine(inline_max_cells=10**9)]).capture_batch(requests, sink)
+    results, _ = Registry([ComputeEngine(inline_max_cells=10**9)]).capture_batch(requests, sink)
     return results[0], sink
 
 

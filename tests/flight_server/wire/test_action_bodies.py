@@ -53,3 +53,27 @@ def test_invalid_sampling_is_rejected_with_its_field(sampling, reason):
     with pytest.raises(InvalidArgument) as raised:
         parse_sampling(sampling)
     assert reason in str(raised.value)
+
+
+def parse_engine(**body):
+    return parse_items(
+        json.dumps({"requests": [{"table": "a.b.c"}, {"table": "a.b.d"}]} | body).encode(), allow_all=True
+    )
+
+
+@pytest.mark.parametrize("engine", [None, "auto", "spark", "local"])
+def test_engine_is_that_of_all_requests(engine):
+    items = parse_engine(engine=engine)
+    assert [item.spec.engine for item in items] == [engine] * 2
+    assert all(CaptureSpec.from_json(item.spec.json) == item.spec for item in items)
+
+
+@pytest.mark.parametrize("engine", ["duck", "", "SPARK", 1, ["spark"]])
+def test_another_engine_is_refused(engine):
+    with pytest.raises(InvalidArgument, match="engine: "):
+        parse_engine(engine=engine)
+
+
+def test_engine_is_no_key_of_a_request():
+    with pytest.raises(InvalidArgument, match='no key "engine"'):
+        parse_items(b'{"requests": [{"table": "a.b.c", "engine": "spark"}]}', allow_all=True)

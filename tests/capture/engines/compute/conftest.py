@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capture.connectors.spi import Schema
-from capture.engines.compute.engine import SparkEngine
+from capture.engines.compute.engine import ComputeEngine
 from capture.spi import TableHandle
 from tests.capture.engines.compute.lake import COLUMNS, IDS, Lake
 
@@ -25,4 +25,4 @@ def table(lake):
 
 @pytest.fixture
 def engine():
-    return SparkEngine(inline_max_cells=10**9)
+    return ComputeEngine(inline_max_cells=10**9)

@@ -15,7 +15,7 @@ from capture.compute.fold import Fold
 from capture.compute.readers import tasks
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
-from capture.engines.compute.engine import SparkEngine
+from capture.engines.compute.engine import ComputeEngine
 from capture.spi import CaptureRequest, Mode, Outcome, Sampling, TableHandle
 from store import logical_types, schemas, sketches
 from store.errors import UpstreamError
@@ -352,7 +352,7 @@ def captured(path, columns):
     table = TableHandle("c", "default", "t", "id", snapshot, schema, ids, connector)
     sink = MemorySink()
     leaves = [i for i, c in table.by_id.items() if c.is_leaf]
-    results = SparkEngine().capture_batch([CaptureRequest.of(table, Target.column(i)) for i in leaves], sink)
+    results = ComputeEngine().capture_batch([CaptureRequest.of(table, Target.column(i)) for i in leaves], sink)
     assert {(result.outcome, result.detail) for result in results} == {(Outcome.CAPTURED, "")}
     return {row["column_id"]: row for row in sink.get("stats.columns")}
 

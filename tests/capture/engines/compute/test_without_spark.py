@@ -11,7 +11,7 @@ from capture.compute.file_scan import Work
 from capture.connectors.spi import ScanTask
 from capture.engines.compute import engine as engines
 from capture.engines.compute.cost import Cost
-from capture.engines.compute.engine import SparkEngine
+from capture.engines.compute.engine import ComputeEngine
 from capture.spark import job
 from capture.spark.session import NO_JAVA, SparkUnavailable
 from capture.spi import Outcome
@@ -19,7 +19,7 @@ from tests.capture.engines.compute.lake import MemorySink, all_columns, column
 
 
 def test_large_table_is_computed_in_process_without_java(table, monkeypatch):
-    engine = SparkEngine(inline_max_cells=10)
+    engine = ComputeEngine(inline_max_cells=10)
 
     def refuse():
         raise SparkUnavailable(NO_JAVA)
@@ -56,7 +56,7 @@ def test_executors_claim_groups_only_where_tasks_are_never_retried(master, one_t
 class Starting:
     """A session that has started, or failed to start, once the first file is computed in this process."""
 
-    cores, is_one_try = 2, True
+    cores, is_one_try, master = 2, True, "local[2]"
 
     def __init__(self, error=None):
         self.error, self.is_warm, self.starts = error, False, Future()
@@ -84,7 +84,7 @@ def test_kernels_compute_in_process_until_spark_has_started(table, lake, monkeyp
 
     monkeypatch.setattr(local, "scan", scan)
     monkeypatch.setattr(local, "CORES", 1)
-    engine = SparkEngine(spark=spark)
+    engine = ComputeEngine(spark=spark)
     engine.cost = Cost(local_rate=1.0, spark_rate=1e9, start_seconds=0.0)
     sink, whole = MemorySink(), MemorySink()
     results = engine.capture_batch(all_columns(table), sink)
@@ -96,5 +96,5 @@ def test_kernels_compute_in_process_until_spark_has_started(table, lake, monkeyp
         assert set(who.values()) == {"local", "spark"} and len(scanned) < len(who) == 10
         assert (results[0].engine_id, sink.columns()["id"]["engine_id"]) == ("spark", "spark")
     monkeypatch.undo()
-    SparkEngine(inline_max_cells=10**9).capture_batch(all_columns(table), whole)
+    ComputeEngine(inline_max_cells=10**9).capture_batch(all_columns(table), whole)
     assert [line.replace("'spark'", "'local'") for line in sink.content()] == whole.content()
