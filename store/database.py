@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,7 +24,7 @@ import duckdb
 
 from store.backup import check_target, copy_files, settle, unwritable, wal
 from store.database_files import DatabaseFiles
-from store.errors import InvalidArgument, ShuttingDown
+from store.errors import Cancelled, InvalidArgument, ShuttingDown
 from store.file_lock import FileLock
 from store.layout import Connection, insert_rows, prepare
 from store.table_versions import TableVersions
@@ -41,6 +41,7 @@ Acknowledgement = Callable[[BaseException | None], None]
 MEMORY = ":memory:"
 GROUP = 64  # writes per commit, at most
 CLOSE_SECONDS = 10.0  # longest wait of `close` for readers
+TICK_SECONDS = 0.05  # between checks whether a write is still wanted
 
 
 class Database:
@@ -62,6 +63,9 @@ class Database:
         self.before_commit: list[Callable[[Connection, AbstractSet[int]], None]] = []  # called with the touched tables
         self.versions = TableVersions()
         self._touched: set[int] = set()  # by the running transaction; used by the writer's thread only
+        self._writer = self._root.cursor()
+        self._running: Sequence[_Item] = ()  # writes that an interrupt would end
+        self._interrupting = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -113,12 +117,19 @@ class Database:
         finally:
             cursor.close()
 
-    def submit(self, function: Callable[[Connection], T], *, alone: bool = False) -> Future[T]:
+    def submit(
+        self,
+        function: Callable[[Connection], T],
+        *,
+        alone: bool = False,
+        is_cancelled: Callable[[], bool] | None = None,
+    ) -> Future[T]:
         """Queues a function for the writer.
 
         Args:
             function: Takes the writer's connection.
             alone: Run it outside of any transaction, while nothing else is written.
+            is_cancelled: True once the write is unwanted; it is not begun or committed then.
 
         Returns:
             A future of its result, set once the write is on disk.
@@ -129,17 +140,28 @@ class Database:
         if self._closed:
             raise ShuttingDown("the store is closed")
         future: Future[T] = Future()
-        self._queue.put(_Item(function, future, alone))
+        self._queue.put(_Item(function, future, alone, is_cancelled))
         return future
 
-    def write(self, function: Callable[[Connection], T]) -> T:
+    def write(self, function: Callable[[Connection], T], is_cancelled: Callable[[], bool] | None = None) -> T:
         """Runs the function in a transaction and returns its result once the write is on disk. Exceptions of the
         function are raised here.
 
+        Args:
+            function: Takes the writer's connection.
+            is_cancelled: True once the write is unwanted: its statement is interrupted, and nothing is stored.
+
         Raises:
             ShuttingDown: The database is closed.
+            Cancelled: `is_cancelled` became true before the commit.
         """
-        return self.submit(function).result()
+        future = self.submit(function, is_cancelled=is_cancelled)
+        while is_cancelled is not None and not wait([future], TICK_SECONDS).done:
+            if is_cancelled():  # again at each tick: an interrupt between two statements has no effect
+                with self._interrupting:
+                    if any(item.future is future for item in self._running):
+                        self._writer.interrupt()
+        return future.result()
 
     def touch(self, table_key: int) -> None:
         """Marks a table as changed for readers; called inside of a write."""
@@ -218,8 +240,7 @@ class Database:
                 self._lock.release()
 
     def _run(self) -> None:
-        connection = self._root.cursor()
-        stopping = False
+        connection, stopping = self._writer, False
         while not stopping:
             group = [self._queue.get()]
             while len(group) < GROUP and not self._queue.empty():
@@ -246,15 +267,23 @@ class Database:
                 guard()
             if self._files is not None:
                 self._files.check()
+            _refuse_unwanted(group)
+            self._set_running(group)
             connection.execute("BEGIN")
             results = [item.function(connection) for item in group]
             for prepare in self.before_commit:
+                _refuse_unwanted(group)
                 prepare(connection, self._touched)
+            self._set_running(())
+            _refuse_unwanted(group)
             self.versions.begin(self._touched)
             connection.execute("COMMIT")
             if self._files is not None:
                 self._files.committed()
         except BaseException as error:
+            self._set_running(())
+            if isinstance(error, duckdb.InterruptException) or _is_unwanted(group):
+                error = Cancelled(_CANCELLED)
             if isinstance(error, duckdb.FatalException):
                 self.is_invalidated = True
             if self._files is not None:
@@ -275,6 +304,10 @@ class Database:
         self.versions.note(self._touched)  # after the rows are visible, before any caller continues
         self.acknowledge(lambda error: _settle(group, results, error))
 
+    def _set_running(self, group: Sequence[_Item]) -> None:
+        with self._interrupting:
+            self._running = group
+
     def trouble(self) -> str:
         """Why writes are refused now, for health checks; empty if they are not."""
         if self.is_invalidated:
@@ -288,6 +321,7 @@ class Database:
 
 
 _LOCKED = "another process holds it; stop that one first"
+_CANCELLED = "the job was cancelled"
 
 
 def _lock(path: str) -> FileLock | None:
@@ -327,6 +361,16 @@ class _Item(NamedTuple):
     function: Callable[[Connection], Any]
     future: Future[Any]
     alone: bool = False
+    is_cancelled: Callable[[], bool] | None = None
+
+
+def _is_unwanted(group: Sequence[_Item]) -> bool:
+    return any(item.is_cancelled is not None and item.is_cancelled() for item in group)
+
+
+def _refuse_unwanted(group: Sequence[_Item]) -> None:
+    if _is_unwanted(group):
+        raise Cancelled(_CANCELLED)
 
 
 def _has_closed(connection: Connection) -> bool:

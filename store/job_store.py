@@ -323,19 +323,19 @@ class JobStore:
         Raises:
             NotFound: The job does not exist.
         """
-
-        def run(connection: Connection) -> None:
-            connection.execute(
-                "UPDATE jobs SET"
-                " state = CASE WHEN state IN ('QUEUED', 'WAITING') THEN 'CANCELLED' ELSE 'CANCELLING' END,"
-                " finished_at = CASE WHEN state IN ('QUEUED', 'WAITING') THEN ? ELSE NULL END"
-                " WHERE job_id = ? AND state IN ('QUEUED', 'WAITING', 'RUNNING')",
-                [self.now(), job_id],
-            )
-
         self.get(job_id)
-        self.database.write(run)
+        self.database.write(lambda connection: self.cancel_in(connection, job_id))
         return self.get(job_id)
+
+    def cancel_in(self, connection: Connection, job_id: str) -> None:
+        """Cancels a job, inside of a writer's transaction."""
+        connection.execute(
+            "UPDATE jobs SET"
+            " state = CASE WHEN state IN ('QUEUED', 'WAITING') THEN 'CANCELLED' ELSE 'CANCELLING' END,"
+            " finished_at = CASE WHEN state IN ('QUEUED', 'WAITING') THEN ? ELSE NULL END"
+            " WHERE job_id = ? AND state IN ('QUEUED', 'WAITING', 'RUNNING')",
+            [self.now(), job_id],
+        )
 
     def reclaim(self, everything: bool = False) -> int:
         """Ends expired leases: their jobs are requeued, or FAILED after `MAX_ATTEMPTS` tries, or CANCELLED if they

@@ -7,11 +7,12 @@ from typing import Any
 
 from capture.orchestrator import Answer, Question
 from capture.spi import Mode
-from flight_server.actions.registry import Call, Results, action
+from flight_server.actions.registry import Call, action
 from flight_server.reads.records import Record
 from flight_server.wire.action_bodies import CaptureItem, parse_items
 from flight_server.wire.scan_request import CURRENT
 from store.catalog_store import EXTERNAL, TableEntry
+from store.errors import StatflightError
 
 
 def _tables(call: Call, items: Sequence[CaptureItem]) -> list[TableEntry]:
@@ -34,7 +35,12 @@ def _tables(call: Call, items: Sequence[CaptureItem]) -> list[TableEntry]:
     '{"requests": [{"table", "snapshot"?, "target"?, "kinds"?, "mode"?, …}], "engine"?}',
     "Captures; one outcome per request",
 )
-def capture(call: Call, body: bytes) -> Results:
+def capture(call: Call, body: bytes) -> list[Any]:
+    with call.app.captures.cancellable(call.principal.name, call.correlation_id) as is_ended:
+        return _capture(call._replace(is_cancelled=lambda: is_ended() or call.is_cancelled()), body)
+
+
+def _capture(call: Call, body: bytes) -> list[Any]:
     items = parse_items(body, allow_all=True)
     tables = _tables(call, items)
     app = call.app
@@ -54,13 +60,16 @@ def capture(call: Call, body: bytes) -> Results:
     for job_id, members in zip(job_ids, queued.values(), strict=True):
         for at in members:
             outcomes[at] = _outcome("QUEUED", "", job_id=job_id)
-    for pairs, task in zip(now.values(), started, strict=True):
-        results = (app.tasks.wait(task, None, call.is_cancelled) or {})["outcomes"]
-        for (at, _), result in zip(pairs, results, strict=True):
-            outcomes[at] = _merge_outcome(outcomes[at], result)
-    for outcome in outcomes:
-        assert outcome is not None
-        yield outcome
+    try:
+        for pairs, task in zip(now.values(), started, strict=True):
+            results = (app.tasks.wait(task, None, call.is_cancelled) or {})["outcomes"]
+            for (at, _), result in zip(pairs, results, strict=True):
+                outcomes[at] = _merge_outcome(outcomes[at], result)
+    except StatflightError:  # nobody waits for the others any more
+        for task in started:
+            app.tasks.abandon(task)
+        raise
+    return outcomes
 
 
 _Known = dict[tuple[int, str | int], list[int]]

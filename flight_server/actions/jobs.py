@@ -63,13 +63,21 @@ def get_job(call: Call, body: bytes) -> Results:
     yield _job(call, body, "stats.read", "capture.run")
 
 
-@action('{"job_id"}', "Cancels a job; again, or of one that has ended, changes nothing")
+@action('{"job_id"?, "correlation_id"?}',
+         "Cancels a job, or what the caller's calls of this id capture; what has ended stays as it is")  # fmt: skip
 def cancel_job(call: Call, body: bytes) -> Results:
+    fields = parse_body(body, {}, {"job_id": str, "correlation_id": str})
+    if fields.get("job_id") is None and fields.get("correlation_id") is not None:
+        call.app.access.require(call.principal, "capture.run")
+        cancelled = call.app.captures.cancel(call.principal.name, fields["correlation_id"])
+        yield {"correlation_id": fields["correlation_id"], "cancelled": cancelled}
+        return
     job = _job(call, body, "capture.run")
     if call.app.tasks.live_job(job["job_id"]) is not None:
         call.app.tasks.cancel(job["job_id"])
-        yield job | {"state": "CANCELLED" if job["state"] == "QUEUED" else "CANCELLING"}
+        yield _found(call, job["job_id"]) if job["mode"] == "SYNC" else job | {"state": "CANCELLING"}
         return
+    call.app.publication.cancel(job["job_id"])
     yield call.app.jobs.cancel(job["job_id"])
     call.app.tasks.notify()
 

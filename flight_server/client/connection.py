@@ -78,13 +78,15 @@ class Connection:
         """Closes the connection and its streams."""
         self._flight.close()
 
-    def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
+    def options(self, timeout: float | None = None, correlation_id: str | None = None) -> flight.FlightCallOptions:
         """The options of a call, with the token as header.
 
         Args:
             timeout: Timeout in seconds; None for that of the connection.
+            correlation_id: The id of the call in the server's log; None for one that the server makes.
         """
-        return flight.FlightCallOptions(timeout=timeout or self._timeout, headers=self._headers)
+        own = [(b"x-correlation-id", correlation_id.encode())] if correlation_id else []
+        return flight.FlightCallOptions(timeout=timeout or self._timeout, headers=self._headers + own)
 
     def call(self, call: Callable[[], T]) -> T:
         """Makes a call, with up to `attempts` attempts while the server is unavailable.
@@ -183,35 +185,41 @@ class Connection:
         writer.close()
         return reply
 
-    def act(self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = None) -> list[Any]:
+    def act(
+        self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = None,
+        correlation_id: str | None = None,
+    ) -> list[Any]:  # fmt: skip
         """Calls an action with JSON results.
 
         Args:
             name: Name of the action.
             body: Arguments of the action.
             timeout: Timeout in seconds; None for that of the connection.
+            correlation_id: See `options`.
 
         Returns:
             All results, in order.
         """
-        return self.call(lambda: [json.loads(result) for result in self.act_raw(name, body, timeout)])
+        return self.call(lambda: [json.loads(result) for result in self.act_raw(name, body, timeout, correlation_id)])
 
     def act_raw(
-        self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = None
-    ) -> Iterator[bytes]:
+        self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = None,
+        correlation_id: str | None = None,
+    ) -> Iterator[bytes]:  # fmt: skip
         """Calls an action without parsing its results.
 
         Args:
             name: Name of the action.
             body: Arguments of the action.
             timeout: Timeout in seconds; None for that of the connection.
+            correlation_id: See `options`.
 
         Yields:
             The results as bytes, as they arrive.
         """
         with clear_errors():
             action = flight.Action(name, _encoded(body or {}))
-            for result in self._flight.do_action(action, self.options(timeout)):
+            for result in self._flight.do_action(action, self.options(timeout, correlation_id)):
                 yield result.body.to_pybytes()
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from flight_server.client.capture_requests import requests_for
 from flight_server.client.notebook import show_tables_as_html
+from flight_server.client.running_captures import RunningCaptures
 from flight_server.client.stats_reader import StatsReader
 
 
@@ -40,6 +41,7 @@ class StatsClient(StatsReader):
     ):
         super().__init__(uri, token, tls_roots, **options)
         self.actions = Actions(self)
+        self.captures = RunningCaptures(self)
         show_tables_as_html()
 
     # Writing.
@@ -116,7 +118,7 @@ class StatsClient(StatsReader):
         engine: str | None = None,
         timeout: float | None = None,
     ) -> list[dict[str, Any]]:
-        """Captures statistics of tables and their columns, or those of given requests.
+        """Captures statistics of tables and their columns, or those of given requests. Ctrl-C cancels the capture.
 
         Args:
             tables: A full name, or several full names and requests (see PROTOCOL.md).
@@ -144,7 +146,7 @@ class StatsClient(StatsReader):
             else:
                 requests.append({"snapshot": snapshot, "target": {"kind": "TABLE"}, "mode": mode, **item})
         body = {"requests": requests} | ({} if engine is None else {"engine": engine})
-        outcomes = self.actions.call("capture", body, timeout=timeout)
+        outcomes = self.captures.call(body, timeout)
         return [{**request, **outcome} for request, outcome in zip(requests, outcomes, strict=True)]
 
     def resolve(

@@ -100,10 +100,15 @@ def capture(
         return failed
 
     with connect(server, token, tls_roots) as client:
-        failed = once(client, STARTED)
-        while pause is not None:
-            time.sleep(pause)
-            once(client, time.monotonic())
+        try:
+            failed = once(client, STARTED)
+            while pause is not None:
+                time.sleep(pause)
+                once(client, time.monotonic())
+        except KeyboardInterrupt:
+            ended = client.captures.cancel()
+            warn("statflight: the running captures are " + ("CANCELLED" if ended else "cancelled as this command ends"))
+            raise
     if failed:
         raise typer.Exit(1)
 

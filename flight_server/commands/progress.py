@@ -6,9 +6,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from itertools import islice
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow.flight as flight
@@ -41,18 +41,30 @@ def capture_each(
     Yields:
         Each table, in order of completion, with its outcomes or its error.
     """
-    with ThreadPoolExecutor(AT_ONCE, "capture") as pool, _bar(client, names) as done:
-        size = TOGETHER if len(names) > AT_ONCE else 1
-        parts = [names[start : start + size] for start in range(0, len(names), size)]
-        waiting = [pool.submit(_capture_together, part, ask, capture) for part in parts]
-        try:
-            for ended in as_completed(waiting):
-                for name, outcomes in ended.result():
+    size = TOGETHER if len(names) > AT_ONCE else 1
+    parts = [names[start : start + size] for start in range(0, len(names), size)]
+    left, ended = iter(parts), SimpleQueue[list[tuple[str, Outcomes | Exception]]]()
+    stopped = threading.Event()
+
+    def capture_unless_stopped(requests: Requests) -> Outcomes:
+        if stopped.is_set():
+            raise flight.FlightCancelledError("the command was interrupted")
+        return capture(requests)
+
+    def work() -> None:
+        for part in left:
+            ended.put(_capture_together(part, ask, capture_unless_stopped))
+
+    for _ in parts[:AT_ONCE]:  # not a pool of threads: Python would wait for them, also after Ctrl-C
+        threading.Thread(target=work, daemon=True, name="capture").start()
+    try:
+        with _bar(client, names) as done:
+            for _ in parts:
+                for name, outcomes in ended.get():
                     done(name)
                     yield name, outcomes
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    finally:
+        stopped.set()
 
 
 def _capture_together(
@@ -140,7 +152,7 @@ def _bar(client: StatsClient, names: Sequence[str]) -> Iterator[Callable[[str], 
             yield done
         finally:
             ended.set()
-            thread.join()
+            thread.join(POLL_SECONDS)
 
 
 class Running(NamedTuple):

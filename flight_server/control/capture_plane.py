@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -46,6 +48,24 @@ class Captures:
     ):  # fmt: skip
         self.catalog, self.jobs, self.records = catalog, jobs, records
         self.lakes, self.tasks, self.engines = lakes, tasks, engines
+        self._calls: dict[threading.Event, tuple[str, str]] = {}  # set once cancelled → caller and correlation id
+
+    @contextlib.contextmanager
+    def cancellable(self, caller: str, correlation_id: str) -> Iterator[Callable[[], bool]]:
+        """Lets `cancel` end a call that captures; yields a function that is true once it has."""
+        cancelled = threading.Event()
+        self._calls[cancelled] = caller, correlation_id
+        try:
+            yield cancelled.is_set
+        finally:
+            del self._calls[cancelled]
+
+    def cancel(self, caller: str, correlation_id: str) -> int:
+        """Cancels what the calls of a caller with this correlation id capture; returns the number of calls."""
+        named = [event for event, call in self._calls.copy().items() if call == (caller, correlation_id)]
+        for event in named:
+            event.set()
+        return len(named)
 
     def snapshots_of(self, snapshot: str | int, table: TableEntry) -> list[int]:
         """Snapshot ids of a request's `current`, `all` or id; an id is not looked up."""

@@ -243,8 +243,8 @@ class Leases:
             InvalidArgument: A lease of this kind takes no rows.
         """
         with self._lock:
-            if token not in self._tasks.leased and token not in self._held:
-                raise _lost()
+            if token not in self._held:
+                self._wanted(token)
             if token in self._tasks.leased and self._tasks.leased[token].table_key is None:
                 raise InvalidArgument("this lease is for a look at a lake: no rows are put under it")
             draft = self._drafts.setdefault(token, Draft(self._database.directory))
@@ -254,8 +254,8 @@ class Leases:
         """Announces the listing of a snapshot's files; False when the store does not have the base it continues."""
         with self._lock:
             task, job = self._tasks.leased.get(token), self._held.get(token)
-            if task is None and job is None:
-                raise _lost()
+            if job is None:
+                self._wanted(token)
             table_key = task.table_key if task is not None else job.lease.table_key if job is not None else None
             if table_key is None:
                 raise InvalidArgument("this lease is for a look at a lake: no rows are put under it")
@@ -264,8 +264,8 @@ class Leases:
                 if not can_continue(cursor, table_key, listing):
                     return False
         with self._lock:
-            if token not in self._tasks.leased and token not in self._held:
-                raise _lost()
+            if token not in self._held:
+                self._wanted(token)
             self._drafts.setdefault(token, Draft(self._database.directory)).declare(listing)
         return True
 
@@ -348,10 +348,20 @@ class Leases:
             if requests not in (None, len(body.get("outcomes", []))) and not body.get("error"):
                 raise InvalidField("outcomes", "are not as many as the requests", expected=requests,
                                    actual=len(body.get("outcomes", [])))  # fmt: skip
+            if task is not None and task.ends_cancelled:
+                self._forget([task])
+                raise _lost()
             holds = task.id if task is not None else job.lease.job_id if job is not None else None
             if holds != job_id:
                 raise _lost()
             return task, job, self._drafts.pop(token, Draft())
+
+    def _wanted(self, token: str) -> None:
+        """Refuses rows for a task that is not leased any more, or cancelled."""
+        task = self._tasks.leased.get(token)
+        if task is None or task.ends_cancelled:
+            self._drafts.pop(token, None)
+            raise _lost()
 
     def _count(self, task: Task, body: Mapping[str, Any]) -> None:
         if task.kind not in (*LOOKS, "publish"):

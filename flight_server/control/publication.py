@@ -12,7 +12,7 @@ from flight_server.control.task_queue import Task
 from flight_server.writes.drafts import Draft, DraftGroup, together
 from store.catalog_store import Catalog, TableEntry
 from store.database import Connection
-from store.errors import Conflict, StatflightError, UpstreamError
+from store.errors import Cancelled, Conflict, StatflightError, UpstreamError
 from store.job_store import JobStore
 from store.jobs import MAX_ATTEMPTS, Lease
 from store.stats_store import DuckDBStatsStore
@@ -43,6 +43,7 @@ class Publication:
         self.on_published: Callable[[TableEntry], None] = lambda _: None
         self.counters = CaptureCounters()
         self._drafts = DraftGroup(store)
+        self._publishing: dict[str, bool] = {}  # durable job → whether it was cancelled meanwhile
 
     def publish_task(self, task: Task, draft: Draft, body: Mapping[str, Any]) -> None:
         """Publishes the rows and decisions of a task.
@@ -59,7 +60,7 @@ class Publication:
             self._note_files(connection, table, body.get("outcomes", []))
             self._jobs.record_decisions([(table, task.correlation_id, body.get("decisions", []))])
 
-        self._store.database.write(publish)
+        self._store.database.write(publish, lambda: task.cancelled)
         if draft:
             self.counters.published(draft.merged())
         self.on_published(table)
@@ -90,7 +91,7 @@ class Publication:
         if len(ended) == 1:
             return [self._publish_alone(*ended[0])]
         try:
-            tables = self._store.database.write(publish)
+            tables = self._store.database.write(publish, lambda: any(task.cancelled for task, _, _ in ended))
         except Exception:  # the tasks are published one by one below, and the one at fault gets the error
             return [self._publish_alone(*end) for end in ended]
         self.counters.published(together(put for _, draft, _ in ended for put in draft.merged()))
@@ -137,20 +138,30 @@ class Publication:
             self._jobs.record_decisions([(table, correlation_id, decisions)])
             return state
 
-        state = self._publish_job(lease, publish)
+        self._publishing[lease.job_id] = False
+        try:
+            state = self._publish_job(lease, publish)
+        finally:
+            del self._publishing[lease.job_id]
         if state == "SUCCEEDED":
             self.counters.published(draft.merged() if draft is not None else ())
             self.on_published(table)
         return state
 
+    def cancel(self, job_id: str) -> None:
+        """Ends the publication of a durable job, if it goes on: the writer could not store the cancellation before."""
+        if job_id in self._publishing:
+            self._publishing[job_id] = True
+
     def _publish_job(self, lease: Lease, publish: Callable[[Connection], str]) -> str:
         """Runs the publication; when the store refuses the rows, the job ends rather than being retried for ever."""
         try:
-            return self._store.database.write(publish)
+            return self._store.database.write(publish, lambda: self._publishing[lease.job_id])
         except Conflict:  # the lease is lost
             raise
         except Exception as error:
             reason, again = "what was captured could not be stored", False
+            cancelled = isinstance(error, Cancelled)
             if isinstance(error, StatflightError):
                 reason, again = str(error), error.retryable
                 log.warning("what job %s captured is not stored: %s", lease.job_id, reason)
@@ -158,6 +169,8 @@ class Publication:
                 log.exception("what job %s captured cannot be stored", lease.job_id)
 
             def give_up(connection: Connection) -> str:
+                if cancelled:
+                    self._jobs.cancel_in(connection, lease.job_id)
                 return self._jobs.finish_in(
                     connection, lease.job_id, lease.token, captured=0, failed=1, retry=again, message=reason,
                     stats_processed=0,

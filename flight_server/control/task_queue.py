@@ -28,6 +28,7 @@ LOOKS: Final = ("control", "watch")  # kinds of tasks that inspect a lake: for a
 _DURABLE: Final = frozenset(("job", "light"))  # kinds of leases that durable jobs are handed out for
 MAX_TASKS: Final = 10_000
 MAX_LOST: Final = 3  # lost workers after which a task fails
+CANCELLED_KEPT: Final = 100  # cancelled captures that stay in the job list
 MAX_BUNDLE: Final = 64  # tasks of one lease call
 _TICK_SECONDS: Final = 0.05  # between checks whether the caller has left
 
@@ -76,6 +77,11 @@ class Task:
             self.id = f"{'look' if self.table_key is None else 'task'}-{uuid.uuid4()}"
 
     @property
+    def ends_cancelled(self) -> bool:
+        """True for a cancelled capture: nothing of it is published, whatever its worker still does."""
+        return self.cancelled and self.kind == "sync"
+
+    @property
     def lane(self) -> str:
         """The queue it waits in."""
         return "light" if self.light else self.kind
@@ -105,6 +111,7 @@ class TaskQueue:
         self._pollers: dict[threading.Condition, Sequence[str]] = {}  # waiting ones → kinds of leases
         self._waiting: dict[str, deque[Task]] = {lane: deque() for lane in LANES}
         self.leased: dict[str, Task] = {}
+        self._cancelled: deque[Task] = deque(maxlen=CANCELLED_KEPT)
         self.has_worker: Callable[[str], bool] = lambda _: True
         self._closing = False
 
@@ -173,7 +180,11 @@ class TaskQueue:
     def abandon(self, task: Task) -> None:
         """Drops a task that no caller waits for: it is not begun, or stopped if it runs."""
         with self.lock:
+            if task.done.is_set() or task.cancelled:
+                return
             task.cancelled = True
+            if task.kind == "sync":
+                self._cancelled.append(task)
             if task in self._waiting[task.lane]:
                 self._waiting[task.lane].remove(task)
 
@@ -288,7 +299,8 @@ class TaskQueue:
 
     def _all(self) -> list[Task]:
         with self.lock:
-            return [task for waiting in self._waiting.values() for task in waiting] + list(self.leased.values())
+            active = [task for waiting in self._waiting.values() for task in waiting] + list(self.leased.values())
+            return [task for task in active if not task.ends_cancelled] + list(self._cancelled)
 
     def live_job(self, job_id: str) -> dict[str, Any] | None:
         """The job of `live_jobs` with this id."""
@@ -311,7 +323,8 @@ class TaskQueue:
             mode, targets, snapshot = "LOOK", [task.payload.get("operation", task.kind)], None
         return names | {
             "job_id": task.id, "table_key": task.table_key, "snapshot": snapshot, "mode": mode,
-            "state": "CANCELLING" if task.cancelled else "RUNNING" if task.token else "QUEUED",
+            "state": "CANCELLED" if task.ends_cancelled else "CANCELLING" if task.cancelled
+            else "RUNNING" if task.token else "QUEUED",
             "targets": json.dumps(targets), "attempts": task.lost + bool(task.token), "queued_at": task.queued_at,
             "started_at": task.started_at, "progress": task.progress or 0.0, "degraded": False, "stats_processed": 0,
             "message": task.message or None,

@@ -17,19 +17,21 @@ class Server(Connection):
     """
 
     def act(
-        self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = ACTION_SECONDS
-    ) -> list[Any]:
+        self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = ACTION_SECONDS,
+        correlation_id: str | None = None,
+    ) -> list[Any]:  # fmt: skip
         """Calls an action.
 
         Args:
             name: The action's name.
             body: The action's JSON; Arrow buffers in it are sent as streams.
             timeout: Seconds; None waits as long as it takes.
+            correlation_id: See `options`.
 
         Returns:
             All results, in order.
         """
-        return super().act(name, body, timeout)
+        return super().act(name, body, timeout, correlation_id)
 
 
 def first_line(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import duckdb
@@ -10,7 +11,7 @@ import pytest
 
 from store.catalog_store import Catalog
 from store.database import Database
-from store.errors import InvalidArgument, ShuttingDown
+from store.errors import Cancelled, InvalidArgument, ShuttingDown
 from store.layout import VERSION
 from store.stats_store import DuckDBStatsStore
 from tests.store.contract import columns, put
@@ -49,6 +50,51 @@ def hold_writer(database: Database) -> threading.Event:
     database.submit(wait)
     entered.wait(60)
     return release
+
+
+def long_query(cancelled: threading.Event) -> Any:
+    """Sets the event, once, and then runs a query of minutes."""
+
+    def run(connection, _touched=None):
+        if not cancelled.is_set():
+            cancelled.set()
+            connection.execute("SELECT sum(hash(a.range, b.range)) FROM range(1_000_000) a, range(1_000_000) b")
+
+    return run
+
+
+def test_cancelled_write_is_interrupted_and_stores_nothing(database):
+    cancelled = threading.Event()
+    with pytest.raises(Cancelled):
+        database.write(lambda c: (insert(1)(c), long_query(cancelled)(c)), cancelled.is_set)
+    assert values(database) == []
+    database.write(insert(3))
+    assert values(database) == [3]
+
+
+def test_cancelled_write_is_interrupted_in_a_hook_and_the_others_of_its_group_are_stored(database):
+    cancelled = threading.Event()
+    release = hold_writer(database)
+    database.before_commit.append(long_query(cancelled))
+    other = database.submit(insert(2))
+    with ThreadPoolExecutor(1) as pool:
+        unwanted = pool.submit(database.write, insert(1), cancelled.is_set)
+        while database._queue.qsize() < 2:
+            pass
+        release.set()
+        assert other.result(60) == 2
+        with pytest.raises(Cancelled):
+            unwanted.result(60)
+    assert values(database) == [2]
+
+
+def test_write_cancelled_while_it_waits_is_not_begun(database):
+    release = hold_writer(database)
+    future = database.submit(insert(1), is_cancelled=lambda: True)
+    release.set()
+    with pytest.raises(Cancelled):
+        future.result(60)
+    assert values(database) == []
 
 
 def test_failed_writes_of_a_group_leave_the_others_committed(database):

@@ -12,6 +12,7 @@ from flight_server.control.leases import GRACE_SECONDS
 from flight_server.control.task_queue import MAX_LOST, Task
 from store.errors import (
     Cancelled,
+    Conflict,
     InvalidField,
     NotFound,
     ShuttingDown,
@@ -169,7 +170,8 @@ def test_sync_capture_can_be_cancelled(control):
     control.tasks.cancel(task.id)
     with pytest.raises(Cancelled):
         control.tasks.wait(task, 5.0)
-    assert control.tasks.live_job(task.id)["state"] == "CANCELLING"
+    assert control.tasks.live_job(task.id)["state"] == "CANCELLED"
     assert control.leases.renew(task.id, lease["lease_token"], None, None) is False
-    control.finish(lease, error=to_json(UpstreamError("stopped")))
-    assert control.tasks.live_jobs() == []
+    with pytest.raises(Conflict, match="lost"):
+        control.finish(lease, error=to_json(UpstreamError("stopped")))
+    assert [job["state"] for job in control.tasks.live_jobs()] == ["CANCELLED"]
