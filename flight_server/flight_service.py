@@ -65,7 +65,7 @@ class _Arrivals(flight.ServerMiddlewareFactory):
 class _Answering:
     """The headers of one call. Maps its errors to their status, and counts and logs the call.
 
-    A stream enters it a second time, for its batches: only their errors are counted.
+    A stream enters it a second time, before the method returns, for its batches: only their errors are counted.
 
     Args:
         metrics: Counts the calls.
@@ -76,7 +76,8 @@ class _Answering:
     """
 
     __slots__ = (
-        "_action", "_context", "_counted", "_headers", "_method", "_metrics", "_started", "caller", "correlation_id",
+        "_action", "_context", "_counted", "_entered", "_headers", "_lock", "_method", "_metrics", "_started", "caller",
+        "correlation_id",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +87,8 @@ class _Answering:
         self._started = time.perf_counter()
         self._metrics, self._context, self._headers = metrics, context, headers
         self._method, self._action, self._counted, self.caller = method, action, False, ""
+        self._entered = 0
+        self._lock = threading.RLock()  # a generator may be closed by the garbage collector while this thread holds it
         given = self.get("x-correlation-id")
         own = given and given.isprintable() and given[:200]
         # ids need not be hard to guess, and `os.urandom` is a system call
@@ -98,10 +101,21 @@ class _Answering:
             return None
         return values[0] if isinstance(values[0], str) else values[0].decode("latin-1")
 
+    def is_cancelled(self) -> bool:
+        """True once the caller has disconnected or the call has ended; from any thread, at any time.
+
+        Flight frees the context at the end of the call, and pyarrow would follow a pointer to it.
+        """
+        with self._lock:
+            return not self._entered or self._context.is_cancelled()
+
     def __enter__(self) -> _Answering:
+        self._entered += 1
         return self
 
     def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, _: object) -> None:
+        with self._lock:
+            self._entered -= 1
         if raised is None:
             if self._metrics is not None and not self._counted:
                 self._count("OK")
@@ -161,10 +175,10 @@ class StatflightServer(flight.FlightServerBase):
             caller, command = self._reader(call), descriptor.command
             if command is not None and flight_sql.is_command(command):
                 endpoint = flight.FlightEndpoint(command, [])  # a command is its own ticket
-                schema = self._sql.get().schema(command, caller, context.is_cancelled)
+                schema = self._sql.get().schema(command, caller, call.is_cancelled)
                 return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
             if (scan := plan_request.find(command, call.get("x-query-id"))) is not None:
-                plan = self._planned(call, caller, context, scan)
+                plan = self._planned(call, caller, scan)
                 endpoint = flight.FlightEndpoint(scan.ticket(plan.snapshot_id), [])
                 return flight.FlightInfo(plan.files.schema, descriptor, [endpoint], plan.files.num_rows, -1)
             request = scan_request.of_descriptor(descriptor, call.get("x-query-id"))
@@ -175,7 +189,7 @@ class StatflightServer(flight.FlightServerBase):
         with self._answering(context, "GetSchema") as call:
             caller, command = self._reader(call), descriptor.command
             if command is not None and flight_sql.is_command(command):
-                return flight.SchemaResult(self._sql.get().schema(command, caller, context.is_cancelled))
+                return flight.SchemaResult(self._sql.get().schema(command, caller, call.is_cancelled))
             if plan_request.find(command, call.get("x-query-id")) is not None:
                 return flight.SchemaResult(scan_plan.SCHEMA)
             return flight.SchemaResult(scan_request.of_descriptor(descriptor, call.get("x-query-id")).schema)
@@ -186,15 +200,15 @@ class StatflightServer(flight.FlightServerBase):
             answer: pa.Table | Stream
             if flight_sql.is_command(ticket.ticket):
                 name = flight_sql.FAMILY
-                capture = partial(self._capture, call, caller, context)
-                schema, answer = self._sql.get().get(ticket.ticket, caller, context.is_cancelled, capture)
+                capture = partial(self._capture, call, caller)
+                schema, answer = self._sql.get().get(ticket.ticket, caller, call.is_cancelled, capture)
             elif (scan := plan_request.find(ticket.ticket, call.get("x-query-id"))) is not None:
-                plan = self._planned(call, caller, context, scan)
+                plan = self._planned(call, caller, scan)
                 name, schema, answer = "scan", plan.files.schema, self.app.streams.admit(plan.files)
             else:
                 request = tickets.of_ticket(ticket.ticket, call.get("x-query-id"))
                 name, schema = request.flight.name, request.schema
-                answer = self.app.scanner.read(request, caller, context.is_cancelled, ticket.ticket)
+                answer = self.app.scanner.read(request, caller, call.is_cancelled, ticket.ticket)
                 self.app.usage.read(request)
             if isinstance(answer, pa.Table):
                 if self.metrics is not None:
@@ -224,12 +238,12 @@ class StatflightServer(flight.FlightServerBase):
                 self.app.access.require(caller, "stats.read")
                 answer = self._sql.get().put(command, (chunk.data for chunk in reader), caller)
             else:
-                answer = json.dumps(self._put(context, call, caller, descriptor, reader)).encode()
+                answer = json.dumps(self._put(call, caller, descriptor, reader)).encode()
             writer.write(pa.py_buffer(answer))
 
     def _put(
-        self, context: flight.ServerCallContext, call: _Answering, caller: Principal,
-        descriptor: flight.FlightDescriptor, reader: flight.MetadataRecordBatchReader,
+        self, call: _Answering, caller: Principal, descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
     ) -> dict[str, Any]:  # fmt: skip
         """Stores the rows of a put or adds them to a draft; returns the answer."""
         request = ingest.parse_put(descriptor)
@@ -238,7 +252,7 @@ class StatflightServer(flight.FlightServerBase):
         else:
             self.app.access.require_worker(caller)
         directory = self.app.database.directory
-        rows = ingest.read_rows(request, reader, caller, self.app.policy, context.is_cancelled, directory)
+        rows = ingest.read_rows(request, reader, caller, self.app.policy, call.is_cancelled, directory)
         put = ingest.to_put(request, rows)
         if request.draft is not None:
             self.app.leases.add_to_draft(request.draft, put, request.whole)
@@ -261,30 +275,36 @@ class StatflightServer(flight.FlightServerBase):
             if entry is None:
                 raise Unimplemented(f'no action "{action.type[:100]}"', hint="the flight sys.functions lists them")
             body = _body(action)
-            results = entry.run(self._called(call, caller, context), body)
+            results = entry.run(self._called(call, caller), body)
             # the first result is made before anything is sent, so that an error is a refusal, not a broken stream
             first = [_result(item) for item in (results if isinstance(results, list) else islice(results, 1))]
             audit_log.action(name, body, caller.name, call.correlation_id)
-        return first if isinstance(results, list) or not first else self._stream(call, first, results)
+            if isinstance(results, list) or not first:
+                return first
+            stream = self._stream(call, first, results)
+            next(stream)
+            return stream
 
     def _act(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[flight.Result]:
         """An action of Flight SQL."""
         with self._answering(context, "DoAction", action.type) as call:
             caller = self._reader(call)
-            results = self._sql.get().act(action.type, _body(action), caller, context.is_cancelled)
+            results = self._sql.get().act(action.type, _body(action), caller, call.is_cancelled)
             return [_result(item) for item in results]
 
-    def _capture(
-        self, call: _Answering, caller: Principal, context: flight.ServerCallContext, body: bytes
-    ) -> list[dict[str, Any]]:
+    def _capture(self, call: _Answering, caller: Principal, body: bytes) -> list[dict[str, Any]]:
         """The action `capture`, for a statement."""
-        outcomes = list(actions.ACTIONS["capture"].run(self._called(call, caller, context), body))
+        outcomes = list(actions.ACTIONS["capture"].run(self._called(call, caller), body))
         audit_log.action("capture", body, caller.name, call.correlation_id)
         return outcomes
 
-    def _stream(self, call: _Answering, first: list[flight.Result], rest: Iterator[Any]) -> Iterator[flight.Result]:
-        yield from first
+    def _stream(
+        self, call: _Answering, first: list[flight.Result], rest: Iterator[Any]
+    ) -> Iterator[flight.Result | None]:
+        """None, then the results, within the call as those of `_batches`."""
         with call:
+            yield None
+            yield from first
             for item in rest:
                 yield _result(item)
 
@@ -306,14 +326,12 @@ class StatflightServer(flight.FlightServerBase):
         except Unauthenticated:
             return Principal("anonymous", frozenset())
 
-    def _planned(
-        self, call: _Answering, caller: Principal, context: flight.ServerCallContext, scan: plan_request.PlanRequest
-    ) -> scan_plan.Plan:
-        capture = partial(self._capture, call, caller, context)
-        return scans.planned(self._called(call, caller, context), scan, capture)
+    def _planned(self, call: _Answering, caller: Principal, scan: plan_request.PlanRequest) -> scan_plan.Plan:
+        capture = partial(self._capture, call, caller)
+        return scans.planned(self._called(call, caller), scan, capture)
 
-    def _called(self, call: _Answering, caller: Principal, context: flight.ServerCallContext) -> actions.Call:
-        return actions.Call(self.app, caller, call.correlation_id, context.is_cancelled, call.get("x-query-id"))
+    def _called(self, call: _Answering, caller: Principal) -> actions.Call:
+        return actions.Call(self.app, caller, call.correlation_id, call.is_cancelled, call.get("x-query-id"))
 
     def _reader(self, call: _Answering) -> Principal:
         caller = self._caller(call)

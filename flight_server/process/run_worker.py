@@ -14,7 +14,12 @@ from capture.spark.session import Spark
 from capture.spec import Engine
 from flight_server.config import CHILD_VARIABLE
 from flight_server.process.log import configure
-from flight_server.process.runtime import die_with_parent, import_pandas_early, switch_threads_sooner
+from flight_server.process.runtime import (
+    die_with_parent,
+    import_pandas_early,
+    report_crashes,
+    switch_threads_sooner,
+)
 from flight_server.process.signals import Signals
 from flight_server.worker.connection import Server
 from flight_server.worker.loop import ROLES, Worker
@@ -29,6 +34,7 @@ def run_worker(
     """Works until SIGTERM or SIGINT, or until the parent process ends. Returns 0, or 1 when the server refuses the
     worker."""
     configure(log_level, log_format)
+    report_crashes()
     if parent_pid is not None:
         die_with_parent()
     import_pandas_early()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import os
 import signal
@@ -71,6 +72,14 @@ def _memory_bytes() -> int:
         with contextlib.suppress(OSError, ValueError):  # absent, or "max"
             sizes.append(int(Path(file).read_text()))
     return min(sizes)
+
+
+def report_crashes() -> None:
+    """Writes the stacks of all threads to the log when the process crashes (`crashes`), in this process and in the
+    Python processes that it starts, those of Spark too."""
+    if not _kept("crashes"):
+        faulthandler.enable()
+        os.environ["PYTHONFAULTHANDLER"] = "1"
 
 
 def hush_tracebacks() -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from flight_server.config import CHILD_VARIABLE
+from tests.flight_server.live_server import eventually, serving
 
 
 def test_worker_exits_if_its_server_died_before_it_started():
@@ -18,3 +23,28 @@ def test_worker_exits_if_its_server_died_before_it_started():
             assert orphan.wait(60) == 0
         finally:
             orphan.kill()
+
+
+def test_crash_of_a_worker_leaves_its_stacks_in_the_log(tmp_path):
+    with serving(tmp_path) as server:
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        (worker,) = eventually(lambda: children.read_text().split())
+        # the variable that it inherits installs the handler before it imports anything
+        eventually(lambda: int(_field(worker, "SigCgt"), 16) >> (signal.SIGSEGV - 1) & 1)
+        os.kill(int(worker), signal.SIGSEGV)
+        eventually(lambda: "Segmentation fault" in server.log.read_text())
+        eventually(lambda: "most recent call first" in server.log.read_text())
+
+
+def test_crash_of_a_server_leaves_its_stacks_in_the_log(tmp_path):
+    with pytest.raises(AssertionError), serving(tmp_path) as server:
+        server.process.send_signal(signal.SIGSEGV)
+        server.process.wait(30)
+    log = server.log.read_text()
+    assert "Segmentation fault" in log and 'serve.py", line' in log
+    assert server.process.returncode == -signal.SIGSEGV
+
+
+def _field(process: str, name: str) -> str:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(line.split(":")[1].strip() for line in lines if line.startswith(f"{name}:"))
