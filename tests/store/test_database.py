@@ -55,7 +55,7 @@ def hold_writer(database: Database) -> threading.Event:
 def long_query(cancelled: threading.Event) -> Any:
     """Sets the event, once, and then runs a query of minutes."""
 
-    def run(connection, _touched=None):
+    def run(connection):
         if not cancelled.is_set():
             cancelled.set()
             connection.execute("SELECT sum(hash(a.range, b.range)) FROM range(1_000_000) a, range(1_000_000) b")
@@ -75,10 +75,10 @@ def test_cancelled_write_is_interrupted_and_stores_nothing(database):
 def test_cancelled_write_is_interrupted_in_a_hook_and_the_others_of_its_group_are_stored(database):
     cancelled = threading.Event()
     release = hold_writer(database)
-    database.before_commit.append(long_query(cancelled))
+    database.before_commit.append(lambda c, touched: long_query(cancelled)(c) if 7 in touched else None)
     other = database.submit(insert(2))
     with ThreadPoolExecutor(1) as pool:
-        unwanted = pool.submit(database.write, insert(1), cancelled.is_set)
+        unwanted = pool.submit(database.write, lambda c: (insert(1)(c), database.touch(7)), cancelled.is_set)
         while database._queue.qsize() < 2:
             pass
         release.set()
