@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from capture.compute.partial import MEASURED, NUMERIC
+from store import logical_types
+
 _FIELDS_OF: Final = {
     "ROW_COUNT": ("row_count",), "FILE_COUNT": ("data_file_count",), "TOTAL_BYTES": ("total_size_bytes",),
     "NULL_COUNT": ("null_count",), "NAN_COUNT": ("nan_count",), "NDV": ("ndv",), "WIDTH": ("avg_width_bytes",),
@@ -12,6 +15,7 @@ _FIELDS_OF: Final = {
 }  # fmt: skip
 _OF_VALUES: Final = frozenset({"MIN_MAX", "WIDTH", "MOMENTS"})  # kinds that a column without values has none of
 _FLOATING: Final = ("FLOAT", "DOUBLE")
+_OF_TYPES: Final = {"HISTOGRAM": NUMERIC, "MOMENTS": MEASURED}  # kinds that only some types have
 
 
 def lacking(record: Mapping[str, Any], kinds: Collection[str]) -> list[str]:
@@ -38,3 +42,17 @@ def has_no_values(record: Mapping[str, Any]) -> bool:
     """True if all rows of a column are known to be null or NaN, so that it has no bounds."""
     rows, nulls = record.get("row_count"), record.get("null_count")
     return rows is not None and nulls is not None and rows == nulls + (record.get("nan_count") or 0)
+
+
+def impossible(logical_type: str | None, kinds: Collection[str]) -> str:
+    """The reason why no record of a type can hold the requested kinds; empty if one can.
+
+    Args:
+        logical_type: The type of the values; None if unknown.
+        kinds: The requested kinds.
+    """
+    if logical_type is None:
+        return ""
+    kind = logical_types.parse(logical_type).kind
+    names = " and no ".join(name for name, having in _OF_TYPES.items() if name in kinds and kind not in having)
+    return f"a value of type {logical_type} has no {names}; ask without it" if names else ""

@@ -124,12 +124,16 @@ class Orchestrator:
     Attributes:
         plane: Looks up records, runs captures and queues jobs.
         sync_enabled: False: never capture while the caller waits, answer SKIPPED instead.
+        budget_ms: Latency budget of questions without one.
+        max_budget_ms: Largest latency budget.
         clock: Monotonic time in seconds, used for latency budgets.
         outcomes: Number of answers so far, by outcome.
     """
 
     plane: ControlPlane
     sync_enabled: bool = True
+    budget_ms: int = DEFAULT_BUDGET_MS
+    max_budget_ms: int = MAX_BUDGET_MS
     clock: Callable[[], float] = time.monotonic
     outcomes: Counter[str] = field(default_factory=Counter)
     _running: dict[tuple[Any, ...], Running] = field(default_factory=dict)
@@ -217,7 +221,7 @@ class Orchestrator:
 
     def _await(self, question: Question, running: Running, started: float) -> Answer:
         budget = question.spec.latency_budget_ms
-        budget_ms = DEFAULT_BUDGET_MS if budget is None else min(budget, MAX_BUDGET_MS)
+        budget_ms = min(self.budget_ms if budget is None else budget, self.max_budget_ms)
         try:
             if not running.wait(max(0.0, started + budget_ms / 1000 - self.clock())):
                 return Answer("TIMEOUT", f"not captured within {budget_ms} ms; the work goes on")

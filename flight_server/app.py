@@ -102,7 +102,9 @@ class App:
         self.lakes = Lakes(self.database, self.catalog, self.vault, self.tasks)
         self.captures = Captures(self.catalog, self.jobs, self.records, self.lakes, self.tasks, self._engines)
         self.leases.payloads_of_jobs = self.captures.payloads_of_jobs
-        self.orchestrator = Orchestrator(ResolvePlane(self.captures), settings.sync_enabled)
+        self.orchestrator = Orchestrator(
+            ResolvePlane(self.captures), settings.sync_enabled, settings.sync_budget_ms, settings.max_sync_budget_ms
+        )
         self.auto = AutoAnalyze(self, settings.auto_analyze, settings.auto_analyze_seconds)
         self.lakes.on_discovered = self.auto.review
         self.watch = Watch(self.lakes, self.tasks, self._connected, self._watch_interval)

@@ -176,6 +176,8 @@ class Settings:
         http_port: Port of the pages, metrics and health; None means none.
         lease_seconds: How long a worker holds a job without renewing it.
         sync_enabled: Allows `resolve` to capture while its caller waits.
+        sync_budget_ms: Latency budget of a `resolve` without one, in milliseconds.
+        max_sync_budget_ms: Largest latency budget, in milliseconds.
         require_registered_tables: Refuses puts for tables that no connector has.
         timestamp_no_tz_policy: Treatment of a zoned bound of a TIMESTAMP.
         session_timezone: The zone that such a bound is converted to.
@@ -223,6 +225,8 @@ class Settings:
     http_port: int | None = None
     lease_seconds: float = 120.0
     sync_enabled: bool = True
+    sync_budget_ms: int = 1000
+    max_sync_budget_ms: int = 10_000
     require_registered_tables: bool = False
     timestamp_no_tz_policy: ZonedTimestamps = ZonedTimestamps.REFUSE
     session_timezone: str = "UTC"
@@ -314,6 +318,8 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "http_port": _whole(0, 65_535),
     "lease_seconds": _seconds,
     "sync_enabled": _truth,
+    "sync_budget_ms": _whole(1, 3_600_000),
+    "max_sync_budget_ms": _whole(1, 3_600_000),
     "require_registered_tables": _truth,
     "timestamp_no_tz_policy": _policy,
     "session_timezone": _zone,

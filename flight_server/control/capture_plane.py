@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from capture.compute.partial import HASHED, MEASURED, NUMERIC
+from capture.compute.partial import HASHED, NUMERIC
 from capture.engines import takers
-from capture.kinds import lacking
+from capture.kinds import impossible, lacking
 from capture.orchestrator import Answer, ControlPlane, Question
 from capture.spec import CaptureSpec
 from capture.spi import METADATA_PRIORITY, Mode
@@ -21,7 +21,7 @@ from flight_server.wire.action_bodies import ALL
 from flight_server.wire.scan_request import CURRENT
 from store import capture_facts
 from store.catalog_store import Catalog, TableEntry
-from store.errors import NotFound, StatflightError
+from store.errors import NotFound, StatflightError, UpstreamError
 from store.job_store import JobStore
 from store.jobs import LIGHT, SCAN, Lease, NewJob
 from store.logical_types import parse as parse_type
@@ -257,17 +257,6 @@ _SKETCHED: Final = {
 _SKETCHED_KINDS: Final = frozenset(_SKETCHED)
 _NO_ROLES: Final[frozenset[str]] = frozenset()
 
-_KINDS_OF_TYPES: Final = {"HISTOGRAM": NUMERIC, "MOMENTS": MEASURED}  # kinds that only some types have
-
-
-def impossible(record: Mapping[str, Any], kinds: Collection[str]) -> str | None:
-    """The reason why no record of this type can hold the requested kinds; None when one can."""
-    if (logical_type := record.get("logical_type")) is None:
-        return None
-    kind = parse_type(logical_type).kind
-    lacking = [name for name, having in _KINDS_OF_TYPES.items() if name in kinds and kind not in having]
-    return f"a value of type {logical_type} has no {' and no '.join(lacking)}; ask without it" if lacking else None
-
 
 def _sketches_of(record: Mapping[str, Any], kinds: Collection[str]) -> frozenset[str]:
     """The roles of the sketches that a column or expression of this type has for some kinds."""
@@ -297,7 +286,7 @@ def answers(record: Mapping[str, Any], kinds: Collection[str], roles: Collection
 def _answer(
     record: Mapping[str, Any], kinds: Collection[str], roles: Collection[str]
 ) -> Mapping[str, Any] | Answer | None:
-    if reason := impossible(record, kinds):
+    if reason := impossible(record.get("logical_type"), kinds):
         return Answer("FAILED", reason, can_change=False)
     return record if answers(record, kinds, roles) else None
 
@@ -310,9 +299,15 @@ class _RunningTask:
     task: Task
 
     def wait(self, seconds: float) -> bool:
-        if seconds <= 0:
+        if seconds <= 0 or self.task.done.is_set():
             return self.task.done.is_set()
-        return self.task.done.wait(seconds)
+        try:
+            self.tasks.wait(self.task, seconds, lambda: False)
+        except StatflightError as error:  # of the task, or no worker is connected: for everyone who waits for it
+            no_worker = error.code == "NO_WORKER"
+            self.task.error = UpstreamError(f"[{error.code}] {error}; {error.hint}") if no_worker else error
+            self.task.done.set()
+        return self.task.done.is_set()
 
     def outcome(self, question: Question) -> tuple[str, str]:
         if self.task.error is not None:

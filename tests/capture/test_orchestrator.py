@@ -248,3 +248,11 @@ def test_questions_about_other_kinds_are_not_merged():
     plane = Plane(seconds=0.05)
     resolve(plane, question(kinds=("NDV",)), question(kinds=("MCV",)))
     assert [len(members) for members in plane.started] == [2]
+
+
+def test_budgets_are_settings():
+    plane = Plane(seconds=9.0)
+    assert resolve(plane, question(latency_budget_ms=None), budget_ms=70)[0].outcome == "TIMEOUT"
+    assert plane.now == pytest.approx(0.07)
+    assert resolve(plane, question(2, latency_budget_ms=500), max_budget_ms=30)[0].outcome == "TIMEOUT"
+    assert plane.now == pytest.approx(0.10)

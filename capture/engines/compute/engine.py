@@ -26,6 +26,7 @@ from capture.engines.compute.cost import Cost
 from capture.engines.compute.scan_progress import ScanProgress
 from capture.engines.compute.table_scan import SAMPLE_SHARE, Key, TableScan, sketches_of
 from capture.engines.native.rollup import known_scalars
+from capture.kinds import impossible
 from capture.spark import expressions, job
 from capture.spark.job import SPARK
 from capture.spark.session import Spark
@@ -378,6 +379,9 @@ class ComputeEngine(CaptureEngine):
             attributes["dependencies"] = dependencies
         outcome = Outcome.DEGRADED if errors and not scan.folds[key].parts else Outcome.CAPTURED
         details = [*notes]
+        if request.target.column_id is not None:
+            columns = request.table.by_id
+            details += filter(None, [impossible(columns[request.target.column_id].logical_type, request.kinds)])
         if errors:
             others = f" (and {len(errors) - 1} more of {scan.files_total} files)" if len(errors) > 1 else ""
             details.append(f"{errors[0]}{others}")

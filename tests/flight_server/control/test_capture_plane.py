@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from capture.spec import CaptureSpec
+from flight_server.control import task_queue
+from flight_server.control.capture_plane import _RunningTask
+from flight_server.control.task_queue import Task
 from store import sketches
+from store.errors import UpstreamError
 from store.schemas import FREQUENT_ITEMS, KLL
 from store.target_ids import of_column
 from store.targets import Target
@@ -72,3 +76,14 @@ def test_mcv_of_a_type_without_common_values_is_a_hit(app):
 def test_record_from_metadata_has_bounds_or_no_values(app, nulls, is_known):
     put_record(app, "UPSTREAM_METADATA_DERIVED", min=None, max=None, ndv=None, row_count=1, null_count=nulls)
     assert is_hit(app, "MIN_MAX") is is_known
+
+
+def test_resolve_without_a_worker_says_so(app, monkeypatch):
+    monkeypatch.setattr(task_queue, "_TICK_SECONDS", 0.001)
+    app.tasks.has_worker = lambda lane: False
+    task = Task("sync", {}, 1, "", False, False, False)
+    app.tasks.submit_all([task])
+    running = _RunningTask(app.tasks, task)
+    assert running.wait(5.0) and running.wait(0)
+    with pytest.raises(UpstreamError, match=r"^\[NO_WORKER\] no sync worker is connected; start one"):
+        running.outcome(None)

@@ -372,3 +372,10 @@ def test_rounded_bounds_of_a_lake_enclose_nanoseconds(tmp_path):
     row = captured(tmp_path, ["at"])[1]
     assert (row["min"], row["min_is_exact"]) == ("1970-01-01T00:00:00.000005", False)
     assert (row["max"], row["max_is_exact"], row["ndv"]) == ("1970-01-01T00:00:00.000007", True, 3)
+
+
+def test_kind_that_a_type_does_not_have_is_named(engine, table):
+    wanted = [column(table, name, kinds=frozenset({"NDV", "HISTOGRAM"})) for name in ("word", "id")]
+    results = engine.capture_batch(wanted, MemorySink())
+    assert [result.outcome for result in results] == [Outcome.CAPTURED] * 2
+    assert [result.detail for result in results] == ["a value of type STRING has no HISTOGRAM; ask without it", ""]
