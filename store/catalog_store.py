@@ -388,6 +388,7 @@ class Catalog(Publications, SnapshotRegistry):
         """Deletes a connector and drops its tables; their statistics stay until deleted or expired."""
         self._has_connector_changed = True
         connection.execute("DELETE FROM connectors WHERE catalog = ?", [catalog])
+        connection.execute("DELETE FROM namespaces WHERE table_catalog = ?", [catalog])
         for entry in self.tables():
             if entry.table_catalog == catalog and entry.format != EXTERNAL:
                 self.change(connection, entry, dropped=True)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ def _digest(found: Mapping[str, Any]) -> str:
     """Digest of a discovered table, without its entry and new snapshots."""
     values = [found.get(name) for name in (
         "schema_hash", "schemas", "constraints", "live_snapshot_ids", "partition_keys", "properties", "identities",
+        "metadata_location", "format_schema",
     )]  # fmt: skip
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -51,9 +52,15 @@ def _schemas_in_order(found: Found) -> list[Sequence[Any]]:
     return [columns for hash_, columns in found["schemas"].items() if hash_ != found["schema_hash"]] + [current]
 
 
-def _partitioning(found: Found) -> tuple[list[str], str]:
-    """Partition keys, and properties as JSON."""
-    return list(found.get("partition_keys", ())), json.dumps(dict(found.get("properties", {})), sort_keys=True)
+_DETAILS: Final = ("partition_keys", "properties", "metadata_location", "format_schema")
+
+
+def _details(found: Found) -> tuple[list[str], str, str | None, str | None]:
+    """The values of `_DETAILS`; properties as JSON."""
+    properties = json.dumps(dict(found.get("properties", {})), sort_keys=True)
+    return (
+        list(found.get("partition_keys", ())), properties, found.get("metadata_location"), found.get("format_schema"),
+    )  # fmt: skip
 
 
 def _fields(format: str, found: Found) -> dict[str, Any]:
@@ -83,7 +90,7 @@ def _snapshot_rows(table_key: int, found: Found) -> list[list[Any]]:
     return [
         [table_key, s["snapshot_id"], s["ordinal"], s["parent_snapshot_id"], s["sequence_number"],
          datetime.fromisoformat(s["committed_at"]) if s["committed_at"] else None, s["operation"],
-         s["schema_hash"], True]
+         s["schema_hash"], True, s.get("manifest_list"), s.get("summary")]
         for s in found["snapshots"]
     ]  # fmt: skip
 
@@ -188,15 +195,16 @@ class Discovery:
             rows["snapshots"] += _snapshot_rows(key, item)
             rows["identities"] += _identity_rows(key, item)
             entry = replace(entry, location=item.get("location"), current_snapshot_id=item["current_snapshot_id"])
-            updates.append([key, entry.location, entry.current_snapshot_id, *_partitioning(item)])
+            updates.append([key, entry.location, entry.current_snapshot_id, *_details(item)])
             self._catalog.set_entry(entry)
             self._catalog.table_digests[key] = _digest(item)
             entries[entry.name] = entry
         for table, new_rows in rows.items():
             insert_rows(connection, table, new_rows)
         self._catalog.cache_hashes((row[0], row[1], row[7]) for row in rows["snapshots"])
-        columns = ("table_key", "location", "current_snapshot_id", "partition_keys", "properties")
-        types = (pa.int64(), pa.string(), pa.int64(), pa.list_(pa.string()), pa.string())
+        columns = ("table_key", "location", "current_snapshot_id", *_DETAILS)
+        text = pa.string()
+        types = (pa.int64(), text, pa.int64(), pa.list_(text), text, text, text)
         values = {n: pa.array(v, t) for n, v, t in zip(columns, zip(*updates, strict=True), types, strict=True)}
         changes = ", ".join(f"{name} = v.{name}" for name in columns[1:])
         execute(connection, f"UPDATE tables SET {changes} FROM {{values}} v WHERE tables.table_key = v.table_key",
@@ -257,8 +265,8 @@ class Discovery:
         digest = _digest(found)
         if not found["snapshots"] and self._catalog.table_digests.get(entry.table_key) == digest:
             return entry  # unchanged since the last inspection
-        connection.execute("UPDATE tables SET partition_keys = ?::VARCHAR[], properties = ? WHERE table_key = ?",
-                           [*_partitioning(found), entry.table_key])  # fmt: skip
+        connection.execute("UPDATE tables SET partition_keys = ?::VARCHAR[], properties = ?, metadata_location = ?,"
+                           " format_schema = ? WHERE table_key = ?", [*_details(found), entry.table_key])  # fmt: skip
         self._catalog.database.touch(entry.table_key)
         self._forget_replaced(connection, [(entry, found)])
         self._forget_other_schema(connection, entry, found)
@@ -343,6 +351,13 @@ class Discovery:
                     "UPDATE column_ids SET column_name = ? WHERE table_key = ? AND column_name = ?",
                     [key, entry.table_key, column[0]],
                 )
+
+    def store_namespaces(self, connection: Connection, catalog: str, namespaces: Collection[str]) -> None:
+        """Replaces the list of a catalog's namespaces, which may have no tables."""
+        stored = connection.execute("SELECT table_schema FROM namespaces WHERE table_catalog = ?", [catalog]).fetchall()
+        if {name for (name,) in stored} != set(namespaces):
+            connection.execute("DELETE FROM namespaces WHERE table_catalog = ?", [catalog])
+            insert_rows(connection, "namespaces", [[catalog, name] for name in sorted(set(namespaces))])
 
     def note_tables(
         self, connection: Connection, table_keys: Collection[int], errors: Mapping[int, str] | None = None

@@ -22,7 +22,7 @@ from store.schemas import DELETE_FILE, FLIGHTS, KEY
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 
-VERSION: Final = 9
+VERSION: Final = 10
 """The layout of the file; a file of another one is refused."""
 
 OPEN_END = 2**62  # `to_pos` of a row that belongs to the newest file listing
@@ -61,7 +61,8 @@ CREATE TABLE connectors (catalog VARCHAR, format VARCHAR, uri VARCHAR, options V
 CREATE TABLE tables (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR,
     table_id VARCHAR, format VARCHAR, location VARCHAR, current_snapshot_id BIGINT, dropped BOOLEAN,
     partition_keys VARCHAR[], properties VARCHAR, last_error VARCHAR, capture_error VARCHAR,
-    discovered_at TIMESTAMPTZ, checked_at TIMESTAMPTZ);
+    discovered_at TIMESTAMPTZ, checked_at TIMESTAMPTZ, metadata_location VARCHAR, format_schema VARCHAR);
+CREATE TABLE namespaces (table_catalog VARCHAR, table_schema VARCHAR);
 CREATE TABLE schemas (table_key BIGINT, schema_hash VARCHAR, columns VARCHAR);
 CREATE TABLE table_columns (table_key BIGINT, column_name VARCHAR, data_type VARCHAR, ordinal_position BIGINT,
     is_nullable VARCHAR, column_id BIGINT, column_path VARCHAR[]);
@@ -69,7 +70,8 @@ CREATE TABLE column_ids (table_key BIGINT, column_name VARCHAR, column_id BIGINT
 CREATE TABLE table_constraints (table_key BIGINT, kind VARCHAR, name VARCHAR, ordinal_position BIGINT,
     column_name VARCHAR, clause VARCHAR);
 CREATE TABLE snapshots (table_key BIGINT, snapshot_id BIGINT, ordinal BIGINT, parent_snapshot_id BIGINT,
-    sequence_number BIGINT, committed_at TIMESTAMPTZ, operation VARCHAR, schema_hash VARCHAR, is_live BOOLEAN);
+    sequence_number BIGINT, committed_at TIMESTAMPTZ, operation VARCHAR, schema_hash VARCHAR, is_live BOOLEAN,
+    manifest_list VARCHAR, summary VARCHAR);
 CREATE TABLE identities (table_key BIGINT, snapshot_id BIGINT, identity VARCHAR);
 CREATE TABLE file_snapshots (table_key BIGINT, family VARCHAR, snapshot_id BIGINT, pos BIGINT,
     freshness VARCHAR);

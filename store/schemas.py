@@ -188,11 +188,12 @@ _ALL: Final = [
     }),
     _plain("sys.tables", "Tables of every catalog, and whether they can be read", KEY | {
         "format": TEXT, "location": TEXT, "partition_keys": pa.list_(TEXT), "properties": TEXT, "state": TEXT,
-        "last_error": TEXT, "discovered_at": INSTANT, "checked_at": INSTANT,
+        "last_error": TEXT, "discovered_at": INSTANT, "checked_at": INSTANT, "metadata_location": TEXT,
+        "format_schema": TEXT,
     }),
     _plain("sys.snapshots", "Known snapshots of each table", KEY | {
         "parent_snapshot_id": INT, "sequence_number": INT, "committed_at": INSTANT, "operation": TEXT,
-        "schema_hash": TEXT, "is_current": BOOL, "captured": BOOL,
+        "schema_hash": TEXT, "is_current": BOOL, "captured": BOOL, "manifest_list": TEXT, "summary": TEXT,
     }),
     _plain("sys.publications", "The newest publication of each table in each of its homes", KEY | {
         "home": TEXT, "state": TEXT, "location": TEXT, "columns": pa.list_(TEXT), "published_at": INSTANT,

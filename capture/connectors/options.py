@@ -12,12 +12,19 @@ from typing import Final
 
 from capture.connectors.secrets import SECRET_OPTION
 from store.errors import InvalidArgument, nearest
+from store.names import join_name, matcher
 
 TIMEOUT_OPTION: Final = "timeout"
+EVERYTHING: Final = ("*",)
+_ANY: Final = "catalog"
 DEFAULT_TIMEOUT: Final = 30.0
 
 HOME_PREFIXES: Final = ("publish.", "statistics_from.")  # publish.HOME.OPTION is an option of publications to HOME
-COMMON: Final = ("path_rewrite", SECRET_OPTION, "policy", "publish", "statistics_from", TIMEOUT_OPTION)
+INCLUDE, EXCLUDE, SOURCE_STATISTICS = "include", "exclude", "source_statistics"
+COMMON: Final = (
+    EXCLUDE, INCLUDE, "path_rewrite", "policy", "publish", SECRET_OPTION, SOURCE_STATISTICS, "statistics_from",
+    TIMEOUT_OPTION,
+)  # fmt: skip
 """Options of every format."""
 
 _STORAGE_PREFIXES = (
@@ -104,6 +111,62 @@ def check_options(format: str, options: Mapping[str, str], own: Collection[str] 
             )
     PathRewrite.of(options)
     timeout_of(options)
+    TableFilter.of(options)
+    takes_source_statistics(options)
+
+
+def takes_source_statistics(options: Mapping[str, str]) -> bool:
+    """Option `source_statistics`: whether captures take what a source says of its own distribution.
+
+    Raises:
+        InvalidArgument: The value is neither true nor false.
+    """
+    text = str(options.get(SOURCE_STATISTICS, "true"))
+    if text.strip().lower() not in ("true", "false"):
+        raise InvalidArgument(
+            f"options.{SOURCE_STATISTICS}: must be true or false, got {text!r}",
+            params={"field": f"options.{SOURCE_STATISTICS}", "expected": "true|false", "actual": text},
+        )
+    return text.strip().lower() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFilter:
+    """Options `include` and `exclude`: patterns of `schema.table`, separated by commas."""
+
+    include: tuple[str, ...] = EVERYTHING
+    exclude: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> TableFilter:
+        """The filter in the options.
+
+        Raises:
+            InvalidArgument: An option has no pattern, or one that is not of `schema.table`.
+        """
+        patterns = {}
+        for name in (INCLUDE, EXCLUDE):
+            if (text := options.get(name)) is None:
+                continue
+            patterns[name] = tuple(pattern.strip() for pattern in str(text).split(",") if pattern.strip())
+            wrong = next((pattern for pattern in patterns[name] if "." not in pattern and "*" not in pattern), None)
+            if wrong is not None or not patterns[name]:
+                raise InvalidArgument(
+                    f"options.{name}: expected patterns of schema.table such as sales.*, got {wrong or str(text)!r}",
+                    params={"field": f"options.{name}", "expected": "schema.table, …", "actual": wrong or str(text)},
+                )
+        return cls(patterns.get(INCLUDE, EVERYTHING), patterns.get(EXCLUDE, ()))
+
+    def has(self, namespace: str, name: str) -> bool:
+        """True for a table that is part of the lake."""
+        return self._matches(join_name(_ANY, namespace, name).removeprefix(f"{_ANY}."))
+
+    def has_namespace(self, namespace: str) -> bool:
+        """True for a namespace of which any table could be part of the lake, whatever its name."""
+        return self._matches(f"{namespace}.")
+
+    def _matches(self, text: str) -> bool:
+        return bool(matcher(self.include).fullmatch(text)) and not matcher(self.exclude).fullmatch(text)
 
 
 def check_choice(format: str, options: Mapping[str, str], name: str, choices: Collection[str]) -> str:

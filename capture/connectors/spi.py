@@ -132,7 +132,8 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class TableDescriptor:
-    """Current state of a table. `table_id` is the format's own id; None if it has none."""
+    """Current state of a table. `table_id` is the format's own id, `metadata_location` the address of its metadata
+    file, `format_schema` its schema as the format writes it (JSON); None if it has none."""
 
     namespace: str
     name: str
@@ -142,6 +143,8 @@ class TableDescriptor:
     partition_keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     constraints: tuple[Constraint, ...] = ()
+    metadata_location: str | None = None
+    format_schema: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,8 @@ class Snapshot:
     sequence_number: int | None = None
     committed_at: datetime | None = None
     operation: str | None = None
+    manifest_list: str | None = None  # address
+    summary: str | None = None  # JSON as the format has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +367,7 @@ class Connector(Protocol):
         """Checks the options (InvalidArgument names a wrong one and lists the valid ones); does no slow I/O."""
 
     def list_namespaces(self) -> list[str]:
-        """Namespaces with tables; raises NotFound or UpstreamError if the URI cannot be read."""
+        """Namespaces, empty ones of a catalog too; raises NotFound or UpstreamError if the URI cannot be read."""
 
     def list_tables(self, namespace: str) -> list[str]:
         """Tables of a namespace, sorted."""

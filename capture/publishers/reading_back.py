@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 import pyarrow as pa
 
+from capture.connectors.options import takes_source_statistics
 from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds, Connector, ConnectorConfig, NativeStats, Snapshot
 from capture.publishers import OPTION, READ_OPTION, catalogs_of, options_of, publisher_class
 from capture.publishers.spi import ColumnStatistics, Destination, HomeStatistics, TableStatistics
@@ -33,13 +34,30 @@ def with_catalogs(connector: Connector, config: ConnectorConfig, spark: Callable
         spark: Returns a Spark session, for its session catalog.
 
     Returns:
-        The wrapped connector, or the connector itself without that option.
+        The wrapped connector, or the connector itself without that option. With `source_statistics=false` it leaves
+        out what the source itself says.
 
     Raises:
         InvalidArgument: The option names something that is not a catalog.
     """
     homes = catalogs_of(config.options)
+    if not takes_source_statistics(config.options):
+        connector = cast(Connector, _WithoutSourceStatistics(connector))
     return cast(Connector, _WithCatalogs(connector, config, homes, spark)) if homes else connector
+
+
+class _WithoutSourceStatistics:
+    """Leaves out what the source says of the distribution: option `source_statistics=false`."""
+
+    def __init__(self, connector: Connector):
+        self._connector = connector
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connector, name)
+
+    def capture_snapshot_target_stats(self, *args: Any, **options: Any) -> NativeStats:
+        native = self._connector.capture_snapshot_target_stats(*args, **options)
+        return replace(native, columns=None, sketches=(), earlier=(), remarks=())
 
 
 class _WithCatalogs:

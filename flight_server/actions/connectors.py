@@ -45,11 +45,17 @@ def drop_connector(call: Call, body: bytes) -> Results:
     yield {"catalog": catalog, "state": "DROPPED"}
 
 
-@action('{"catalog", "table"?, "full_rescan"?}', "Finds tables and snapshots; one result per table")
+@action('{"catalog", "table"?, "full_rescan"?, "snapshots"?}', "Finds tables and snapshots; one result per table")
 def discover(call: Call, body: bytes) -> Results:
-    fields = parse_body(body, {"catalog": str}, {"table": str, "full_rescan": bool})
+    fields = parse_body(body, {"catalog": str}, {"table": str, "full_rescan": bool, "snapshots": list})
+    snapshots = fields.get("snapshots")
+    if snapshots is not None and not fields.get("table"):
+        raise InvalidField("snapshots", "needs a table", expected="the table that has them", actual=None)
+    for at, snapshot in enumerate(snapshots or ()):
+        if isinstance(snapshot, bool) or not isinstance(snapshot, int):
+            raise InvalidField(f"snapshots[{at}]", "is not a snapshot", expected="an id", actual=snapshot)
     call.app.access.connector(fields["catalog"], call.principal)
     tables = call.app.lakes.discover(
-        fields["catalog"], fields.get("table"), fields.get("full_rescan") or False, call.is_cancelled
+        fields["catalog"], fields.get("table"), fields.get("full_rescan") or False, call.is_cancelled, snapshots
     )
     yield from tables

@@ -153,8 +153,9 @@ class Lakes:
         return result.get("result") or {}
 
     def discover(
-        self, catalog: str, table: str | None, full_rescan: bool, is_cancelled: Callable[[], bool]
-    ) -> list[dict[str, Any]]:
+        self, catalog: str, table: str | None, full_rescan: bool, is_cancelled: Callable[[], bool],
+        snapshots: Sequence[int] | None = None,
+    ) -> list[dict[str, Any]]:  # fmt: skip
         """Inspects a lake and stores the findings.
 
         Args:
@@ -162,6 +163,7 @@ class Lakes:
             table: The only table to inspect, with or without the catalog's name; None means all.
             full_rescan: Reads snapshots again that are already stored.
             is_cancelled: True once the caller has left.
+            snapshots: Ids of the snapshots to read, besides the current one; None for those that are not stored yet.
 
         Returns:
             One result per table: `table`, `table_id`, `snapshots`, `current_snapshot_id`; `table` and `error` for one
@@ -172,16 +174,17 @@ class Lakes:
             UpstreamError: The lake cannot be reached.
         """
         config, only = self.config(catalog), [_within(catalog, table)] if table else None
-        found = self._look(catalog, config, only, full_rescan, is_cancelled)
+        found = self._look(catalog, config, only, full_rescan, is_cancelled, snapshots)
         return self.store(catalog, config, found, whole=only is None, full=full_rescan)
 
     def _look(
         self, catalog: str, config: Mapping[str, Any], only: Sequence[Sequence[str]] | None, full_rescan: bool,
-        is_cancelled: Callable[[], bool],
+        is_cancelled: Callable[[], bool], snapshots: Sequence[int] | None = None,
     ) -> Mapping[str, Any]:  # fmt: skip
         """Inspects the tables of `only` (schema, name), or all; an error of the lake is recorded and raised."""
         try:
-            return self.inspect("discover", config, is_cancelled, **self._scope(catalog, only, full_rescan))
+            scope = self._scope(catalog, only, full_rescan)
+            return self.inspect("discover", config, is_cancelled, **scope, snapshots=snapshots)
         except StatflightError as error:
             if is_of_lake(error):
                 self.note(catalog, only, str(error))
@@ -266,6 +269,8 @@ class Lakes:
         unlisted = {error["schema"] for error in found["errors"] if error["name"] is None}
         present = {(item["schema"], item["name"]) for item in (*found["tables"], *errors)}
         results = []
+        if whole:
+            Discovery(self._catalog).store_namespaces(connection, catalog, found.get("namespaces", []))
         seen = Discovery(self._catalog).store_all(
             connection, catalog, format, found["tables"], present if whole else (), full=full
         )  # fmt: skip

@@ -60,6 +60,17 @@ def _tables(scope: ReadScope) -> FlightSource:
     )
 
 
+def _schemata(scope: ReadScope) -> FlightSource:
+    """The schemas of the scope's tables; empty ones too if it is not limited."""
+    parameters: list[Any] = []
+    among = limited_to("t", scope, parameters)
+    sql = f"SELECT t.table_catalog, t.table_schema FROM tables t WHERE NOT t.dropped AND {among}"
+    if scope.keys is None:
+        sql += " UNION SELECT table_catalog, table_schema FROM namespaces"
+    columns = {"catalog_name": "s.table_catalog", "schema_name": "s.table_schema"}
+    return FlightSource(f"(SELECT DISTINCT * FROM ({sql})) s", parameters, columns, "s.table_catalog, s.table_schema")
+
+
 def _publications(scope: ReadScope) -> FlightSource:
     """The newest publications; STALE if the current snapshot is neither theirs nor one that they created."""
     parameters: list[Any] = []
@@ -146,10 +157,7 @@ def _connectors(scope: ReadScope) -> FlightSource:
 
 
 SOURCES: Final[dict[str, Callable[[ReadScope], FlightSource]]] = {
-    "information_schema.schemata": _plain(
-        "(SELECT DISTINCT t.table_catalog, t.table_schema FROM tables t WHERE NOT t.dropped AND {scope}) s",
-        {"catalog_name": "s.table_catalog", "schema_name": "s.table_schema"},
-        "s.table_catalog, s.table_schema"),
+    "information_schema.schemata": _schemata,
     "information_schema.tables": _plain(
         "(SELECT * FROM tables t WHERE NOT t.dropped AND {scope}) t", _NAMES | {"table_type": "'BASE TABLE'"},
         "t.table_key"),

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from capture.connectors.options import TableFilter
 from capture.connectors.spi import Connector
 from capture.store_sink import look_at_table
 from flight_server.worker.connection import first_line
-from store.errors import Cancelled, StatflightError
+from store.errors import Cancelled, NotFound, StatflightError
 
 Progress = Callable[[float | None, str], None]
 """Called with the share that is done, 0 to 1 (None: not known), and a few words; raises Cancelled to stop."""
@@ -35,27 +36,38 @@ def inspect(connector: Connector, payload: Mapping[str, Any], progress: Progress
         case "validate":
             return {"namespaces": connector.list_namespaces()}
         case _:
-            return _discover(connector, payload, progress)
+            return _discover(
+                connector, payload, progress, TableFilter.of(payload.get("connector", {}).get("options", {}))
+            )
 
 
-def _discover(connector: Connector, payload: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """Finds tables and their new snapshots: those of `only` (pairs of namespace and name), or all.
+def _discover(
+    connector: Connector, payload: Mapping[str, Any], progress: Progress, part: TableFilter
+) -> dict[str, Any]:
+    """Finds tables of a part of the lake and their new snapshots: those of `only` (pairs of namespace and name), or
+    all.
 
     A table that cannot be read becomes an entry of `errors`; when it is the only one asked for, the error is raised.
     """
     tables: list[dict[str, Any]] = []
     errors: list[dict[str, Any]] = []
     only = payload["only"]
+    only_ids = None if payload.get("snapshots") is None else frozenset(payload["snapshots"])
     namespaces = connector.list_namespaces() if only is None else []
     names: list[tuple[str, str]] = [(namespace, name) for namespace, name in only or ()]
     for namespace in namespaces:
         with _troubles_of(namespace, None, errors):
-            names += [(namespace, name) for name in connector.list_tables(namespace)]
+            names += [(namespace, name) for name in connector.list_tables(namespace) if part.has(namespace, name)]
 
     def inspect_table(of: tuple[str, str]) -> dict[str, Any]:
+        if not part.has(*of):
+            raise NotFound(
+                f'table "{".".join(of)}" is not among those that the connector includes', code="UNKNOWN_TABLE",
+                hint="see its options include and exclude",
+            )  # fmt: skip
         key = "\0".join(of)
         known, identity = frozenset(payload["known"].get(key, ())), payload.get("identities", {}).get(key)
-        return look_at_table(connector, *of, known, payload["full_rescan"], identity and tuple(identity))
+        return look_at_table(connector, *of, known, payload["full_rescan"], identity and tuple(identity), only_ids)
 
     for done, (of, found) in enumerate(zip(names, _inspections(connector, inspect_table, names), strict=True)):
         progress(done / len(names), f"{done} of {len(names)} tables")
@@ -64,7 +76,7 @@ def _discover(connector: Connector, payload: Mapping[str, Any], progress: Progre
             continue
         with _troubles_of(*of, errors):
             tables.append(found())
-    return {"tables": tables, "errors": errors, "namespaces": namespaces}
+    return {"tables": tables, "errors": errors, "namespaces": list(filter(part.has_namespace, namespaces))}
 
 
 def _inspections(

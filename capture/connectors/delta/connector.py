@@ -94,6 +94,7 @@ class DeltaConnector(SnapshotLister):
             partition_keys=outline.partitions,
             properties=outline.configuration,
             constraints=constraints(outline.schema, outline.configuration) + declared,
+            format_schema=outline.schema.text,
         )
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:

@@ -44,6 +44,7 @@ def extended_columns(
 
     Raises:
         OSError: The file or the log cannot be read.
+        ValueError: The file is malformed.
     """
     document = _document(table, version, newest_file_ms)
     if document is None:
@@ -66,7 +67,7 @@ def extended_columns(
 
 
 def _document(table: Place, version: int, newest_file_ms: int | None) -> Mapping[str, Any] | None:
-    """Physical column → entry; None if the file does not belong to this version or is malformed."""
+    """Physical column → entry; None if the file does not belong to this version."""
     place = table.below(FILE)
     info = place.file_system.get_file_info(place.path)
     if info.type != pafs.FileType.File or info.mtime is None or newest_file_ms is None:
@@ -83,8 +84,8 @@ def _document(table: Place, version: int, newest_file_ms: int | None) -> Mapping
         covered = datetime.fromisoformat(document["alreadyAnalyzedModifiedTimeMax"]).timestamp() * 1000
         entries = document["columnStatistics"]
         whole = document["modelVersion"] <= _NEWEST_MODEL and round(covered) >= newest_file_ms
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{FILE.rpartition('/')[2]} is malformed: {type(error).__name__}") from None
     return entries if whole and isinstance(entries, Mapping) else None
 
 

@@ -214,6 +214,7 @@ class DeltaSchema:
 
     columns: tuple[DeltaColumn, ...]
     schema: Schema = field(compare=False)
+    text: str = field(default="", compare=False)  # its `schemaString`
 
     def leaf(self, name: str) -> DeltaColumn | None:
         """The column with this key, else the one with this dotted name."""
@@ -248,7 +249,7 @@ def parse_schema(text: str, mapped: bool) -> DeltaSchema:
         walk(json.loads(text)["fields"], (), (), False)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"its schema is malformed ({error})") from None
-    return DeltaSchema(tuple(columns), Schema(tuple(parsed.column for parsed in columns)))
+    return DeltaSchema(tuple(columns), Schema(tuple(parsed.column for parsed in columns)), text)
 
 
 def _type(type: Any) -> LogicalType:

@@ -102,6 +102,7 @@ class SnapshotView:
                 if piece.part is not None:
                     key = hashlib.sha256(f"{table_key}\0{piece.part.key}".encode("utf-8", "surrogatepass")).hexdigest()
                     parts.append(FilePart(key, rows, file_columns, _marks(piece.part)))
+        extended, remarks = self._extended_columns(pieces, ids, column_names, _total(files["row_count"]))
         return NativeStats(
             row_count=_total(files["row_count"]),
             data_file_count=len(files),
@@ -109,23 +110,27 @@ class SnapshotView:
             files=files,
             file_columns=lambda: (rows for of_piece in columns for rows in of_piece()),
             row_deletes=any(pc.any(piece.version.has_deletes).as_py() for piece in pieces),
-            columns=self._extended_columns(pieces, ids, column_names, _total(files["row_count"])),
+            columns=extended,
             parts=parts,
+            remarks=remarks,
         )
 
     def _extended_columns(
         self, pieces: list[_Piece], ids: ColumnIds, column_names: frozenset[str] | None, row_count: int | None
-    ) -> pa.Table | None:
-        """ndv from Trino's statistics file; None if it cannot be read, since it is optional."""
+    ) -> tuple[pa.Table | None, list[str]]:
+        """ndv from Trino's statistics file, and why it is refused; None if it cannot be read, since it is optional."""
         times = [pc.max(one_array(piece.version.actions["modification_time"])) for piece in pieces]
         milliseconds = [time.cast(pa.timestamp("ms", time.type.tz), safe=False).cast(pa.int64()).as_py()
                  if pa.types.is_timestamp(time.type) else time.as_py() for time in times]  # fmt: skip
         newest = max((time for time in milliseconds if time is not None), default=None)
         with suppress(OSError, pa.ArrowException):
-            return extended_columns(
-                self._table.place, self._version, newest, pieces[0].version.schema, ids, column_names, row_count
-            )
-        return None
+            try:
+                schema = pieces[0].version.schema
+                found = extended_columns(self._table.place, self._version, newest, schema, ids, column_names, row_count)
+                return found, []
+            except ValueError as error:
+                return None, [f"Trino's statistics are refused: {error}"]
+        return None, []
 
     def tasks(self, ids: ColumnIds, column_names: frozenset[str] | None) -> Iterator[ScanTask]:
         """Yields one task per live file."""

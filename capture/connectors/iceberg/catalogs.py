@@ -90,7 +90,7 @@ class Tables(Protocol):
     """The tables of a URI."""
 
     def namespaces(self) -> list[str]:
-        """Namespaces with at least one table, sorted, levels joined by dots."""
+        """Namespaces, sorted, levels joined by dots; a catalog's may have no tables."""
 
     def names(self, namespace: str) -> list[str]:
         """Tables of a namespace, sorted."""
@@ -239,7 +239,7 @@ class CatalogTables(Tables):
         self._paths: dict[str, tuple[str, ...]] = {}
 
     def namespaces(self) -> list[str]:
-        return sorted(".".join(path) for path in self._below(()) if self._list_tables(path))
+        return sorted(map(".".join, self._below(())))
 
     def names(self, namespace: str) -> list[str]:
         return sorted(identifier[-1] for identifier in self._list_tables(self._path(namespace)))

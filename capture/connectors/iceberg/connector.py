@@ -60,6 +60,8 @@ class IcebergConnector(SnapshotLister):
                 partition_keys(metadata.spec(), schema),
                 dict(metadata.properties),
                 constraints(schema, name),
+                table.location,
+                schema.model_dump_json(),
             )
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
@@ -123,4 +125,6 @@ def _snapshot(snapshot: IcebergSnapshot, ordinal: int, schema: Schema) -> Snapsh
         snapshot.sequence_number,
         _EPOCH + timedelta(milliseconds=snapshot.timestamp_ms),
         snapshot.summary.operation.value if snapshot.summary else None,
+        snapshot.manifest_list,
+        snapshot.summary.model_dump_json() if snapshot.summary else None,
     )

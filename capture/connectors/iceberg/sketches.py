@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +31,7 @@ class SourceStatistics:
     def __init__(self, io: LakeIO, metadata: TableMetadata, snapshot_id: int, leaves: Sequence[IcebergLeaf]):
         self._io, self._snapshot_id = io, snapshot_id
         self._leaves = {leaf.field_id: leaf for leaf in leaves}
+        self.remarks: list[str] = []  # sketches that were refused, and why
         self._files = [file for file in metadata.statistics if file.snapshot_id == snapshot_id]
 
     @property
@@ -73,8 +73,12 @@ class SourceStatistics:
             if any(self._is_ours(blob) for blob in file.blob_metadata):
                 for blob in read_if_any(self._io, file.statistics_path):
                     if self._is_ours(blob):
-                        with suppress(StatflightError):
+                        try:
                             estimates[blob.fields[0]] = blob, estimate(blob.data)
+                        except StatflightError as error:
+                            name = file.statistics_path.rpartition("/")[2]
+                            column = self._leaves[blob.fields[0]].name
+                            self.remarks.append(f'the sketch of "{column}" in {name} is refused: {error}')
         return estimates
 
     def _is_ours(self, blob: Any) -> bool:

@@ -139,6 +139,7 @@ class SnapshotView:
             sketches=source.sketches,
             columns=source.columns(rows),
             parts=parts if self._whole else (),
+            remarks=source.remarks,
         )
 
     def _part(self, manifest: ManifestFile, reading: Callable[[], Any]) -> FilePart:

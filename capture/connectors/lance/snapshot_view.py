@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from capture.connectors.lance.schema import to_schema
-from capture.connectors.lance.statistics import Fragment, analyzed_columns, analyzed_version, zone_map_rows
+from capture.connectors.lance.statistics import Fragment, analyzed_columns, analyzed_version, refused, zone_map_rows
 from capture.connectors.spi import (
     FILE_SCHEMA,
     Column,
@@ -46,7 +46,8 @@ class SnapshotView:
         fragments = [_Fragment(dataset, fragment) for fragment in dataset.get_fragments()]
         files = pa.Table.from_pylist([row for f in fragments for row in f.rows()], FILE_SCHEMA)
         by_id = {f.id: Fragment(f.paths[0], f.live, f.deleted) for f in fragments}
-        analyzed = _analyzed(dataset, self._leaves, self._ids)
+        remarks: list[str] = []
+        analyzed = _analyzed(dataset, self._leaves, self._ids, remarks)
 
         def file_columns() -> Iterator[pa.Table]:
             with reading():
@@ -61,6 +62,7 @@ class SnapshotView:
             analyzed.columns if analyzed and analyzed.snapshot_id == dataset.version else None,
             row_deletes=any(f.deleted for f in fragments),
             earlier=[analyzed] if analyzed and analyzed.snapshot_id < dataset.version else (),
+            remarks=remarks,
         )
 
     def tasks(self, storage: Mapping[str, str]) -> Iterator[ScanTask]:
@@ -119,8 +121,9 @@ class _Fragment:
             }
 
 
-def _analyzed(dataset: Any, leaves: list[Column], ids: ColumnIds) -> EarlierColumns | None:
-    """Statistics in a version's config, with the version they were computed at, since later versions inherit it."""
+def _analyzed(dataset: Any, leaves: list[Column], ids: ColumnIds, remarks: list[str]) -> EarlierColumns | None:
+    """Statistics in a version's config, with the version they were computed at, since later versions inherit it. The
+    reason for which they are refused becomes a remark."""
     config = dataset.config()
     version = analyzed_version(config)
     if version is None or version > dataset.version:
@@ -129,7 +132,11 @@ def _analyzed(dataset: Any, leaves: list[Column], ids: ColumnIds) -> EarlierColu
         at_version = dataset if version == dataset.version else dataset.checkout_version(version)
     except (ValueError, OSError):
         return None  # the version was cleaned up
-    columns = analyzed_columns(config, int(at_version.count_rows()), at_version.schema, leaves, ids)
+    rows = int(at_version.count_rows())
+    if reason := refused(config, rows, at_version.schema):
+        remarks.append(f"the statistics in the config are refused: {reason}")
+        return None
+    columns = analyzed_columns(config, rows, leaves, ids)
     return columns and EarlierColumns(version, to_schema(at_version.schema).hash, columns)
 
 

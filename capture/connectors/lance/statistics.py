@@ -128,24 +128,35 @@ def analyzed_version(config: Mapping[str, str]) -> int | None:
     return _number(entries.get("computedAtVersion")) if entries.get("schemaHash") else None
 
 
-def analyzed_columns(
-    config: Mapping[str, str], rows: int, schema: pa.Schema, leaves: Sequence[Column], ids: ColumnIds
-) -> pa.Table | None:
-    """Column statistics of Spark's ANALYZE, as records of the version they were computed at.
+def refused(config: Mapping[str, str], rows: int, schema: pa.Schema) -> str:
+    """The reason why statistics of Spark's ANALYZE are not of their version; empty if they are.
 
     Args:
         config: Config with statistics, see `analyzed_version`.
         rows: Live rows of the version they were computed at.
         schema: Schema of that version.
+    """
+    entries = _entries(config)
+    if entries.get("numRows", str(rows)) != str(rows):
+        return f"{PREFIX}numRows is {entries['numRows'][:20]}, the version has {rows} rows"
+    if entries["schemaHash"] != schema_hash(schema):
+        return f"{PREFIX}schemaHash is not that of the version's schema"
+    return ""
+
+
+def analyzed_columns(config: Mapping[str, str], rows: int, leaves: Sequence[Column], ids: ColumnIds) -> pa.Table | None:
+    """Column statistics of Spark's ANALYZE, as records of the version they were computed at.
+
+    Args:
+        config: Config with statistics, see `analyzed_version`.
+        rows: Live rows of the version they were computed at.
         leaves: The leaf columns.
         ids: Column key → id.
 
     Returns:
-        Rows of COLUMN_SCHEMA; None if row count or schema differ from that version.
+        Rows of COLUMN_SCHEMA; None if there are none of these columns.
     """
     entries = _entries(config)
-    if entries.get("numRows", str(rows)) != str(rows) or entries["schemaHash"] != schema_hash(schema):
-        return None
     rows_found = [row for column in leaves if (row := _analyzed(entries, column, rows, ids)) is not None]
     return pa.Table.from_pylist(rows_found, COLUMN_SCHEMA) if rows_found else None
 

@@ -135,6 +135,7 @@ class PaimonConnector(SnapshotLister):
                 merged_size_bytes=current.size if current else None,
                 row_deletes=any(f.live != f.meta.row_count for f in view.files),
                 earlier=_earlier(offer, view, schema, leaves, ids),
+                remarks=tuple(dict.fromkeys(view.remarks)),
             )
 
     def plan_files(

@@ -77,6 +77,7 @@ class SnapshotView:
 
     def __init__(self, table: Any, place: Place, snapshot: Any):
         self.table, self.place, self.snapshot = table, place, snapshot
+        self.remarks: list[str] = []  # statistics files that were refused, and why
 
     @cached_property
     def units(self) -> list[list[File]]:
@@ -210,9 +211,10 @@ class SnapshotView:
             analyzed = parse_analyzed(text)
             return analyzed if analyzed.schema_id in (None, self.snapshot.schema_id) else None
         except FileNotFoundError:
-            return None
-        except (ValueError, RecursionError):
-            return None
+            self.remarks.append(f"the statistics file {name} is missing")
+        except (ValueError, RecursionError) as error:
+            self.remarks.append(f"the statistics file {name} is refused: {str(error)[:200]}")
+        return None
 
 
 def _partition_value(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -37,6 +38,8 @@ from store.schemas import SCALAR
 from store.targets import Target, TargetKind
 
 _COLUMN_KINDS = frozenset({"ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "MIN_MAX", "WIDTH"})
+
+log = logging.getLogger("statflight.worker")
 
 
 class NativeEngine(CaptureEngine):
@@ -199,9 +202,12 @@ class _Pass:
 
     def _native_stats(self) -> NativeStats:
         table = self.table
-        return table.connector.capture_snapshot_target_stats(
+        native = table.connector.capture_snapshot_target_stats(
             table.schema, table.name, table.snapshot_id, table.column_ids, self.wanted
         )
+        for remark in native.remarks:
+            log.warning("%s.%s.%s: %s", table.catalog, table.schema, table.name, remark)
+        return native
 
     def _answer(
         self, request: CaptureRequest, native: NativeStats, columns: Mapping[int, Any],

@@ -31,7 +31,7 @@ def test_nested_namespaces_are_listed_with_dots(tmp_path):
     catalog.create_table("a.b.t", ROWS).append(rows(0, 3))
     catalog.close()
     connector = sql(tmp_path, name="lake")
-    assert connector.list_namespaces() == ["a.b"]
+    assert connector.list_namespaces() == ["a", "a.b", "empty"]
     assert connector.list_tables("a.b") == ["t"]
     assert stats(connector, namespace="a.b").row_count == 3
     connector.close()
