@@ -60,6 +60,7 @@ class Leases:
     Attributes:
         payloads_of_jobs: Makes the payloads of durable jobs, or returns the error of one that cannot be begun; its
             `requests` are empty when nothing is left to do.
+        has_own_worker: True while a process that the server has started for a lane lives, connected or not.
 
     Args:
         tasks: Work that a caller waits for.
@@ -73,6 +74,7 @@ class Leases:
         self.payloads_of_jobs: Callable[[Sequence[Lease]], Sequence[Mapping[str, Any] | StatflightError]] = (
             lambda leases: [lease.request for lease in leases]
         )
+        self.has_own_worker: Callable[[str], bool] = lambda _lane: False
         self._lock, self._clock = tasks.lock, tasks.clock
         self._held: dict[str, HeldJob] = {}  # durable jobs by token
         self._drafts: dict[str, Draft] = {}  # by token
@@ -85,12 +87,14 @@ class Leases:
     # Workers.
 
     def _has_worker(self, lane: str) -> bool:
-        """True when a worker serves a lane, or the server is so young that its worker may still be starting."""
+        """True when a worker serves a lane, or may still be starting: the server is young, or its own worker lives."""
         grace = self._clock() - GRACE_SECONDS
         with self._lock:
-            return self._started > grace or any(
+            if self._started > grace or any(
                 lane in lanes_of(w.kinds) and (w.polling or w.last_seen > grace) for w in self._workers.values()
-            )
+            ):
+                return True
+        return self.has_own_worker(lane)
 
     def engines(self) -> list[Mapping[str, Any]]:
         """Rows of `sys.engines` of the connected workers, each engine once."""

@@ -100,6 +100,7 @@ def serve(settings: Settings) -> int:
     sys.stdout.flush()
     inner = WorkersEndpoint(start, listener, settings.host)
     children = OwnWorkers(settings, inner.uri, internal)
+    app.leases.has_own_worker = children.is_alive
     app.start()
     workers = Housekeeping({"starting workers": children.keep})
     upkeep = Housekeeping({

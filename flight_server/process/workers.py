@@ -61,6 +61,11 @@ class OwnWorkers:
                 self._born[at] = time.monotonic()
                 self._processes[at] = self._start()
 
+    def is_alive(self, lane: str) -> bool:
+        """True while a worker that serves a lane runs; on a busy machine it may take long to connect."""
+        serves = self._settings.workers > 0 or lane in ("control", "watch", "publish")
+        return serves and any(process is not None and process.poll() is None for process in self._processes)
+
     def _start(self) -> subprocess.Popen[bytes]:
         arguments: dict[str, Any] = {
             "server_uri": self._uri, "token": self._token, "spark_master": self._settings.spark_master,

@@ -124,6 +124,16 @@ def test_task_without_a_worker_fails_after_the_grace_period(control):
     assert control.lease("control") is None
 
 
+def test_task_waits_while_a_worker_of_the_server_lives(control):
+    lives = iter([True, True, False])
+    control.leases.has_own_worker = lambda lane: lane == "control" and next(lives)
+    task = control.tasks.submit(Task("control", {}))
+    control.seconds += GRACE_SECONDS + 1
+    with pytest.raises(UpstreamError, match="no control worker"):
+        control.tasks.wait(task, 60.0)
+    assert next(lives, "all asked") == "all asked"
+
+
 def test_closed_queue_raises_shutting_down_to_all_callers(control):
     task = control.tasks.submit(Task("control", {}))
     control.tasks.close()
