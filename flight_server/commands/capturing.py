@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +33,7 @@ from store.schemas import KINDS
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
 
-_Columns = Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")]
+_Columns = Annotated[list[str] | None, typer.Option(metavar="A,B", help="Only these columns. Repeatable.")]
 SAMPLES = {"random": "RANDOM_ROW_GROUP", "guided": "METADATA_GUIDED"}
 GOOD = frozenset({"CAPTURED", "QUEUED", "HIT"})
 
@@ -85,7 +85,10 @@ def capture(
             )  # fmt: skip
 
         names, failed = expand(client, targets)
-        for name, ended in capture_each(client, names, ask, partial(client.capture, engine=engine)):
+        asking: Callable[[str], list[dict[str, Any]]] = ask
+        if chosen is not None:  # a column that a table lacks fails before anything is captured
+            asking = {name: ask(name) for name in names}.__getitem__
+        for name, ended in capture_each(client, names, asking, partial(client.capture, engine=engine)):
             if isinstance(ended, flight.FlightUnavailableError | flight.FlightUnauthenticatedError):
                 raise ended  # the other calls would fail too
             if isinstance(ended, Exception):
@@ -143,7 +146,7 @@ def _sampling(method: str | None, budget: Mapping[str, float]) -> str | dict[str
 
 
 def _kinds(text: str | None) -> list[str] | None:
-    kinds = names_of(text.upper() if text else text)
+    kinds = names_of([text.upper()] if text is not None else None)
     if kinds is not None and (strange := [kind for kind in kinds if kind not in KINDS]):
         misuse(f"--kinds {strange[0]!r}: must be of {', '.join(KINDS)}")
     return kinds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -123,11 +123,11 @@ def snapshot_of(text: str, *words: str) -> str | int:
         misuse(f"snapshot {text!r}: must be {', '.join(words)}{' or ' if words else ''}an id")
 
 
-def names_of(text: str | None) -> list[str] | None:
-    """Splits `a,b`; None when the option is absent."""
-    if text is None:
+def names_of(texts: Sequence[str] | None) -> list[str] | None:
+    """The names in the values of a repeatable option, each `a,b`; None when the option is absent."""
+    if not texts:
         return None
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     return names or misuse("a list of names is empty")
 
 

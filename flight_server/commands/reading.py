@@ -131,7 +131,9 @@ def _line(row: table_summary.Row, summary: table_summary.TableSummary) -> dict[s
 
 def query(
     flight: Annotated[str, typer.Argument(metavar="FLIGHT", help="Such as stats.columns; sys.flights lists them.")],
-    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Columns, in this order.")] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(metavar="A,B", help="Columns, in this order. Repeatable.")
+    ] = None,
     where: Annotated[str | None, typer.Option(metavar="SQL", help="A condition, such as \"ndv > 100\".")] = None,
     snapshot: Annotated[str | None, typer.Option(help="stats.* only: an id, or 'current'; all when absent.")] = None,
     allow_stale: Annotated[bool, typer.Option("--allow-stale", help="With --snapshot: include stale rows.")] = False,

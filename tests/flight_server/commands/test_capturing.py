@@ -112,6 +112,17 @@ def test_column_missing_in_an_old_snapshot_fails_only_when_named(server, run):
     assert run("capture", NAME)[0] == 1
 
 
+def test_columns_add_up_and_an_unknown_one_fails_before_anything_is_captured(server, run):
+    set_capture_outcome(server)
+    assert run("capture", NAME, "--columns", "id", "--columns", "id, id")[0] == 0
+    (request, *_) = server.actions[-1][1]["requests"]
+    assert request["column_selectors"] == ["id"]
+    server.actions.clear()
+    status, out, err = run("capture", NAME, "--columns", "id", "--columns", "nosuch")
+    assert (status, out) == (1, "") and 'has no column "nosuch"' in err
+    assert not [action for action in server.actions if action[0] == "capture"]
+
+
 def test_capture_continues_after_an_unknown_table(server, run, monkeypatch):
     set_capture_outcome(server)
     do_get = server.do_get
