@@ -97,6 +97,7 @@ class App:
         if self.role.takes_writes:
             self.jobs.reclaim(everything=True)
         self.tasks = TaskQueue(self.catalog)
+        self.tasks.check_writes = lambda: self.role.check_writes()
         self.publication = Publication(self.jobs, self.store, self.catalog)
         self.leases = Leases(self.tasks, self.jobs, self.database, self.publication)
         self.lakes = Lakes(self.database, self.catalog, self.vault, self.tasks)
@@ -126,6 +127,16 @@ class App:
         self.publishing.start()
         self.checking.start()
         self.prewarmer.start()
+
+    def take_over(self, role: Role) -> None:
+        """Begins to write, after the database was promoted.
+
+        Args:
+            role: The new role.
+        """
+        self.jobs.reclaim(everything=True)
+        self.role = role
+        self.start()
 
     def health(self) -> dict[str, str]:
         """`status`: ok, draining, or read-only while writes are refused, then with the reason as `detail`; reads are

@@ -201,6 +201,8 @@ class Settings:
         replicate_to: Place to which the database's log is shipped: a directory, s3://, gs:// or abfss://.
         replicate_seconds: Seconds between two shipments, and between two looks of a follower.
         durability: When a write is acknowledged: once it is on the disk (local), or shipped (replicated).
+        follow: Place of the replica that this server serves, read-only.
+        standby: Follow the replica of `replicate_to`, and take over once its writer's lease has ended.
         writer_lease_seconds: How long the writer of a replica may write without renewing its lease.
         replica_keep: Seconds for which generations of a replica stay restorable.
         server: Address that clients and workers connect to.
@@ -248,6 +250,8 @@ class Settings:
     replicate_to: str | None = None
     replicate_seconds: float = 1.0
     durability: str = "local"
+    follow: str | None = None
+    standby: bool = False
     writer_lease_seconds: float = 10.0
     replica_keep: float = 7 * 86_400.0
     server: str = f"grpc://127.0.0.1:{DEFAULT_PORT}"
@@ -290,8 +294,10 @@ class Settings:
             raise InvalidArgument("tls-cert and tls-key go together")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise InvalidArgument("tls-client-ca needs tls-cert and tls-key")
-        if self.replicate_to is None and self.durability == "replicated":
-            raise InvalidArgument("durability = replicated needs replicate-to")
+        if self.replicate_to is None and (self.standby or self.durability == "replicated"):
+            raise InvalidArgument(f"{'standby' if self.standby else 'durability = replicated'} needs replicate-to")
+        if self.replicate_to is not None and self.follow is not None:
+            raise InvalidArgument("follow and replicate-to exclude each other", hint="give one of them")
         if not (self.auth or self.tls_client_ca or self.insecure or self.is_loopback):
             raise InvalidArgument(
                 f"a server on {self.host} serves the network: it must have tokens and TLS",
@@ -341,6 +347,8 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "replicate_to": _text,
     "replicate_seconds": _seconds,
     "durability": _word("local", "replicated"),
+    "follow": _text,
+    "standby": _truth,
     "writer_lease_seconds": _seconds,
     "replica_keep": _seconds,
     "server": _text,

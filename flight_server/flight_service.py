@@ -32,6 +32,7 @@ from flight_server.sql.lazy import LazyEndpoint
 from flight_server.wire import flight_sql, plan_request, scan_request, status, tickets
 from flight_server.writes import ingest
 from store.errors import InvalidArgument, StatflightError, Unauthenticated, Unimplemented
+from store.role import Role
 from store.schemas import FLIGHTS
 
 if TYPE_CHECKING:
@@ -95,6 +96,16 @@ class _Answering:
         self.correlation_id = own or f"{random.getrandbits(128):032x}"
         context.add_header("x-correlation-id", self.correlation_id)
 
+    def tell(self, role: Role, generation: int | None) -> None:
+        """Adds the headers of a follower's answers.
+
+        Args:
+            role: The server's role.
+            generation: The generation of what is answered.
+        """
+        self._context.add_header("x-statflight-generation", str(generation))
+        self._context.add_header("x-statflight-lag-ms", str(role.lag_ms))
+
     def get(self, name: str) -> str | None:
         values = self._headers.get(name)
         if not values:
@@ -150,7 +161,10 @@ class StatflightServer(flight.FlightServerBase):
         self.metrics: Metrics | None = None
 
     def _answering(self, context: flight.ServerCallContext, method: str, action: str = "") -> _Answering:
-        return _Answering(self.metrics, context, self._arrivals.take(), method, action)
+        call = _Answering(self.metrics, context, self._arrivals.take(), method, action)
+        if self.app.role.tells and method != "DoGet":
+            call.tell(self.app.role, self.app.role.generation)
+        return call
 
     def _caller(self, call: _Answering) -> Principal:
         caller = self.authenticator.authenticate(call.get("authorization"))
@@ -182,6 +196,7 @@ class StatflightServer(flight.FlightServerBase):
                 endpoint = flight.FlightEndpoint(scan.ticket(plan.snapshot_id), [])
                 return flight.FlightInfo(plan.files.schema, descriptor, [endpoint], plan.files.num_rows, -1)
             request = scan_request.of_descriptor(descriptor, call.get("x-query-id"))
+            self.app.role.check_lag(request.max_lag_ms)
             pinned = self.app.scanner.pin(request, caller)
             return self._info(descriptor, *self.app.scanner.parts(pinned, caller))
 
@@ -196,20 +211,14 @@ class StatflightServer(flight.FlightServerBase):
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         with self._answering(context, "DoGet") as call:
-            caller = self._reader(call)
-            answer: pa.Table | Stream
-            if flight_sql.is_command(ticket.ticket):
-                name = flight_sql.FAMILY
-                capture = partial(self._capture, call, caller)
-                schema, answer = self._sql.get().get(ticket.ticket, caller, call.is_cancelled, capture)
-            elif (scan := plan_request.find(ticket.ticket, call.get("x-query-id"))) is not None:
-                plan = self._planned(call, caller, scan)
-                name, schema, answer = "scan", plan.files.schema, self.app.streams.admit(plan.files)
+            caller, role = self._reader(call), self.app.role
+            if role.tells:
+                (name, schema, answer), generation = role.consistently(
+                    lambda: self._read(call, caller, ticket.ticket), _discard
+                )
+                call.tell(role, generation)
             else:
-                request = tickets.of_ticket(ticket.ticket, call.get("x-query-id"))
-                name, schema = request.flight.name, request.schema
-                answer = self.app.scanner.read(request, caller, call.is_cancelled, ticket.ticket)
-                self.app.usage.read(request)
+                name, schema, answer = self._read(call, caller, ticket.ticket)
             if isinstance(answer, pa.Table):
                 if self.metrics is not None:
                     self.metrics.rows_read(name, answer.num_rows)
@@ -217,6 +226,20 @@ class StatflightServer(flight.FlightServerBase):
             batches = self._batches(call, name, answer)
             next(batches)
             return flight.GeneratorStream(schema, batches, options=WRITTEN)
+
+    def _read(self, call: _Answering, caller: Principal, ticket: bytes) -> tuple[str, pa.Schema, pa.Table | Stream]:
+        """The name of what a ticket reads, for metrics, its schema and its rows."""
+        if flight_sql.is_command(ticket):
+            capture = partial(self._capture, call, caller)
+            return flight_sql.FAMILY, *self._sql.get().get(ticket, caller, call.is_cancelled, capture)
+        if (scan := plan_request.find(ticket, call.get("x-query-id"))) is not None:
+            plan = self._planned(call, caller, scan)
+            return "scan", plan.files.schema, self.app.streams.admit(plan.files)
+        request = tickets.of_ticket(ticket, call.get("x-query-id"))
+        self.app.role.check_lag(request.max_lag_ms)
+        answer = self.app.scanner.read(request, caller, call.is_cancelled, ticket)
+        self.app.usage.read(request)
+        return request.flight.name, request.schema, answer
 
     def _batches(self, call: _Answering, name: str, batches: Stream) -> Iterator[pa.RecordBatch | None]:
         """None, then the batches. Flight drops its reference at the end of the call, which closes a generator that has
@@ -343,6 +366,11 @@ class StatflightServer(flight.FlightServerBase):
         endpoints = [flight.FlightEndpoint(tickets.to_ticket(part), []) for part in parts]
         ordered = not any(part.part is not None and part.part.modulus > 1 for part in parts)
         return flight.FlightInfo(parts[0].schema, descriptor, endpoints, -1, -1, ordered=ordered)
+
+
+def _discard(answer: tuple[str, pa.Schema, pa.Table | Stream]) -> None:
+    if isinstance(answer[2], Stream):
+        answer[2].close()
 
 
 def _body(action: flight.Action) -> bytes:

@@ -51,12 +51,16 @@ class Database:
         self.path = str(path)
         self._lock = _lock(self.path)
         self._root = self._open()
-        self._files = None if self.path == MEMORY else DatabaseFiles(self.path)
+        self._files: DatabaseFiles | None = None
+        if self.path != MEMORY and Path(self.path).exists():
+            self.watch_files()
         self.is_invalidated = False
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._closed = False
         self._opening = threading.Lock()  # a connection cannot be closed while a cursor of it is created
         self.on_rollback: list[Callable[[Connection], None]] = []
+        self.on_replace: list[Callable[[Connection], None]] = []
+        self.replaced = 0  # how often; cursors from before read what was there before
         self.on_commit: list[Callable[[], None]] = []
         self.guards: list[Callable[[], None]] = []  # called before each transaction; raise to refuse it
         self.acknowledge: Callable[[Acknowledgement], None] = _at_once
@@ -102,6 +106,23 @@ class Database:
             if self._closed:
                 raise ShuttingDown("the store is closed")
             return self._root.cursor()
+
+    def replace(self, root: Connection) -> None:
+        """Replaces the whole content: everything kept in memory is read again. Reads in flight see the former content.
+
+        Args:
+            root: The connection to the new content.
+        """
+        with self._opening:
+            self._root, self.replaced = root, self.replaced + 1
+        with self.reading() as cursor:
+            for hook in (*self.on_rollback, *self.on_replace):
+                hook(cursor)
+        self.versions.renew()
+
+    def watch_files(self) -> None:
+        """Begins to check that commits reach the file that the path names."""
+        self._files = DatabaseFiles(self.path)
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """All rows of a small query."""
@@ -240,11 +261,16 @@ class Database:
                 self._lock.release()
 
     def _run(self) -> None:
-        connection, stopping = self._writer, False
+        stopping, opened = False, self.replaced
+        connection = self._writer
         while not stopping:
             group = [self._queue.get()]
             while len(group) < GROUP and not self._queue.empty():
                 group.append(self._queue.get())
+            if opened != self.replaced:
+                connection.close()
+                self._writer = connection = self._root.cursor()
+                opened = self.replaced
             stopping = None in group
             together: list[_Item] = []
             for item in group:

@@ -42,13 +42,19 @@ class MaterializedSlices:
 
     def __init__(self, database: Database):
         self._database = database
-        # tables that may have values; a superset, since a false positive only costs a lookup
-        self._keys = {key for (key,) in database.rows("SELECT DISTINCT table_key FROM packed")}
+        with database.reading() as cursor:
+            self._reload(cursor)
         self._seen: Mapping[int, int] = {}  # generations at the last call of `take_changed`
         self._discarded: set[int] = set()
         self._lock = threading.Lock()
-        self._idle: deque[Connection] = deque()
+        self._idle: deque[tuple[int, Connection]] = deque()  # with `replaced` of the database
         database.before_commit.append(self._forget)
+        database.on_replace.append(self._reload)
+
+    def _reload(self, connection: Connection) -> None:
+        """Reads which tables may have values: a superset, since a false positive only costs a lookup."""
+        rows = connection.execute("SELECT DISTINCT table_key FROM packed").fetchall()
+        self._keys: set[int] = {key for (key,) in rows}
 
     def find(self, flight: str, table_key: int, snapshot_id: int) -> bytes | None:
         """The value of a table's rows in a flight at a snapshot; None if there is none."""
@@ -84,7 +90,7 @@ class MaterializedSlices:
     def close(self) -> None:
         """Closes the pooled cursors."""
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop()[1].close()
 
     def _store(self, connection: Connection, values: Sequence[Value]) -> None:
         fresh = [value for value in values if self._database.is_settled(value.table_key, value.generation)]
@@ -115,17 +121,25 @@ class MaterializedSlices:
 
     @contextmanager
     def _prepared(self) -> Iterator[Connection]:
-        try:
-            cursor = self._idle.pop()
-        except IndexError:
-            cursor = self._database.read()
-            cursor.execute(_FIND)
+        opened, cursor = self._pooled()
         try:
             yield cursor
         except BaseException:
             cursor.close()
             raise
         if len(self._idle) < _IDLE:
-            self._idle.append(cursor)
+            self._idle.append((opened, cursor))
         else:
             cursor.close()
+
+    def _pooled(self) -> tuple[int, Connection]:
+        """A pooled cursor, else a new one, with `replaced` of the database when it was opened."""
+        while self._idle:
+            opened, cursor = self._idle.pop()
+            if opened == self._database.replaced:
+                return opened, cursor
+            cursor.close()
+        opened = self._database.replaced
+        cursor = self._database.read()
+        cursor.execute(_FIND)
+        return opened, cursor

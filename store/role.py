@@ -66,6 +66,13 @@ class Role:
         """What is wrong, for health checks; empty if nothing is."""
         return ""
 
+    def check_writes(self) -> None:
+        """Refuses work that ends in a write, where no writes are taken.
+
+        Raises:
+            ReadOnly: Another server writes; names it.
+        """
+
     def check_lag(self, max_lag_ms: int | None) -> None:
         """Refuses a read of older rows than its caller allows.
 
@@ -79,11 +86,12 @@ class Role:
             raise Lagging(f"the rows here are {lag} ms old, and at most {max_lag_ms} ms are allowed",
                           hint="read at the writer, or allow more", params={"lag_ms": lag})  # fmt: skip
 
-    def consistently(self, read: Callable[[], T]) -> tuple[T, int | None]:
+    def consistently(self, read: Callable[[], T], discard: Callable[[T], None]) -> tuple[T, int | None]:  # noqa: ARG002
         """Runs a read of which all parts see one generation.
 
         Args:
             read: The read; it may be run again.
+            discard: Takes a result that is not used.
 
         Returns:
             Its result, and the generation.

@@ -39,6 +39,13 @@ class TableVersions:
         with self._lock:
             return self._generations.copy()
 
+    def renew(self) -> None:
+        """Advances the generations of all tables, and the epoch."""
+        with self._lock:
+            self.first = next(self._starts)
+            self._generations = defaultdict(partial(int, self.first))
+            self.epoch += 1
+
     def steady(self) -> int | None:
         """The epoch; None during a commit. If two calls return the same number, there was no commit in between."""
         with self._lock:

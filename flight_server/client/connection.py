@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar, overload
 
@@ -19,6 +21,8 @@ from flight_server.conditions.exact_json import dumps
 
 T = TypeVar("T")
 
+_READS: Final = frozenset({"read", "scan_system_table", "health", "stats_meta", "merge_sketches"})  # of the actions
+
 DEFAULT_URI: Final = "grpc://127.0.0.1:8815"
 PUT_ROWS: Final = 65_536  # most rows of a batch sent to the server
 
@@ -27,8 +31,9 @@ class Connection:
     """A connection to a statflight server. Thread-safe.
 
     Args:
-        uri: `grpc://host:port` or `grpc+tls://host:port`; None for STATFLIGHT_SERVER or the default address, and then
-            for the token of STATFLIGHT_TOKEN unless one is given.
+        uri: `grpc://host:port` or `grpc+tls://host:port`, or several with commas between them: reads go to the first
+            that answers, writes to the writer; None for STATFLIGHT_SERVER or the default address, and then for the
+            token of STATFLIGHT_TOKEN unless one is given.
         token: Bearer token sent with every call.
         tls_roots: PEM certificates of the authorities to trust: a path, or the bytes.
         tls_cert: The client's PEM certificate, for mutual TLS: a path, or the bytes.
@@ -61,12 +66,14 @@ class Connection:
         if uri is None:
             uri, token = os.environ.get("STATFLIGHT_SERVER", DEFAULT_URI), token or os.environ.get("STATFLIGHT_TOKEN")
         self.uri = uri
+        self._at = {False: 0, True: 0}  # the address that reads, and the one that writes, went to last
         self._timeout, self._attempts = timeout, attempts
         if attempts > 1:
             require("stamina", "retries")
         self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         with clear_errors():
-            self._flight = flight.connect(uri, **connection)
+            addresses = [part.strip() for part in uri.split(",") if part.strip()] or [uri]
+            self._flights = [flight.connect(address, **connection) for address in addresses]
 
     def __enter__(self) -> Self:
         return self
@@ -76,7 +83,8 @@ class Connection:
 
     def close(self) -> None:
         """Closes the connection and its streams."""
-        self._flight.close()
+        for client in self._flights:
+            client.close()
 
     def options(self, timeout: float | None = None, correlation_id: str | None = None) -> flight.FlightCallOptions:
         """The options of a call, with the token as header.
@@ -110,6 +118,35 @@ class Connection:
                     return call()
         raise AssertionError("the last attempt returns or raises")
 
+    def _reach(self, call: Callable[[flight.FlightClient], T], *, writes: bool = False) -> T:
+        """Makes a call at the first address that takes it, the one of the last such call first.
+
+        Args:
+            call: The call; repeated at the next address if one is unavailable, which a follower is for writes.
+            writes: True if only the writer takes it.
+        """
+        first, count = self._at[writes], len(self._flights)
+        for step in range(count):
+            at = (first + step) % count
+            try:
+                result = call(self._flights[at])
+            except flight.FlightUnavailableError:
+                if step == count - 1:
+                    raise
+            else:
+                self._at[writes] = at
+                return result
+        raise AssertionError("the last address answers or raises")
+
+    def _find_writer(self) -> None:
+        """Looks for the writer, for a call that cannot be repeated."""
+        role = flight.Ticket(b'{"table": "sys.replication", "columns": ["role"]}')
+        for at, client in enumerate(self._flights if len(self._flights) > 1 else ()):
+            with suppress(flight.FlightUnavailableError):
+                if client.do_get(role, self.options()).read_all()["role"][0].as_py() in ("WRITER", "ALONE"):
+                    self._at[True] = at
+                    return
+
     # Calls.
 
     def schema(self, command: Mapping[str, Any]) -> pa.Schema:
@@ -118,7 +155,9 @@ class Connection:
         Args:
             command: A JSON command (see PROTOCOL.md).
         """
-        return self.call(lambda: self._flight.get_schema(_descriptor(command), self.options()).schema)
+        return self.call(
+            lambda: self._reach(lambda client: client.get_schema(_descriptor(command), self.options()).schema)
+        )
 
     def tickets(self, command: Mapping[str, Any]) -> list[bytes]:
         """The tickets of a command: one, or one per part if the command has `partitions`.
@@ -126,7 +165,9 @@ class Connection:
         Args:
             command: A JSON command (see PROTOCOL.md).
         """
-        info = self.call(lambda: self._flight.get_flight_info(_descriptor(command), self.options()))
+        info = self.call(
+            lambda: self._reach(lambda client: client.get_flight_info(_descriptor(command), self.options()))
+        )
         return [endpoint.ticket.ticket for endpoint in info.endpoints]
 
     @overload
@@ -147,8 +188,8 @@ class Connection:
         """
         data = flight.Ticket(ticket if isinstance(ticket, bytes) else dumps(ticket).encode())
         if stream:
-            return _batches(self.call(lambda: self._flight.do_get(data, self.options())))
-        return self.call(lambda: self._flight.do_get(data, self.options()).read_all())
+            return _batches(self.call(lambda: self._reach(lambda client: client.do_get(data, self.options()))))
+        return self.call(lambda: self._reach(lambda client: client.do_get(data, self.options()).read_all()))
 
     def put_rows(self, command: Mapping[str, Any], rows: Any) -> dict[str, int]:
         """Puts rows into a flight. A put of a RecordBatchReader is not retried, because its rows can be read only once.
@@ -165,13 +206,20 @@ class Connection:
         elif not isinstance(rows, pa.Table | pa.RecordBatchReader):
             rows = pa.RecordBatchReader.from_stream(rows)
         if isinstance(rows, pa.Table):
-            return self.call(lambda: self._put(command, rows.schema, rows.to_batches(max_chunksize=PUT_ROWS)))
+            batches = rows.to_batches(max_chunksize=PUT_ROWS)
+            return self.call(
+                lambda: self._reach(lambda client: self._put(client, command, rows.schema, batches), writes=True)
+            )
         with clear_errors():
-            return self._put(command, rows.schema, rows)
+            self._find_writer()
+            return self._put(self._flights[self._at[True]], command, rows.schema, rows)
 
-    def _put(self, command: Mapping[str, Any], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
+    def _put(
+        self, client: flight.FlightClient, command: Mapping[str, Any], schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch],
+    ) -> dict[str, int]:  # fmt: skip
         reply: dict[str, int] = {}
-        writer, metadata = self._flight.do_put(_descriptor(command), schema, self.options())
+        writer, metadata = client.do_put(_descriptor(command), schema, self.options())
         try:
             for batch in batches:
                 writer.write_batch(batch)
@@ -219,8 +267,17 @@ class Connection:
         """
         with clear_errors():
             action = flight.Action(name, _encoded(body or {}))
-            for result in self._flight.do_action(action, self.options(timeout, correlation_id)):
+            first, rest = self._reach(
+                lambda client: _begun(client.do_action(action, self.options(timeout, correlation_id))),
+                writes=name not in _READS,
+            )
+            for result in chain(first, rest):
                 yield result.body.to_pybytes()
+
+
+def _begun(results: Iterator[flight.Result]) -> tuple[list[flight.Result], Iterator[flight.Result]]:
+    """The first result, if any, and the others: an unavailable server fails at the first one."""
+    return list(islice(results, 1)), results
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:

@@ -26,7 +26,8 @@ class StatsClient(StatsReader):
     """A client of a statflight server: reads, puts and captures. See `connect`.
 
     Args:
-        uri: `grpc://host:port` or `grpc+tls://host:port`; None for STATFLIGHT_SERVER or the default address.
+        uri: `grpc://host:port` or `grpc+tls://host:port`, or several with commas between them; None for
+            STATFLIGHT_SERVER or the default address.
         token: Bearer token sent with every call; None for STATFLIGHT_TOKEN if `uri` is None too.
         tls_roots: PEM certificates of the authorities to trust: a path, or the bytes.
         options: Further arguments of `Connection`.
@@ -227,7 +228,8 @@ def connect(uri: str | None = None, token: str | None = None, **options: Any) ->
     """Connects to a server.
 
     Args:
-        uri: `grpc://host:port` or `grpc+tls://host:port`; None for STATFLIGHT_SERVER or the default address.
+        uri: `grpc://host:port` or `grpc+tls://host:port`, or several with commas between them; None for
+            STATFLIGHT_SERVER or the default address.
         token: Bearer token sent with every call; None for STATFLIGHT_TOKEN if `uri` is None too.
         options: Further arguments of `StatsClient`: `tls_roots`, `timeout`, `attempts`, …
 

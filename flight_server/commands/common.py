@@ -40,7 +40,7 @@ SERVER = DEFAULT_URI
 
 def check_server(uri: str) -> None:
     """Ends the command with a usage error if the address is not a Flight address."""
-    if not re.match(r"grpc(\+tcp|\+tls|\+unix)?://", uri):
+    if not all(re.match(r"\s*grpc(\+tcp|\+tls|\+unix)?://", address) for address in uri.split(",")):
         misuse(f"--server {uri!r} is not a Flight address; must be {DEFAULT_URI} or grpc+tls://host:port")
 
 

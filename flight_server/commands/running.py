@@ -60,6 +60,10 @@ def serve(
     engine: _Engine = None,
     spark_master: Annotated[str | None, typer.Option(help="Spark master of the capture workers.")] = None,
     replicate_to: Annotated[str | None, typer.Option(metavar="URL", help="Where to ship the database's log.")] = None,
+    follow: Annotated[str | None, typer.Option(metavar="URL", help="Replica to serve, read-only.")] = None,
+    standby: Annotated[
+        bool | None, typer.Option("--standby", help="Follow the replica, and take over when its writer ends.")
+    ] = None,
     log_level: _LogLevel = None,
     log_format: _LogFormat = None,
     option: Annotated[
@@ -73,7 +77,7 @@ def serve(
         "tls_client_ca": tls_client_ca, "auth": auth, "insecure": insecure, "metrics_port": metrics_port,
         "health_port": health_port, "http_port": http_port, "checks": checks, "webhook": webhook,
         "watch_seconds": watch_seconds, "engine": engine, "spark_master": spark_master, "replicate_to": replicate_to,
-        "log_level": log_level, "log_format": log_format,
+        "follow": follow, "standby": standby, "log_level": log_level, "log_format": log_format,
     } | _options(option or ())  # fmt: skip
     settings = _settings(config, flags)
     from flight_server.process.runtime import limit_arrow_memory

@@ -122,7 +122,9 @@ class Leases:
 
         Raises:
             ShuttingDown: The server ends.
+            ReadOnly: Another server writes; names it.
         """
+        self._tasks.check_writes()
         deadline = self._clock() + timeout
         with self._lock:
             worker = self._workers.setdefault(worker_id, _Worker(frozenset(), 0.0))

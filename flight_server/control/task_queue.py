@@ -98,6 +98,7 @@ class TaskQueue:
     Attributes:
         lock: Guards all state of the queue.
         leased: Leased tasks by token.
+        check_writes: Raises where this server takes no writes, and so has no use for results.
         has_worker: True when a worker serves a lane; set by `control.leases`.
 
     Args:
@@ -113,6 +114,7 @@ class TaskQueue:
         self.leased: dict[str, Task] = {}
         self._cancelled: deque[Task] = deque(maxlen=CANCELLED_KEPT)
         self.has_worker: Callable[[str], bool] = lambda _: True
+        self.check_writes: Callable[[], None] = lambda: None
         self._closing = False
 
     # For callers.
@@ -128,7 +130,9 @@ class TaskQueue:
         Raises:
             ShuttingDown: The server ends.
             ResourceExhausted: Too many tasks wait already.
+            ReadOnly: This server takes no writes.
         """
+        self.check_writes()
         with self.lock:
             if self._closing:
                 raise ShuttingDown("the server is shutting down")

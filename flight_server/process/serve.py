@@ -99,9 +99,10 @@ def serve(settings: Settings) -> int:
     sys.stdout.write(f"listening on {listener.uri}\n")
     sys.stdout.flush()
     inner = WorkersEndpoint(start, listener, settings.host)
-    children = OwnWorkers(settings, inner.uri, internal)
+    children = OwnWorkers(settings, inner.uri, internal, at_once=app.role.takes_writes)
     app.leases.has_own_worker = children.is_alive
-    app.start()
+    if app.role.takes_writes:
+        app.start()
     workers = Housekeeping({"starting workers": children.keep})
     upkeep = Housekeeping({
         "taking back leases": app.leases.sweep, "counting reads": app.usage.flush,
@@ -129,6 +130,11 @@ def serve(settings: Settings) -> int:
             log.error("%s; this file is no longer the newest: start it with --standby and a new --db", app.role.over)
             status = 1
             break
+        if app.role.successor is not None:
+            app.take_over(app.role.successor)
+            app.role.listening(listener.public_uri)
+        if not app.role.takes_writes:
+            continue
         workers.run()
         if time.monotonic() - swept > min(1.0, settings.lease_seconds / 4):
             swept = time.monotonic()
@@ -169,15 +175,15 @@ def _serve_http(settings: Settings, app: App, guard: Guard, metrics: Metrics, po
 
 def _joining(settings: Settings) -> Callable[[Path], tuple[Database, Role]]:
     """How the database is opened: alone, or with a role in `store.replication`."""
-    if settings.replicate_to is None:
+    if settings.replicate_to is None and settings.follow is None:
         return alone
     from store.replication.join import Plan, join
 
     plan = Plan(
-        settings.replicate_to, settings.replicate_seconds,
+        settings.replicate_to or settings.follow or "", settings.replicate_seconds,
         settings.durability == "replicated", settings.writer_lease_seconds, settings.replica_keep,
     )  # fmt: skip
-    return lambda path: join(plan, path)
+    return lambda path: join(plan, path, follow=settings.follow is not None, standby=settings.standby)
 
 
 def _drain(listener: Listener, inner: WorkersEndpoint, app: App, children: OwnWorkers) -> None:

@@ -45,13 +45,21 @@ def _reachable(host: str) -> str:
 
 
 class OwnWorkers:
-    """The server's own workers: N that capture, or one that only inspects lakes. A worker that dies is restarted."""
+    """The server's own workers: N that capture, or one that only inspects lakes. A worker that dies is restarted.
 
-    def __init__(self, settings: Settings, uri: str, token: str):
+    Args:
+        settings: The server's settings.
+        uri: The address that the workers connect to.
+        token: Their token.
+        at_once: Start them now, not at the first `keep`.
+    """
+
+    def __init__(self, settings: Settings, uri: str, token: str, at_once: bool = True):
         self._settings, self._uri, self._token = settings, uri, token
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * max(1, settings.workers)
         self._born = [0.0] * len(self._processes)
-        self.keep()
+        if at_once:
+            self.keep()
 
     def keep(self) -> None:
         """Starts workers that are not running."""

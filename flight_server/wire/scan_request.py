@@ -34,7 +34,7 @@ _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 COMMAND_KEYS: Final = (
     "table", "columns", "predicates", "filter", "snapshot", "allow_stale", "limit", "query_id", "output_format",
-    "version", "partitions", "strict",
+    "version", "partitions", "strict", "max_lag_ms",
 )  # fmt: skip
 
 
@@ -65,6 +65,7 @@ class ScanRequest:
         command: The JSON command; None for a path.
         partitions: Number of endpoints requested from GetFlightInfo, each with a `part`.
         part: Part of the rows to return; None for all.
+        max_lag_ms: Greatest age of what is served, in milliseconds; None for any.
     """
 
     flight: Flight
@@ -79,6 +80,7 @@ class ScanRequest:
     command: Mapping[str, Any] | None = None
     partitions: int = 1
     part: Part | None = None
+    max_lag_ms: int | None = None
 
     @cached_property
     def names(self) -> list[str]:
@@ -263,6 +265,9 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
     version = body.get("version", COMMAND_VERSION)
     if isinstance(version, bool) or version != COMMAND_VERSION:
         raise InvalidField("version", "is unknown", expected=COMMAND_VERSION, actual=version)
+    max_lag = body.get("max_lag_ms")
+    if max_lag is not None and (isinstance(max_lag, bool) or not isinstance(max_lag, int) or max_lag < 0):
+        raise InvalidField("max_lag_ms", "must be milliseconds ≥ 0", expected="an integer ≥ 0", actual=max_lag)
     partitions = body.get("partitions", 1)
     if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
         raise InvalidField("partitions", "must be an integer", expected=f"1 to {MAX_PARTITIONS}", actual=partitions)
@@ -274,7 +279,7 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
         _check_strictly(of_flight, columns, node)
     return ScanRequest(
         of_flight, project(of_flight, columns), node, snapshot, allow_stale, limit, query_id, output == "ROWS", None,
-        body, partitions,
+        body, partitions, max_lag_ms=max_lag,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from store.database import Connection, Database
 from store.errors import InvalidArgument
 from store.replication import lease as leases
+from store.replication.follower import FollowedDatabase, Follower
 from store.replication.log import Log, Position
 from store.replication.place import IDENTITY, open_place
 from store.replication.restore import REPLICA_SETTING, bases
@@ -44,21 +45,45 @@ class Plan:
     keep: float = 7 * 86_400.0
 
 
-def join(plan: Plan, path: Path) -> tuple[Database, Role]:
+def join(plan: Plan, path: Path, *, follow: bool = False, standby: bool = False) -> tuple[Database, Role]:
     """Opens the database of a server that takes part in replication.
 
     Args:
         plan: How it takes part.
         path: The database file.
+        follow: Serve what the writer ships.
+        standby: Do so until the writer's lease has ended, then take over.
 
     Raises:
         InvalidArgument: The place or the file is not suited; names the place, and the writer.
         UpstreamError: The place is out of reach.
     """
+    if follow or standby:
+        return _followed(plan, path, standby)
     check_file(plan, path)
     database = Database(path)
     try:
         return database, start_writer(plan, database)
+    except BaseException:
+        database.close()
+        raise
+
+
+def _followed(plan: Plan, path: Path, standby: bool) -> tuple[Database, Role]:
+    log = Log(open_place(plan.url))
+    identity = log.existing()
+    database = FollowedDatabase(path)
+
+    def take_over(follower: Follower, ended: leases.Lease) -> Writer | None:
+        try:
+            keeper = take(plan, log, uuid.uuid4().hex, ended)
+        except InvalidArgument:
+            return None
+        generation = follower.promote()
+        return open_epoch(plan, database, log, identity, ended, ended.holder, generation, keeper)
+
+    try:
+        return database, Follower(database, log, plan.interval, take_over if standby else None)
     except BaseException:
         database.close()
         raise

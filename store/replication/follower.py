@@ -1,0 +1,392 @@
+"""The follower's side: a read-only database that is replaced by a newer one each time the writer has shipped something.
+
+The copy is the file of a base and, beside it, DuckDB's log up to what was applied, so it is a database that DuckDB can
+open. Each view of it is opened through names of its own, for DuckDB opens a path once only: reads in flight finish on
+the view that they began with. A note beside the copy tells its position; without it the copy is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import duckdb
+
+from store.backup import wal
+from store.database import Connection, Database
+from store.errors import InvalidArgument, StatflightError
+from store.layout import prepare
+from store.replication import lease as leases
+from store.replication.log import Base, Commit, Damaged, Log, Position
+from store.replication.restore import bases, write_base
+from store.role import ReadOnly, Role
+
+if TYPE_CHECKING:
+    from store.replication.writer import Writer
+
+log = logging.getLogger("statflight.replication")
+
+T = TypeVar("T")
+
+_FIRST_LOOK_SECONDS: Final = 5.0  # most that the start waits for the first look
+_NEVER: Final = 1e9  # seconds
+_PATIENCE: Final = 5  # looks at a damaged or missing object until the follower begins again with the newest base
+
+
+class _Copy(NamedTuple):
+    """What the copy holds."""
+
+    base: Base
+    position: Position
+    last: Commit  # `end` is the length of DuckDB's log
+
+
+class FollowedDatabase(Database):
+    """A database that refuses writes until it is promoted, and whose content is replaced as a whole."""
+
+    def __init__(self, path: Path):
+        self.refuse: Callable[[], None] = lambda: None
+        self._is_followed = True
+        self._promoting = 0  # id of the thread that may write before everybody may
+        super().__init__(path)
+        self._files = None
+
+    def _open(self) -> Connection:
+        """A view of nothing: an empty database."""
+        root = duckdb.connect(":memory:")
+        root.execute("SET GLOBAL TimeZone='UTC'")
+        prepare(root, "empty")
+        return root
+
+    def submit(
+        self, function: Callable[[Connection], T], *, alone: bool = False,
+        is_cancelled: Callable[[], bool] | None = None,
+    ) -> Future[T]:  # fmt: skip
+        if self._is_followed and threading.get_ident() != self._promoting:
+            self.refuse()
+        return super().submit(function, alone=alone, is_cancelled=is_cancelled)
+
+    def backup(self, path: str | Path) -> int:
+        if self._is_followed:
+            raise InvalidArgument("a follower has no backup", code="BACKUP", hint="statflight restore makes one")
+        return super().backup(path)
+
+    def promote(self) -> None:
+        """Opens the file for writing by the calling thread."""
+        self._promoting = threading.get_ident()
+        self.replace(super()._open())
+        self.watch_files()
+
+    def accept(self) -> None:
+        """Lets every thread write."""
+        self._is_followed = False
+
+
+class Follower(Role):
+    """The role of a server that serves what another one has shipped.
+
+    Args:
+        database: The database to keep up to date.
+        log: The log of the replica.
+        interval: Seconds between two looks.
+        take_over: Called by a standby in its own thread once the writer's lease has ended, with that lease; returns the
+            writer that this server has become, None if another one was faster. None for a follower.
+    """
+
+    takes_writes = False
+    tells = True
+
+    def __init__(
+        self, database: FollowedDatabase, log: Log, interval: float,
+        take_over: Callable[[Follower, leases.Lease], Writer | None] | None = None,
+    ):  # fmt: skip
+        self.name = "FOLLOWER" if take_over is None else "STANDBY"
+        self._database, self._log, self._interval, self._take_over = database, log, interval, take_over
+        self._path = Path(database.path).resolve()
+        self._note = self._path.with_name(f"{self._path.name}.replica")
+        self._copy: _Copy | None = None
+        self._lease: leases.Lease | None = None
+        self._lease_seen = leases.clock()
+        self._fresh = leases.clock() - _NEVER  # when all that is served was all that there was
+        self._error: str | None = None
+        self._misses = 0
+        self._version = 0  # odd while a view is being replaced
+        self._readers = 0  # that must not see a replacement
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        database.refuse = self.check_writes
+        for left in self._path.parent.glob(f".{self._path.name}.*"):  # of a process that was killed
+            left.unlink(missing_ok=True)
+        self._reopen()
+        self._looked = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="replication", daemon=True)
+        self._thread.start()
+        self._looked.wait(_FIRST_LOOK_SECONDS)
+
+    # In the threads of readers.
+
+    @property
+    def writer(self) -> str:
+        """The writer's address; empty if it is not known."""
+        return "" if self._lease is None else self._lease.writer
+
+    @property
+    def lag_ms(self) -> int:
+        return int((leases.clock() - self._fresh) * 1000)
+
+    @property
+    def generation(self) -> int:
+        return 0 if self._copy is None else self._copy.last.generation
+
+    def row(self) -> dict[str, Any]:
+        lease = self._lease
+        return {
+            "role": self.name, "epoch": None if lease is None else lease.epoch, "generation": self.generation,
+            "shipped_generation": None if lease is None else max(lease.generation, self.generation),
+            "lag_ms": self.lag_ms, "writer": self.writer or None, "url": self._log.place.url, "last_error": self._error,
+        }  # fmt: skip
+
+    def check_writes(self) -> None:
+        raise ReadOnly(f"this server follows {self.writer or 'another one'} and takes no writes",
+                       hint="write there", params={"writer": self.writer})  # fmt: skip
+
+    def trouble(self) -> str:
+        return self._error or f"follows {self.writer or self._log.place.url}"
+
+    def consistently(self, read: Callable[[], T], discard: Callable[[T], None]) -> tuple[T, int]:
+        before = self._version
+        if not before % 2:
+            generation, result = self.generation, read()
+            if self._version == before:
+                return result, generation
+            discard(result)
+        with self._held():
+            return read(), self.generation
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """Keeps the view for the block."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._version % 2)
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        self._stop.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(10)
+        if self.successor is not None:
+            self.successor.close()
+
+    # In the follower's thread.
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.look()
+                if self._take_over is not None and self._lease_has_ended():
+                    self._become_writer()
+                    if self.successor is not None:
+                        return
+                if self._error is not None:
+                    log.warning("the replica is within reach again")
+                self._error = None
+            except Exception as error:
+                self.failures += 1
+                if self._error is None:
+                    log.error("the replica cannot be followed, it is tried again: %s", error, exc_info=not isinstance(
+                        error, StatflightError))  # fmt: skip
+                self._error = str(error)
+            self._looked.set()
+            self._stop.wait(self._interval / 2)
+
+    def look(self) -> None:
+        """Applies what has been shipped since the last look."""
+        began = leases.clock()
+        lease = leases.newest(self._log.place)
+        is_new = lease is not None and (self._lease is None or lease.number != self._lease.number)
+        if is_new:
+            self._lease, self._lease_seen = lease, leases.clock()
+        self._catch_up()
+        if is_new and lease is not None and not lease.released and self.generation >= lease.generation:
+            self._fresh = began
+
+    def _catch_up(self) -> None:
+        if self._copy is None or self._log_has_base():
+            self._begin_again()
+            return
+        data, copy = bytearray(), self._copy
+        try:
+            for position in self._log.after(copy.position):
+                if position.number == 0:
+                    break  # another base has been shipped meanwhile
+                if position != copy.position._replace(number=copy.position.number + 1):
+                    raise Damaged(f'a segment before "{position.name}" is missing')
+                segment = self._log.segment(position)
+                if segment.offset != self._copy.last.end + len(data):
+                    raise Damaged(f'"{position.name}" does not follow what was before it')
+                data += segment.data
+                last = segment.commits[-1]._replace(end=segment.offset + segment.commits[-1].end)
+                copy = copy._replace(position=position, last=last)
+        except Damaged:
+            self._misses += 1
+            if self._misses < _PATIENCE:
+                raise
+        if data:
+            with wal(self._path).open("ab") as file:
+                file.write(data)
+            self._serve(copy)
+
+    def _log_has_base(self) -> bool:
+        """True if a base of a later checkpoint or epoch has been shipped, and all segments before it are applied."""
+        if self._copy is None:
+            return True
+        later = self._log.after(self._copy.position)
+        if not later:
+            return False
+        if self._misses >= _PATIENCE:
+            return True
+        return later[0].number == 0 or later[-1].epoch > self._copy.position.epoch
+
+    def _begin_again(self) -> None:
+        """Fetches the newest base, with the blocks that the copy does not have, and what follows it."""
+        base = next((base for base, _ in bases(self._log)), None)
+        if base is None or (self._copy is not None and base.position[:2] == self._copy.position[:2]):
+            self._misses = 0
+            return
+        if self._copy is not None and base.generation < self._copy.last.generation:
+            raise Damaged(f'"{base.position.name}" is older than what is served')
+        fetched = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
+        old = self._copy.base if self._copy is not None else None
+        write_base(self._log, base, fetched, old, None if old is None else self._path)
+        self._note.unlink(missing_ok=True)
+        wal(self._path).unlink(missing_ok=True)
+        fetched.replace(self._path)
+        self._misses = 0
+        self._serve(_Copy(base, base.position, Commit(base.generation, base.micros, 0)))
+        self._catch_up()
+
+    def _serve(self, copy: _Copy) -> None:
+        """Opens a view of the copy and replaces the present one."""
+        view = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
+        pairs = [(self._path, view), (wal(self._path), wal(view))]
+        try:
+            for source, name in pairs:
+                if source.exists():
+                    os.link(source, name)
+            root = duckdb.connect(str(view), read_only=True)
+        finally:
+            for _, name in pairs:
+                name.unlink(missing_ok=True)
+        try:
+            root.execute("SET GLOBAL TimeZone='UTC'")
+            prepare(root, self._log.place.url)
+        except BaseException:
+            root.close()
+            raise
+        with self._changed:
+            self._version += 1
+            self._changed.wait_for(lambda: not self._readers)
+        try:
+            self._database.replace(root)
+            self._copy = copy
+        finally:
+            with self._changed:
+                self._version += 1
+                self._changed.notify_all()
+        self._record(copy)
+
+    def _record(self, copy: _Copy) -> None:
+        partial = self._note.with_name(f".{self._note.name}")
+        partial.write_text(json.dumps({
+            "replica": self._log.existing(), "base": copy.base.position, "position": copy.position, "last": copy.last,
+        }))  # fmt: skip
+        partial.replace(self._note)
+
+    def _reopen(self) -> None:
+        """Serves the copy that an earlier process has left.
+
+        Raises:
+            InvalidArgument: The file is not a copy of this replica.
+        """
+        identity = self._log.existing()
+        try:
+            note = json.loads(self._note.read_text())
+        except FileNotFoundError:
+            if self._path.exists():
+                raise InvalidArgument(
+                    f'"{self._path}" is no copy of the replica "{self._log.place.url}"', code="REPLICA",
+                    hint="name a new --db, it is filled from the replica",
+                ) from None  # fmt: skip
+            return
+        if note["replica"] != identity:
+            raise InvalidArgument(f'"{self._path}" is a copy of another replica than "{self._log.place.url}"',
+                                  code="REPLICA", hint="name a new --db")  # fmt: skip
+        base = self._log.base(Position(*note["base"]))
+        if base is None or not self._path.exists():  # gone meanwhile: the copy is made again
+            return
+        last = Commit(*note["last"])
+        self._fresh = leases.clock() - max(0.0, time.time() - last.micros / 1e6)
+        if last.end:
+            os.truncate(wal(self._path), last.end)
+        else:
+            wal(self._path).unlink(missing_ok=True)
+        self._serve(_Copy(base, Position(*note["position"]), last))
+
+    # A standby.
+
+    def _lease_has_ended(self) -> bool:
+        lease = self._lease
+        if lease is None or self._copy is None:
+            return False
+        return lease.released or leases.clock() - self._lease_seen > lease.seconds
+
+    def _become_writer(self) -> None:
+        if self._take_over is not None and self._lease is not None:
+            log.warning("the lease of %s has ended: taking over", self.writer or "the writer")
+            self.successor = self._take_over(self, self._lease)
+            if self.successor is not None:
+                self._database.accept()
+
+    def promote(self) -> int:
+        """Makes the copy a database of its own and opens it for writing, once the lease is taken.
+
+        Returns:
+            The generation that it has.
+        """
+        self._catch_up()
+        own = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
+        with self._path.open("rb") as source, own.open("xb") as target:  # views still read the file itself
+            own.chmod(0o600)
+            while os.sendfile(target.fileno(), source.fileno(), None, 1 << 30):
+                pass
+            os.fsync(target.fileno())
+        own.replace(self._path)
+        if wal(self._path).exists():
+            with wal(self._path).open("rb+") as file:
+                os.fsync(file.fileno())
+        with self._changed:
+            self._version += 1
+            self._changed.wait_for(lambda: not self._readers)
+        try:
+            self._database.promote()
+        finally:
+            with self._changed:
+                self._version += 1
+                self._changed.notify_all()
+        self._note.unlink(missing_ok=True)
+        return self.generation

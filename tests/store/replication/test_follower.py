@@ -1,0 +1,143 @@
+"""Followers: what they serve, what they refuse, and how one of them becomes the writer."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from store.errors import InvalidArgument
+from store.replication import lease as leases
+from store.replication.join import Plan, join
+from store.role import Lagging, ReadOnly
+from tests.store.replication.writing import log_at, note, notes, restored, writing
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "replica"
+
+
+@contextlib.contextmanager
+def following(path, place, standby=False):
+    """A follower that looks only when it is told to, after its first look."""
+    database, follower = join(Plan(str(place), interval=3600), path, follow=not standby, standby=standby)
+    try:
+        yield database, follower
+    finally:
+        (follower.successor or follower).close()
+        database.close()
+
+
+def test_a_follower_serves_what_was_shipped(tmp_path, place):
+    with writing(tmp_path / "a.duckdb", place) as (database, writer):
+        note(database, "a")
+        with following(tmp_path / "b.duckdb", place) as (copy, follower):
+            assert notes(copy) == {"a"}
+            before = copy.read()  # a read in flight
+            note(database, "b")
+            follower.look()
+            assert notes(copy) == {"a", "b"}
+            assert before.execute("SELECT count(*) FROM settings WHERE name = 'note'").fetchall() == [(1,)]
+            assert follower.generation == writer.row()["shipped_generation"]
+            database.checkpoint(lambda: None)  # DuckDB's log is gone, and the writer does not know yet
+            database.write(lambda c: c.execute("CREATE TABLE large AS SELECT range i FROM range(300_000)"))
+            note(database, "c")
+            follower.look()
+            assert notes(copy) == {"a", "b", "c"}
+            assert copy.rows("SELECT count(*) FROM large") == [(300_000,)]
+
+
+def test_a_follower_refuses_writes_and_names_the_writer(tmp_path, place):
+    with writing(tmp_path / "a.duckdb", place) as (_, writer):
+        writer.listening("grpc://writer:1")
+        with following(tmp_path / "b.duckdb", place) as (copy, _), pytest.raises(ReadOnly, match="grpc://writer:1"):
+            note(copy, "b")
+
+
+def test_a_follower_goes_on_with_its_copy(tmp_path, place):
+    with writing(tmp_path / "a.duckdb", place) as (database, _):
+        note(database, "a")
+        for text in "bc":
+            with following(tmp_path / "b.duckdb", place) as (copy, follower):
+                note(database, text)
+                follower.look()
+                assert text in notes(copy)
+
+
+def test_a_follower_does_not_overwrite_another_file(tmp_path, place):
+    with writing(tmp_path / "a.duckdb", place):
+        pass
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(InvalidArgument, match="no copy of the replica"), following(tmp_path / "mine", place):
+        pass
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_the_lag_grows_while_nothing_is_heard(tmp_path, place, monkeypatch):
+    with writing(tmp_path / "a.duckdb", place) as (database, writer):
+        note(database, "a")
+        writer.listening("grpc://writer:1")
+        with following(tmp_path / "b.duckdb", place) as (_, follower):
+            assert follower.lag_ms < 60_000
+            really = leases.clock
+            monkeypatch.setattr(leases, "clock", lambda: really() + 100)
+            with pytest.raises(Lagging):
+                follower.check_lag(99_000)
+            follower.check_lag(None)
+
+
+def test_a_read_sees_one_generation(tmp_path, place):
+    with writing(tmp_path / "a.duckdb", place) as (database, _):
+        note(database, "a")
+        with following(tmp_path / "b.duckdb", place) as (copy, follower):
+            before, discarded = follower.generation, []
+
+            def read():
+                found = notes(copy)
+                if not discarded and follower.generation == before:
+                    note(database, "b")
+                    follower.look()
+                return found
+
+            found, generation = follower.consistently(read, discarded.append)
+            assert (found, generation > before, discarded) == ({"a", "b"}, True, [{"a"}])
+
+
+def test_a_standby_takes_over_once_the_lease_has_ended(tmp_path, place):
+    with writing(tmp_path / "a.duckdb", place) as (database, writer):
+        note(database, "a")
+        with following(tmp_path / "b.duckdb", place, standby=True) as (copy, standby):
+            assert standby.name == "STANDBY"
+            standby._lease_seen -= 100  # so long ago that the lease is over
+            standby._fresh -= 100
+            assert standby._lease_has_ended()
+            standby._become_writer()
+            note(copy, "b")
+            assert standby.successor.row()["epoch"] == writer.row()["epoch"] + 1
+            writer._keeper.renew(0)
+            with pytest.raises(ReadOnly):
+                note(database, "c")
+        assert restored(place) == {"a", "b"}
+    with pytest.raises(InvalidArgument, match=str(place)), writing(tmp_path / "a.duckdb", place):
+        pass
+    with writing(tmp_path / "b.duckdb", place) as (database, _):
+        assert notes(database) == {"a", "b"}
+
+
+def test_what_the_old_writer_ships_after_that_does_not_count(tmp_path, place):
+    with writing(tmp_path / "a.duckdb", place) as (database, writer):
+        note(database, "a")
+        with following(tmp_path / "b.duckdb", place, standby=True) as (_, standby):
+            standby._lease_seen -= 100
+            standby._become_writer()
+            writer._ship_segment([pending_of(writer)])  # it was paused while it shipped
+        assert restored(place) == {"a"}
+        log = log_at(place)
+        assert [position.epoch for position in log.after(None)][-1] == writer.row()["epoch"] + 1
+
+
+def pending_of(writer):
+    from store.replication.writer import _Pending
+
+    return _Pending(writer.generation + 1, 0, writer._offset, b"late")
