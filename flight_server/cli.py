@@ -1,6 +1,7 @@
 """`statflight`: the table of commands, loaded when called, and the messages of failures.
 
-Exit status: 0 success, 1 failure, 2 usage error, 130 interrupted, 141 when the reader of the output left.
+Exit status: 0 success, 1 failure, 2 usage error, 3 more to read than `scan --max-bytes`, 130 interrupted, 141 when the
+reader of the output left.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ COMMANDS = {
     "history": Entry(READ, "browsing:history", "Show a column's statistics over the snapshots of its table."),
     "diff": Entry(READ, "comparing:diff", "Show what changed between two snapshots."),
     "query": Entry(READ, "reading:query", "Print the rows of any flight."),
+    "scan": Entry(READ, "scanning:scan", "List the files that a condition needs, without opening any."),
     "jobs": Entry(READ, "reading:jobs", "List capture jobs, the newest first."),
     "check": Entry(WATCH, "checking:check", "Check rules against the statistics of tables."),
     "report": Entry(READ, "browsing:report", "Write pages about tables as files, for any browser."),

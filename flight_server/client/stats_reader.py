@@ -18,6 +18,7 @@ from flight_server.client.table_names import full_name, of_table
 
 if TYPE_CHECKING:
     from flight_server.client.dataset import FlightDataset
+    from flight_server.client.scan import Scan
 
 Where: TypeAlias = Any
 """A condition: a `pyarrow.compute` expression, SQL text, a filter tree, or a list of trees combined by AND."""
@@ -299,6 +300,39 @@ class StatsReader(Connection):
         from flight_server.client.dataset import FlightDataset
 
         return FlightDataset(self, flight, snapshot, allow_stale)
+
+    def scan(
+        self,
+        table: str,
+        *,
+        where: Where = None,
+        columns: Sequence[str] | None = None,
+        snapshot: str | int = "current",
+    ) -> Scan:
+        """Plans a scan: finds the files that can have a row for which a condition is true.
+
+        Args:
+            table: Full name of the table.
+            where: Condition on its rows, as in `read`; None for all rows.
+            columns: Columns to be read; None for all.
+            snapshot: "current" or an id.
+
+        Returns:
+            The files, and datasets of them.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_TABLE, UNKNOWN_SNAPSHOT.
+            pa.ArrowInvalid: UNKNOWN_COLUMN; BAD_LITERAL: a value of the condition does not suit its column; or
+                NOT_CAPTURED: the files of the snapshot are not known.
+        """
+        from flight_server.client.scan import Scan
+
+        command: dict[str, Any] = {"scan": table, "snapshot": snapshot}
+        if where is not None:
+            command["where"] = where if isinstance(where, str) else _tree(where)
+        if columns is not None:
+            command["columns"] = list(columns)
+        return Scan(self.read_table, table, self.get(command))
 
     def require_table(self, table: str) -> None:
         """Checks that a table exists.

@@ -14,7 +14,7 @@ import base64
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
@@ -216,7 +216,7 @@ def _if_else(condition: Any, chosen: Any, other: Any) -> Tree:
 
 
 def _value(value: Any) -> str | int | float | Decimal | bool | None:
-    """A literal in the form of filter trees: bytes in base64, timestamps in ISO 8601."""
+    """A literal in the form of filter trees: bytes in base64, dates and timestamps in ISO 8601."""
     match value:
         case pa.TimestampScalar():
             return _instant(value)
@@ -230,6 +230,8 @@ def _value(value: Any) -> str | int | float | Decimal | bool | None:
             return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
         case datetime():
             raise ValueError(f"the timestamp {value} has no time zone")
+        case date():
+            return value.isoformat()
     raise ValueError(f"a value of type {type(value).__name__} cannot be used in a filter")
 
 

@@ -23,7 +23,7 @@ from store.catalog_store import Catalog, TableEntry
 from store.database import Connection, Database
 from store.errors import InvalidArgument, InvalidField, NotCaptured, nearest
 from store.layout import BY_SPAN
-from store.names import column_key
+from store.names import column_key, column_parts
 from store.predicates import pruning
 from store.predicates.pruning import Column
 from store.predicates.tree import Node
@@ -38,7 +38,9 @@ SCHEMA: Final = pa.schema([
     *(_FILES.field(name) for name in _OF_FILES[4:]), ("match", TEXT), ("kept_because", TEXT),
 ])  # fmt: skip
 METADATA: Final = b"statflight.scan"
+TABLE: Final = b"statflight.table"
 
+_BY_ID: Final = frozenset({"iceberg", "paimon"})
 _ALL, _SOME = "ALL", "SOME"
 _UNITS: Final = {"files": "count(*)", "rows": "sum(row_count)", "bytes": "sum(size_bytes)"}
 
@@ -114,10 +116,15 @@ class ScanPlanner:
             query = _Query(cursor, table.table_key, positions, condition)
             self._check_complete(cursor, table, snapshot_id, query)
             kept = query.kept(whole=columns is None)
-            partitioned = known.ids_of(self._partition_keys(cursor, table))
-            summary = query.summary(kept, partitioned)
-            filtered = () if condition is None else condition.columns
-            return Plan(_with_summary(kept, summary), snapshot_id, tuple(dict.fromkeys([*filtered, *read])))
+            partition_keys, by_id = _layout(cursor, table)
+            summary = query.summary(kept, known.ids_of(partition_keys))
+            named = tuple(dict.fromkeys([*(() if condition is None else condition.columns), *read]))
+            about = {
+                "snapshot_id": snapshot_id, "format": table.format, "by_id": by_id,
+                "columns": known.described(named if columns else None),
+            }  # fmt: skip
+            metadata = {METADATA: json.dumps(summary), TABLE: json.dumps(about)}
+            return Plan(kept.replace_schema_metadata(metadata), snapshot_id, named)
 
         return self._streams.whole(cursor, run, is_cancelled)
 
@@ -133,7 +140,7 @@ class ScanPlanner:
                 key = column_key(path[0]) if path and path[0] else name
                 column_id = field_id if field_id is not None else ids.get(key)
                 if column_id is not None:
-                    of_schema.append(Column(column_id, name, _type(type)))
+                    of_schema.append((Column(column_id, name, _type(type)), column_parts(key)))
             return _Columns(table, of_schema)
         rows_of_files = _rows("stats.file_columns", table.table_key, positions.get("stats.file_columns", -1))
         rows = cursor.execute(
@@ -143,13 +150,7 @@ class ScanPlanner:
             ") WHERE column_name IS NOT NULL ORDER BY ALL",
             [table.table_key, snapshot_id],
         ).fetchall()
-        return _Columns(table, [Column(id, name, _type(type)) for id, name, type in rows])
-
-    def _partition_keys(self, cursor: Connection, table: TableEntry) -> list[str]:
-        ((keys,),) = cursor.execute(
-            "SELECT partition_keys FROM tables WHERE table_key = ?", [table.table_key]
-        ).fetchall()
-        return keys or []
+        return _Columns(table, [(Column(id, name, _type(type)), (name,)) for id, name, type in rows])
 
     def _check_complete(self, cursor: Connection, table: TableEntry, snapshot_id: int, query: _Query) -> None:
         """Refuses a listing with fewer files than the record of the table counts, such as a put of some of them."""
@@ -160,6 +161,15 @@ class ScanPlanner:
         if counted and counted[0][0] is not None and counted[0][0] > query.totals["files"]:
             stated = f"{query.totals['files']} of {counted[0][0]} files of snapshot {{}} are known"
             raise _not_captured(table, snapshot_id, stated)
+
+
+def _layout(cursor: Connection, table: TableEntry) -> tuple[list[str], bool]:
+    """The partition keys of a table, and whether files are read by the ids of columns instead of their names."""
+    ((keys, properties),) = cursor.execute(
+        "SELECT partition_keys, properties FROM tables WHERE table_key = ?", [table.table_key]
+    ).fetchall()
+    mapped = json.loads(properties or "{}").get("delta.columnMapping.mode", "none") != "none"
+    return keys or [], table.format in _BY_ID or mapped
 
 
 def _not_captured(table: TableEntry, snapshot_id: int, stated: str) -> NotCaptured:
@@ -194,11 +204,11 @@ def _rows(flight: str, table_key: int, pos: int, condition: str = "TRUE") -> str
 class _Columns:
     """The columns of a table by name: as written, else without regard to case."""
 
-    def __init__(self, table: TableEntry, columns: Sequence[Column]):
-        self._table = table
+    def __init__(self, table: TableEntry, columns: Sequence[tuple[Column, Sequence[str]]]):
+        self._table, self._columns = table, columns
         self._exact: dict[str, dict[int, Column]] = {}
         self._folded: dict[str, dict[int, Column]] = {}
-        for column in columns:
+        for column, _ in columns:
             self._exact.setdefault(column.name, {}).setdefault(column.id, column)
             self._folded.setdefault(column.name.lower(), {}).setdefault(column.id, column)
 
@@ -221,6 +231,14 @@ class _Columns:
         hint = nearest(shown.lower(), list(self._folded)) or f"there are {', '.join(names[:20])}"
         raise InvalidArgument(f'"{self._table.full_name}" has no column "{shown}"', code="UNKNOWN_COLUMN", hint=hint,
                               params={"column": shown})  # fmt: skip
+
+    def described(self, ids: Collection[int] | None) -> list[dict[str, Any]]:
+        """Id, path and logical type of columns, in the order of the schema; None for all."""
+        return [
+            {"id": column.id, "path": list(path), "type": None if column.type is None else str(column.type)}
+            for column, path in self._columns
+            if ids is None or column.id in ids
+        ]
 
     def ids_of(self, names: Collection[str]) -> set[int]:
         """Ids of the columns with these names; other names are skipped."""
@@ -309,7 +327,3 @@ class _Query:
                 joins += f" LEFT JOIN ({facts.sql(rows)}) c{column_id} ON c{column_id}.file_path = f.file_path"
                 parameters += facts.parameters
         return joins, parameters
-
-
-def _with_summary(kept: pa.Table, summary: Mapping[str, Any]) -> pa.Table:
-    return kept.replace_schema_metadata({METADATA: json.dumps(summary)})

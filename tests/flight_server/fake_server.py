@@ -39,13 +39,14 @@ class FakeServer(flight.FlightServerBase):
         self.commands.append(command)
         if self.failures:
             raise self.failures.pop()
-        rows = self.tables.get(command["table"], FLIGHTS[command["table"]].schema.empty_table())
+        name = command.get("table", "scan")  # a planned scan names no flight
+        rows = self.tables[name] if name in self.tables else FLIGHTS[name].schema.empty_table()
         if isinstance(rows, Exception):
             raise rows
         for leaf in command.get("predicates", []):
             if leaf["op"] == "EQ":
                 rows = rows.filter(pc.equal(rows[leaf["column"]], leaf["values"][0]))
-        if columns := command.get("columns"):
+        if "table" in command and (columns := command.get("columns")):
             rows = rows.select(columns)
         return flight.RecordBatchStream(rows)
 

@@ -1,0 +1,82 @@
+"""The command that plans a scan: which files a condition needs, and what they cost to read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import pyarrow.compute as pc
+import typer
+
+from flight_server.commands.common import (
+    SERVER,
+    Server,
+    TableName,
+    TlsRoots,
+    Token,
+    connect,
+    names_of,
+    snapshot_of,
+    table_name,
+)
+from flight_server.commands.output import misuse, say, tell, warn
+from flight_server.present import render, table_summary, text
+from flight_server.present.render import Format
+
+if TYPE_CHECKING:
+    from flight_server.client.scan import Scan
+
+TOO_MANY_BYTES: Final = 3  # exit status
+
+
+def scan(
+    table: TableName,
+    where: Annotated[str | None, typer.Option(metavar="SQL", help="A condition, such as \"id = 5\".")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="The columns to be read; all when absent.")] = None,
+    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    paths: Annotated[bool, typer.Option("--paths", help="Print paths alone, one per line.")] = False,
+    max_bytes: Annotated[int | None, typer.Option(min=0, help="Exit with 3 if there is more to read.")] = None,
+    format: Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")] = Format.TABLE,
+    server: Server = SERVER,
+    token: Token = None,
+    tls_roots: TlsRoots = None,
+) -> None:  # fmt: skip
+    """List the files that a condition needs, without opening any."""
+    name, chosen, at = table_name(table), names_of(columns), snapshot_of(snapshot, "current")
+    if paths and format is not Format.TABLE:
+        misuse("--paths and --format do not go together")
+    with connect(server, token, tls_roots) as client:
+        plan = client.scan(name, where=where, columns=chosen, snapshot=at)
+    if paths:
+        for path in plan.files["file_path"].to_pylist():
+            tell(path)
+    elif format is Format.TABLE:
+        _write(plan)
+    else:
+        render.write(plan.files, format)
+    to_read = pc.sum(pc.coalesce(plan.files["bytes_to_read"], plan.files["size_bytes"])).as_py() or 0
+    say(_totals(plan, to_read))
+    if max_bytes is not None and to_read > max_bytes:
+        warn(f"statflight: {name}: {to_read} bytes to read, more than the {max_bytes} of --max-bytes")
+        raise typer.Exit(TOO_MANY_BYTES)
+
+
+def _write(plan: Scan) -> None:
+    rows = [
+        [file["file_path"], render.text_of(file["row_count"]), table_summary.size(file["size_bytes"]), file["match"],
+         file["kept_because"] or ""]
+        for file in plan.files.to_pylist()
+    ]  # fmt: skip
+    right = [False, True, True, False, False]
+    text.write_text(("file", "rows", "size", "match", "kept because"), rows, right=right, whole=("file",))
+
+
+def _totals(plan: Scan, to_read: int) -> str:
+    """What is kept and skipped, and by what."""
+    files, rows = plan.summary["files"], plan.summary["rows"]
+    skipped = ", ".join(
+        f"{files[f'skipped_by_{what}']:,} by {what}" for what in ("partition", "bounds") if files[f"skipped_by_{what}"]
+    )
+    return (
+        f"{files['kept']:,} of {files['all']:,} files, {rows['kept']:,} of {rows['all']:,} rows,"
+        f" {table_summary.size(to_read)} to read" + (f"; skipped {skipped}" if skipped else "")
+    )
