@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from store.schemas import DERIVED, FLIGHTS, KEY, RECORDED
+from store.schemas import COMPUTED, FLIGHTS, KEY, RECORDED
 
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -62,7 +62,7 @@ def repeated(value: Any, type: pa.DataType, count: int) -> pa.Array:
 
 @lru_cache(64)
 def _schema(flight: str) -> pa.Schema:
-    return pa.schema([field for field in FLIGHTS[flight].schema if field.name not in DERIVED])
+    return pa.schema([field for field in FLIGHTS[flight].schema if field.name not in COMPUTED])
 
 
 @lru_cache(256)

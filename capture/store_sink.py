@@ -31,7 +31,7 @@ from store.errors import Cancelled, NotFound
 from store.file_spans import rows_of
 from store.layout import Connection
 from store.puts import Counts, Put, PutMode
-from store.schemas import DERIVED, FLIGHTS
+from store.schemas import COMPUTED, FLIGHTS
 from store.stats_store import DuckDBStatsStore
 from store.targets import Target
 
@@ -196,7 +196,7 @@ def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapsho
     Returns:
         The flight's columns without the derived ones; columns that are not stored are null.
     """
-    schema = pa.schema([field for field in FLIGHTS[flight].schema if field.name not in DERIVED])
+    schema = pa.schema([field for field in FLIGHTS[flight].schema if field.name not in COMPUTED])
     catalog, namespace, name = table.name
     key = {"table_catalog": catalog, "table_schema": namespace, "table_name": name, "table_id": table.table_id,
            "snapshot_id": snapshot_id}  # fmt: skip

@@ -2,9 +2,13 @@
 
 That row is the one captured at the current snapshot (EXACT), else the newest earlier one with the same schema
 (INHERITED), else the newest earlier one (STALE, for readers that allow it). The flight's `…_current` table has it, with
-this label. A put at the current snapshot updates the table itself; any other change that may select other rows (another
-current snapshot, a new order of snapshots, a deleted record) registers its tables with `CurrentRows`, which updates
-them before the commit.
+this label. A record of a flight of `GROUPED` has two groups of statistics, counts and distribution, each served from
+the best record that has it: the current row is the record with the counts, and has the snapshot and the label of its
+distribution too, with the values where they are another record's.
+
+A put at the current snapshot updates the table itself; any other change that may select other rows (another current
+snapshot, a new order of snapshots, a deleted record, a put without one of the groups) registers its tables with
+`CurrentRows`, which updates them before the commit.
 """
 
 from __future__ import annotations
@@ -15,10 +19,31 @@ from collections.abc import Set as AbstractSet
 import pyarrow as pa
 
 from store.arrow_sql import among, execute, query
-from store.freshness import EXACT, INHERITED, PLANNING, STALE, freshness_sql, rank_sql, usable_for_sql
-from store.layout import BY_SPAN, PARTED, Connection, parts, row_columns, stored_columns
+from store.freshness import (
+    EXACT,
+    INHERITED,
+    PLANNING,
+    STALE,
+    freshness_sql,
+    group_rank_sql,
+    has_sql,
+    rank_sql,
+    usable_for_sql,
+)
+from store.layout import (
+    BY_SNAPSHOT,
+    BY_SPAN,
+    GROUPED,
+    PARTED,
+    Connection,
+    inherited,
+    parts,
+    row_columns,
+    stored_columns,
+)
 from store.presence import Presence
 from store.puts import IDENTITY
+from store.schemas import COUNTS, DISTRIBUTION
 
 _REQUESTED = (  # the current snapshot of each table
     "(SELECT x.table_key, n.snapshot_id, n.ordinal, n.schema_hash FROM tables x JOIN snapshots n"
@@ -96,6 +121,8 @@ def refresh(connection: Connection, table_keys: Sequence[int]) -> None:
     moved = pa.table({"key": pa.array(table_keys, pa.int64())})
     for flight in _flights_to_rank(connection, table_keys, moved):
         _rank(connection, flight, table_keys, moved)
+        if flight in GROUPED:
+            _rank_distributions(connection, flight, table_keys, moved)
 
 
 def _flights_to_rank(connection: Connection, table_keys: Sequence[int], moved: pa.Table) -> list[str]:
@@ -107,7 +134,8 @@ def _flights_to_rank(connection: Connection, table_keys: Sequence[int], moved: p
         current, history = parts(flight)
         each.append(
             f"(SELECT '{flight}' FROM {current} r JOIN tables x USING (table_key) WHERE {scope} AND"
-            f" (r.freshness <> '{EXACT}' OR r.snapshot_id IS DISTINCT FROM x.current_snapshot_id) LIMIT 1)"
+            f" (r.freshness <> '{EXACT}' OR r.snapshot_id IS DISTINCT FROM x.current_snapshot_id"
+            f"{' OR r.distribution_snapshot_id <> r.snapshot_id' if flight in GROUPED else ''}) LIMIT 1)"
         )
         each.append(f"(SELECT '{flight}' FROM {history} r WHERE {scope} LIMIT 1)")
     some = {flight for (flight,) in execute(connection, " UNION ALL ".join(each), moved=moved)}
@@ -121,14 +149,16 @@ def _rank(connection: Connection, flight: str, table_keys: Sequence[int], moved:
     hash_ = _HASH.format(row="r") if "schema_hash" in stored_columns(flight) else "n.schema_hash"
     label = freshness_sql("r", hash_, "n.ordinal", "a")
     identity = [f'"{column}"' for column in IDENTITY[flight]]
+    counted, counted_then = (has_sql(table, COUNTS) if flight in GROUPED else "true" for table in (current, history))
     keys = ", ".join(["table_key", "snapshot_id", "schema_hash", *identity])
     by = ", ".join(["r.table_key", *(f"r.{column}" for column in identity)])
     changes = query(
         connection, "SELECT part, rid, label FROM (SELECT part, rid, was, CASE WHEN best THEN label END AS label FROM ("
         f"SELECT r.part, r.rid, r.label AS was, {label} AS label, row_number() OVER (PARTITION BY {by} ORDER BY"
-        f" ({label}) IS NULL, {rank_sql('r', hash_, 'n.ordinal', 'a')}, r.snapshot_id DESC) = 1 AS best FROM ("
-        f"SELECT 0 AS part, rowid AS rid, freshness AS label, {keys} FROM {current} WHERE {scope} UNION ALL"
-        f" SELECT 1, rowid, NULL, {keys} FROM {history} WHERE {scope}) r"
+        f" {group_rank_sql(label, 'r.counted', rank_sql('r', hash_, 'n.ordinal', 'a'))}, r.snapshot_id DESC) = 1"
+        f" AS best FROM (SELECT 0 AS part, rowid AS rid, freshness AS label, {counted} AS counted,"
+        f" {keys} FROM {current} WHERE {scope} UNION ALL"
+        f" SELECT 1, rowid, NULL, {counted_then}, {keys} FROM {history} WHERE {scope}) r"
         f" JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
         f" LEFT JOIN {_REQUESTED} a ON a.table_key = r.table_key))"
         " WHERE CASE part WHEN 0 THEN was IS DISTINCT FROM label ELSE label IS NOT NULL END", moved=moved,
@@ -158,6 +188,38 @@ def _rank(connection: Connection, flight: str, table_keys: Sequence[int], moved:
     execute(connection, "DROP TABLE chosen")
 
 
+def _rank_distributions(connection: Connection, flight: str, table_keys: Sequence[int], moved: pa.Table) -> None:
+    """Makes the best distribution of each target that of its current row: its snapshot and label, and its values where
+    they are those of another record."""
+    current, stored = parts(flight)[0], BY_SNAPSHOT[flight]
+    label, hash_ = freshness_sql("r", _HASH.format(row="r"), "n.ordinal", "a"), _HASH.format(row="r")
+    identity = ["table_key", *(f'"{column}"' for column in IDENTITY[flight])]
+    by, same = ", ".join(f"r.{name}" for name in identity), " AND ".join(f"d.{name} = c.{name}" for name in identity)
+    best = group_rank_sql(label, "r.ndv IS NOT NULL", rank_sql("r", hash_, "n.ordinal", "a"))
+    values = ", ".join(f"CASE WHEN d.snapshot_id <> c.snapshot_id THEN d.{name} END AS {inherited(name)}"
+                       for name in DISTRIBUTION)  # fmt: skip
+    held = ["distribution_snapshot_id", "distribution_freshness", *map(inherited, DISTRIBUTION)]
+    was, now = (", ".join(f"{row}.{name}" for name in held) for row in "cx")
+    changes = query(
+        connection, f"SELECT x.* FROM (SELECT c.rowid AS rid, d.snapshot_id AS distribution_snapshot_id,"
+        f" d.label AS distribution_freshness, {values} FROM {current} c LEFT JOIN"
+        f" (SELECT r.*, {label} AS label FROM {stored} r"
+        " JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
+        f" JOIN {_REQUESTED} a ON a.table_key = r.table_key"
+        f" WHERE {has_sql('r', DISTRIBUTION)} AND ({label}) IS NOT NULL AND {among('r.table_key', table_keys)}"
+        f" QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY {best}, r.snapshot_id DESC) = 1) d ON {same}"
+        f" WHERE {among('c.table_key', table_keys)}) x JOIN {current} c ON c.rowid = x.rid"
+        f" WHERE ({was}) IS DISTINCT FROM ({now})", moved=moved,
+    )  # fmt: skip
+    if changes.num_rows:
+        sets = ", ".join(f"{name} = x.{name}" for name in held)
+        scope = _qualified(among("table_key", table_keys), current)
+        execute(
+            connection, f"UPDATE {current} SET {sets} FROM {{changes}} x WHERE {current}.rowid = x.rid AND {scope}",
+            moved=moved, changes=changes,
+        )  # fmt: skip
+
+
 def _relabel(connection: Connection, flight: str, unlabelled: Mapping[int, tuple[int, str | None]]) -> set[int]:
     """Updates the labels of a flight's EXACT rows, or file listings, that are no longer of the current snapshot.
 
@@ -167,7 +229,7 @@ def _relabel(connection: Connection, flight: str, unlabelled: Mapping[int, tuple
         unlabelled: Table key → current snapshot id and its schema hash, which the snapshot before had too.
 
     Returns:
-        The tables with a row whose schema is not its snapshot's: an older row of the current schema may replace it.
+        The tables with a row whose schema may not be its snapshot's: an older one of the current schema may replace it.
     """
     table, use, kind = "file_snapshots", "", f" AND file_snapshots.family = '{flight}'"
     if flight in PARTED:
@@ -185,17 +247,29 @@ def _relabel(connection: Connection, flight: str, unlabelled: Mapping[int, tuple
             "hash": pa.array(hashes, pa.string()),
         })  # fmt: skip
     label = f"CASE WHEN {hash_} IS NULL THEN '{STALE}' ELSE '{INHERITED}' END"
+    other: set[int] = set()
+    if flight in GROUPED:
+        exact = f"{table}.distribution_freshness = '{EXACT}' AND {table}.distribution_snapshot_id <> {snapshot_id}"
+        apart = execute(  # of another record than the counts
+            connection, f"SELECT DISTINCT {table}.table_key FROM {table}{join and f', {join}'} WHERE {scope}"
+            f" AND {exact} AND {table}.distribution_snapshot_id <> {table}.snapshot_id", None, **tables,
+        )  # fmt: skip
+        other = {key for (key,) in apart}
+        execute(
+            connection, f"UPDATE {table} SET distribution_freshness = {label}{join and f' FROM {join}'}"
+            f" WHERE {scope} AND {exact}", values, **tables,
+        )  # fmt: skip
     ((count,),) = execute(
         connection, f"UPDATE {table} SET freshness = {label}{use}{join and f' FROM {join}'} WHERE {scope}"
         f" AND {table}.freshness = '{EXACT}' AND {table}.snapshot_id <> {snapshot_id}{kind}", values, **tables,
     )  # fmt: skip
     if not count or flight not in PARTED or "schema_hash" not in stored_columns(flight):
-        return set()
-    other = execute(
+        return other
+    foreign = execute(
         connection, f"SELECT DISTINCT {table}.table_key FROM {table}{join and f', {join}'} WHERE {scope}"
         f" AND {table}.freshness = '{INHERITED}' AND {table}.schema_hash <> {hash_}", values, **tables,
     )  # fmt: skip
-    return {key for (key,) in other}
+    return other | {key for (key,) in foreign}
 
 
 def _label(

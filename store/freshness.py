@@ -71,6 +71,23 @@ def freshness_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
     )
 
 
+def has_sql(row: str, columns: Collection[str]) -> str:
+    """SQL that is true for a row with a value in at least one of the columns; `row` is its alias."""
+    return f"({' OR '.join(f'{row}.{name} IS NOT NULL' for name in columns)})"
+
+
+def group_rank_sql(label: str, preferred: str, rank: str) -> str:
+    """SQL of the order of records from which one group of statistics is served, the best first: records that are not
+    STALE, among those the preferred, among those by `rank_sql`.
+
+    Args:
+        label: SQL of the record's freshness; a record without comes last.
+        preferred: SQL that is true for records that have the group.
+        rank: SQL of `rank_sql`.
+    """
+    return f"({label}) IS NULL, ({label}) = '{STALE}', NOT {preferred}, {rank}"
+
+
 def rank_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
     """SQL of `rank`, for ORDER BY with the best record first."""
     return (

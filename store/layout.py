@@ -2,9 +2,10 @@
 
 Rows of most flights are stored once per snapshot. The flights of `PARTED` have two tables: `…_current` has one row per
 target, the one that applies to the table's current snapshot, with its labels `freshness` and `usable_for`, so that a
-scan of current statistics is a plain filter; `…_history` has all other rows. A view with the flight's name combines
-both (`store.current_rows` moves rows between them). Rows of files are stored once while they do not change: they belong
-to the file listings at positions from_pos <= pos < to_pos (`store.file_spans`).
+scan of current statistics is a plain filter; `…_history` has all other rows. For the flights of `GROUPED` the current
+row is the record with the counts; where the distribution is another record's, `inherited_…` has a copy of it. A view
+with the flight's name combines both (`store.current_rows` moves rows between them). Rows of files are stored once while
+they do not change: they belong to the file listings at positions from_pos <= pos < to_pos (`store.file_spans`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from store.errors import InvalidArgument
-from store.schemas import DELETE_FILE, FLIGHTS, KEY
+from store.schemas import COMPUTED, DELETE_FILE, DISTRIBUTION, DISTRIBUTION_LABELS, FLIGHTS, KEY
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 
@@ -38,7 +39,10 @@ BY_SNAPSHOT = {
 BY_SPAN = {"stats.files": "stats_files", "stats.file_columns": "stats_file_columns", "file_sketches": "file_sketches"}
 STORED = BY_SNAPSHOT | BY_SPAN
 PARTED: Final = ("stats.tables", "stats.columns", "stats.expressions", "stats.column_groups")
-LABELS: Final = ("freshness", "usable_for")  # the last columns of a `…_current` table
+GROUPED: Final = ("stats.columns", "stats.expressions", "stats.column_groups")
+"""The flights of `PARTED` whose rows are served as two groups, counts and distribution (`store.current_rows`)."""
+
+LABELS: Final = ("freshness", "usable_for")  # columns of a `…_current` table, after those of the row
 
 SQL_TYPES = {
     pa.string(): "VARCHAR",
@@ -120,7 +124,7 @@ def insert_rows(connection: Connection, table: str, rows: Sequence[Sequence[Any]
 def stored_columns(flight: str) -> Mapping[str, pa.DataType]:
     """The columns of a flight's physical table after its key: payload, then recorded provenance."""
     schema = FLIGHTS["stats.sketches" if flight == "file_sketches" else flight].schema
-    names = [n for n in schema.names if n not in KEY and n not in ("freshness", "usable_for")]
+    names = [n for n in schema.names if n not in KEY and n not in COMPUTED]
     return MappingProxyType({name: schema.field(name).type for name in names})
 
 
@@ -134,6 +138,11 @@ def parts(flight: str) -> tuple[str, ...]:
 def row_columns(flight: str) -> Sequence[str]:
     """The quoted columns of a flight of `BY_SNAPSHOT`, in order, without the labels."""
     return ("table_key", "snapshot_id", *(f'"{name}"' for name in stored_columns(flight)), "generation", "created_at")
+
+
+def inherited(name: str) -> str:
+    """The column of a `…_current` table with a distribution's value from another record than the row's."""
+    return f"inherited_{name}"
 
 
 def ddl(flight: str, table: str, leading: str, more: str = "") -> str:
@@ -158,9 +167,14 @@ def current_ddl(flight: str) -> list[str]:
     """The statements that create the `…_current` table of a parted flight and the view over both of its tables."""
     current, history = parts(flight)
     columns = ", ".join(row_columns(flight))
-    labels = "".join(f", {name} VARCHAR" for name in LABELS)
+    labels = {**dict.fromkeys(LABELS, "VARCHAR")}
+    if flight in GROUPED:
+        types = stored_columns(flight)
+        labels |= {name: SQL_TYPES[type] for name, type in DISTRIBUTION_LABELS.items()}
+        labels |= {inherited(name): SQL_TYPES[types[name]] for name in DISTRIBUTION}
+    more = "".join(f", {name} {type}" for name, type in labels.items())
     return [
-        ddl(flight, current, "snapshot_id BIGINT", labels),
+        ddl(flight, current, "snapshot_id BIGINT", more),
         f"CREATE VIEW {BY_SNAPSHOT[flight]} AS"
         f" SELECT {columns} FROM {current} UNION ALL SELECT {columns} FROM {history}",
     ]

@@ -132,7 +132,7 @@ def _check_names(flight: Flight, given: pa.Schema) -> pa.Schema:
     either = _ALTERNATIVES.get(flight.name)
     if either and not set(either) & set(names):
         raise InvalidField(either[0], "the column is missing", expected=" or ".join(either), actual=", ".join(names))
-    kept = [name for name in known if name in names and name not in schemas.DERIVED]
+    kept = [name for name in known if name in names and name not in schemas.COMPUTED]
     for name in kept:
         if not castable(given.field(name).type, flight.schema.field(name).type):
             raise other_type(name, flight.schema.field(name).type, given.field(name).type)
@@ -156,6 +156,7 @@ class _Batch:
         self.clamp = clamp
         self.length = batch.num_rows
         self.columns = {field.name: cast(field.name, batch.column(field.name), field.type) for field in schema}
+        self._drop_inherited(batch)
 
     def checked(self) -> pa.RecordBatch:
         self._check_presence()
@@ -178,6 +179,15 @@ class _Batch:
         if bad := first_impossible(self.columns, within_bounds=not self.clamp):
             raise self._refuse(bad.row, bad.field, bad.reason, bad.expected)
         return pa.RecordBatch.from_arrays(list(self.columns.values()), schema=self.schema)
+
+    def _drop_inherited(self, batch: pa.RecordBatch) -> None:
+        """Removes distributions that were read from a server which had inherited them: they are of other rows."""
+        name = "distribution_snapshot_id"
+        if name in batch.schema.names:
+            other = pc.not_equal(cast(name, batch.column(name), pa.int64()), self.columns["snapshot_id"])
+            for group in schemas.DISTRIBUTION:
+                if (column := self._given(group)) is not None:
+                    self.columns[group] = pc.if_else(other.fill_null(False), pa.scalar(None, column.type), column)
 
     def _given(self, name: str) -> pa.Array | None:
         """The column; None if it was not given or is all null."""

@@ -55,6 +55,17 @@ RECORDED: Final = {
 }
 DERIVED: Final = {"freshness": TEXT, "usable_for": TEXT}
 PROVENANCE: Final = RECORDED | DERIVED
+COUNTS: Final = ("row_count", "null_count", "nan_count", "min", "max", "min_is_exact", "max_is_exact")
+DISTRIBUTION: Final = (
+    "ndv", "ndv_exact", "ndv_lower", "ndv_upper", "mean", "stddev", "avg_width_bytes", "max_width_bytes",
+)  # fmt: skip
+"""The two groups of a record's statistics, each of which is served from the newest record that has it."""
+
+DISTRIBUTION_LABELS: Final = {"distribution_snapshot_id": INT, "distribution_freshness": TEXT}
+"""Snapshot and freshness of the distribution; `snapshot_id` and `freshness` are those of the counts."""
+
+COMPUTED: Final = frozenset({*DERIVED, *DISTRIBUTION_LABELS})
+"""Columns that reads compute; a put ignores them, but takes no distribution of another snapshot than its own."""
 COSMETIC: Final = frozenset({"captured_at", "refreshed_at", "display_name", "column_name", "column_names"})
 
 PRODUCERS: Final = ("SOURCE_NATIVE", "UPSTREAM_METADATA_DERIVED", "ENGINE_COMPUTED")
@@ -90,7 +101,7 @@ class Flight:
     @property
     def payload(self) -> tuple[str, ...]:
         """The stored columns between key and provenance."""
-        return tuple(n for n in self.schema.names if n not in KEY and n not in PROVENANCE)
+        return tuple(n for n in self.schema.names if n not in KEY and n not in PROVENANCE and n not in COMPUTED)
 
 
 def _schema(columns: dict[str, pa.DataType]) -> pa.Schema:
@@ -128,7 +139,7 @@ _ALL: Final = [
         "row_count": INT, "data_file_count": INT, "total_size_bytes": INT, "merged_size_bytes": INT,
     }),
     _stats("stats.columns", "Scalar statistics of a column", {"column_id": INT, "column_name": TEXT} | SCALAR,
-           "column_id", added=MOMENTS),
+           "column_id", added=MOMENTS | DISTRIBUTION_LABELS),
     _stats("stats.files", "Data and delete files of a snapshot", {
         "file_path": TEXT, "file_format": TEXT, "file_content": TEXT, "row_count": INT, "size_bytes": INT,
         "partition_data_json": TEXT, "partition_spec_id": pa.int32(), "sequence_number": INT,
@@ -142,13 +153,13 @@ _ALL: Final = [
            added=MOMENTS),
     _stats("stats.expressions", "Scalar statistics of an engine's expression", {
         "engine_kind": TEXT, "engine_expression_key": BYTES, "engine_version": TEXT, "display_name": TEXT,
-    } | SCALAR, "engine_kind", "engine_expression_key", added=MOMENTS),
+    } | SCALAR, "engine_kind", "engine_expression_key", added=MOMENTS | DISTRIBUTION_LABELS),
     _stats("stats.column_groups", "Scalar statistics of a group of columns", {
         "column_ids": pa.list_(INT), "column_names": pa.list_(TEXT),
-    } | SCALAR, "column_ids", added=MOMENTS),
+    } | SCALAR, "column_ids", added=MOMENTS | DISTRIBUTION_LABELS),
     Flight("stats.sketches", _schema(KEY | {
         "target_kind": TEXT, "storage_id": TEXT, "column_id": INT, "file_path": TEXT, "role": TEXT,
-        "sketch_type": TEXT, "data": BYTES, "params": TEXT, "captured_at": INSTANT,
+        "sketch_type": TEXT, "data": BYTES, "params": TEXT, "captured_at": INSTANT, "freshness": TEXT,
     }), "Mergeable sketches: theta, KLL, frequent items", True, ("storage_id", "column_id", "role")),
     _stats("stats.histograms", "Equi-depth histograms, from KLL", {
         "column_id": INT, "column_name": TEXT, "bucket": pa.int32(), "lower": TEXT, "upper": TEXT,

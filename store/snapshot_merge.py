@@ -13,8 +13,9 @@ from store.arrow_sql import execute, query, rowid_in, tuple_of, within
 from store.current_rows import CurrentRows
 from store.file_spans import STORAGE_ID
 from store.freshness import EXACT, USABLE_COLUMNS, usable_for_arrow
-from store.layout import BY_SNAPSHOT, LABELS, PARTED, Connection, parts, row_columns, stored_columns
+from store.layout import BY_SNAPSHOT, GROUPED, LABELS, PARTED, Connection, parts, row_columns, stored_columns
 from store.puts import FLIGHT_OF, IDENTITY, Counts, PutMode
+from store.schemas import COUNTS, DISTRIBUTION, DISTRIBUTION_LABELS
 from store.staged import NONE, NameOf, Staged
 
 _NOTHING = pa.table({"row_no": NONE, "rid": NONE, "same": pa.chunked_array([], pa.bool_()), "part": NONE})
@@ -45,7 +46,7 @@ class SnapshotMerge:
         self._has_sketches = has_sketches and flight != "stats.sketches"
         self.staged = Staged(flight, rows, name_of, ("snapshot_id",))
         self.tables = parts(flight)
-        self.is_parted = flight in PARTED
+        self.is_parted, self.is_grouped = flight in PARTED, flight in GROUPED
 
     def apply(self, connection: Connection, generation: int) -> Counts:
         """Merges the put into the stored rows.
@@ -61,6 +62,8 @@ class SnapshotMerge:
             Conflict: In mode `create` another record is stored for a target.
         """
         staged = self.staged
+        if self.mode is PutMode.CAPTURE and self.is_grouped and self._has_snapshots:
+            self._keep_distributions(connection)
         stored = self._matches(connection)
         other = stored.filter(pc.invert(stored["same"]))
         if self.mode is PutMode.CREATE and other.num_rows:
@@ -98,6 +101,24 @@ class SnapshotMerge:
         keep = "true" if self.mode is PutMode.CAPTURE else None
         return self.staged.matches(connection, self._stored(scope, having), ("part",), keep_complete=keep)
 
+    def _keep_distributions(self, connection: Connection) -> None:
+        """Completes captured rows without distinct counts by the distribution that is stored for the same snapshot, so
+        that a capture that knows less replaces nothing that is known."""
+        staged = self.staged
+        if not _lacking(staged.rows, ("ndv",)).any():
+            return
+        given = "s.ndv IS NULL" if "ndv" in staged.given else "true"
+        chosen = ", ".join(f"t.{name}" for name in DISTRIBUTION)
+        stored = self._stored(staged.scope(snapshots=True))
+        found = query(
+            connection, f"SELECT s.row_no, {chosen} FROM {{staged}} s JOIN ({stored}) t"
+            f" ON {staged.same_target('s', 't')} WHERE {given} AND t.ndv IS NOT NULL", staged=staged.numbered,
+        )  # fmt: skip
+        if found.num_rows:
+            places = np.full(staged.rows.num_rows, -1)
+            places[found["row_no"].to_numpy()] = np.arange(found.num_rows)
+            staged.fill(found.select(DISTRIBUTION), pa.array(places, mask=places < 0))
+
     def _delete(self, connection: Connection, doomed: pa.Table) -> None:
         """Deletes rows by `part` and `rid`."""
         for number, table in enumerate(self.tables):
@@ -123,7 +144,8 @@ class SnapshotMerge:
         )  # fmt: skip
         self._delete(connection, absent)
         if self.is_parted:  # an older row may become current
-            self.current_rows.invalidate(absent.filter(pc.equal(absent["part"], 0))["table_key"].unique().to_pylist())
+            served = absent if self.is_grouped else absent.filter(pc.equal(absent["part"], 0))
+            self.current_rows.invalidate(served["table_key"].unique().to_pylist())
 
     def _insert(self, connection: Connection, fresh: pa.Table, generation: int, *, in_place: bool) -> None:
         """Stores rows; `in_place` if each replaces a current row that was deleted."""
@@ -140,7 +162,7 @@ class SnapshotMerge:
         if now.num_rows:
             if not in_place and self._has_tables:
                 self._retire(connection, now)
-            self.staged.insert(connection, current, self._with_use(now), generation, {LABELS[0]: EXACT})
+            self.staged.insert(connection, current, self._with_labels(now), generation, {LABELS[0]: EXACT})
             if self.flight == "stats.tables":
                 snapshots = zip(now["table_key"].to_pylist(), now["snapshot_id"].to_pylist(), strict=True)
                 self.current_rows.replace_table_rows(dict(snapshots))
@@ -148,14 +170,24 @@ class SnapshotMerge:
             self.staged.insert(connection, history, then, generation)
             self._register_older(connection, then)
 
-    def _with_use(self, now: pa.Table) -> pa.Table:
-        """Adds the column `usable_for` to rows of current snapshots."""
+    def _with_labels(self, now: pa.Table) -> pa.Table:
+        """Adds the labels besides `freshness` to rows of current snapshots; registers the tables of rows that may
+        inherit a group of their statistics."""
         types, complete = stored_columns(self.flight), now
         for name in USABLE_COLUMNS:
             if name in types and name not in now.column_names:
                 complete = complete.append_column(name, pa.nulls(now.num_rows, types[name]))
         label = pa.chunked_array([pa.repeat(EXACT, now.num_rows)])
-        return now.append_column(LABELS[1], usable_for_arrow(label, complete))
+        labelled = now.append_column(LABELS[1], usable_for_arrow(label, complete))
+        if not self.is_grouped:
+            return labelled
+        if self._has_tables:
+            lacking = _lacking(now, ("ndv",)) | _lacking(now, COUNTS)
+            self.current_rows.invalidate(now["table_key"].filter(pa.array(lacking)).unique().to_pylist())
+        unknown = pa.array(_lacking(now, DISTRIBUTION))
+        for name, values in zip(DISTRIBUTION_LABELS, (now["snapshot_id"], label), strict=True):
+            labelled = labelled.append_column(name, pc.if_else(unknown, pa.scalar(None, values.type), values))
+        return labelled
 
     def _is_current(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
         """A mask of the rows of their table's current snapshot."""
@@ -188,18 +220,21 @@ class SnapshotMerge:
 
     def _move(self, connection: Connection, among: str, **tables: pa.Table) -> None:
         current, history = self.tables
-        execute(connection, f"INSERT INTO {history} BY NAME SELECT * EXCLUDE ({', '.join(LABELS)}) FROM {current}"
-                f" WHERE {among}", **tables)  # fmt: skip
+        columns = ", ".join(row_columns(self.flight))
+        execute(
+            connection, f"INSERT INTO {history} ({columns}) SELECT {columns} FROM {current} WHERE {among}", **tables
+        )
         execute(connection, f"DELETE FROM {current} WHERE {among}", **tables)
 
     def _register_older(self, connection: Connection, then: pa.Table) -> None:
-        """Registers tables for re-ranking in which rows of older snapshots may be current: for targets without an
-        exact row."""
+        """Registers tables for re-ranking in which rows of older snapshots may be served: for targets without an exact
+        row, or without an exact distribution."""
         scope = within("table_key", then["table_key"])
         keys = " AND ".join(f's."{name}" = c."{name}"' for name in self._target_columns())
+        exact = " AND c.distribution_snapshot_id = c.snapshot_id AND c.ndv IS NOT NULL" if self.is_grouped else ""
         open_tables = execute(
             connection, f"SELECT DISTINCT s.table_key FROM {{staged}} s ANTI JOIN (SELECT c.* FROM {self.tables[0]} c"
-            " JOIN tables x ON x.table_key = c.table_key AND x.current_snapshot_id = c.snapshot_id"
+            f" JOIN tables x ON x.table_key = c.table_key AND x.current_snapshot_id = c.snapshot_id{exact}"
             f" WHERE c.{scope}) c ON {keys}", staged=then.select(self._target_columns()),
         )  # fmt: skip
         self.current_rows.invalidate([key for (key,) in open_tables])
@@ -217,3 +252,11 @@ class SnapshotMerge:
             f" (SELECT (s.table_key, {STORAGE_ID[self.flight].format('s')}, s.snapshot_id) FROM {{staged}} s)",
             staged=self.staged.rows.select([*self.staged.keys]),
         )  # fmt: skip
+
+
+def _lacking(rows: pa.Table, columns: Collection[str]) -> npt.NDArray[np.bool_]:
+    """A mask of the rows that have a value in none of the columns."""
+    mask = np.ones(rows.num_rows, np.bool_)
+    for name in set(columns).intersection(rows.column_names):
+        mask &= rows[name].is_null().to_numpy()
+    return mask

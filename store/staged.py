@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from store.arrow_sql import execute, query, query_few, within
 from store.layout import Connection, stored_columns
@@ -41,6 +42,22 @@ class Staged:
         self.content = [name for name in self.columns if name not in cosmetic(flight) and name not in self.keys]
         chosen = rows.select(["table_key", "snapshot_id", *self.given])
         self.rows = once(flight, lambda row: name_of(rows["table_key"][row].as_py()), chosen, self.keys)
+
+    def fill(self, values: pa.Table, places: pa.Array) -> None:
+        """Replaces columns of some rows.
+
+        Args:
+            values: The columns, of the flight.
+            places: For each staged row the number of its row in `values`; null leaves the staged row as it is.
+        """
+        for name in values.column_names:
+            found = values[name].take(places).cast(self.columns[name])
+            if name in self.given:
+                found = pc.if_else(places.is_valid(), found, self.rows[name])
+                self.rows = self.rows.set_column(self.rows.column_names.index(name), name, found)
+            else:
+                self.rows = self.rows.append_column(name, found)
+        self.given = [name for name in self.columns if name in self.rows.column_names]
 
     def scope(self, snapshots: bool = False) -> str:
         """A condition that is true for all stored rows that can match, by which DuckDB skips row groups.

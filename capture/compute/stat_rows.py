@@ -98,7 +98,7 @@ class Rows:
         """
         constants = {**self.table.key, "schema_hash": self._schema_hash, "capture_mode": str(self.mode)}
         constants |= {"captured_at": self.now, "refreshed_at": self.now}
-        rows = rows.select([name for name in rows.column_names if name not in schemas.DERIVED])
+        rows = rows.select([name for name in rows.column_names if name not in schemas.COMPUTED])
         for at, wanted in enumerate(rows.schema):
             if wanted.name in constants:
                 rows = rows.set_column(at, wanted, pa.repeat(pa.scalar(constants[wanted.name], wanted.type), len(rows)))

@@ -17,7 +17,7 @@ from flight_server.reads.stats_sources import stats_source
 from store import bounds, logical_types, sketches
 from store.database import Database
 from store.errors import InvalidArgument
-from store.freshness import PLANNING
+from store.freshness import EXACT, PLANNING
 from store.layout import STORED
 from store.schemas import FLIGHTS, KEY, PROVENANCE
 
@@ -127,28 +127,34 @@ def _expanded(
     role: str,
     rows_of: Callable[[Mapping[str, Any]], list[dict[str, Any]]],
 ) -> pa.Table:
-    """One row per bucket, value or quantile of each column's sketch, with key and provenance of the column's record."""
-    columns = stats_source(FLIGHTS["stats.columns"], scope)
+    """One row per bucket, value or quantile of each column's sketch, with key and provenance of the column's record of
+    the sketch's snapshot, and with the sketch's freshness."""
+    columns = stats_source(FLIGHTS["stats.columns"], ReadScope(scope.keys, any_dropped=scope.any_dropped))
     stored = stats_source(FLIGHTS["stats.sketches"], scope)
     names = [*KEY, *PROVENANCE, "column_id", "column_name", "logical_type", "row_count", "null_count", "nan_count",
              "min", "max"]  # fmt: skip
     chosen = ", ".join(f'{columns.columns[name]} AS "{name}"' for name in names)
+    records = f"SELECT s.table_key, {chosen} FROM {columns.sql} WHERE {columns.where}"
+    label = f"{stored.columns['freshness']} AS label"
     sql = (
-        f"SELECT c.*, k.data, k.params FROM (SELECT s.table_key, {chosen} FROM {columns.sql} WHERE {columns.where}) c"
-        " JOIN (SELECT s.table_key, s.snapshot_id, s.column_id, s.data, s.params"
-        f" FROM {stored.sql} WHERE s.role = ? AND s.target_kind = 'COLUMN') k ON k.table_key = c.table_key"
-        " AND k.snapshot_id = c.snapshot_id AND k.column_id = c.column_id"
+        f"SELECT c.*, k.data, k.params, k.label FROM ({records}) c"
+        f" JOIN (SELECT s.table_key, s.snapshot_id, s.column_id, s.data, s.params, {label}"
+        f" FROM {stored.sql} WHERE ({stored.where}) AND s.role = ? AND s.target_kind = 'COLUMN') k"
+        " ON k.table_key = c.table_key AND k.snapshot_id = c.snapshot_id AND k.column_id = c.column_id"
         " ORDER BY c.table_key, c.snapshot_id, c.column_id"
     )
     with database.reading() as cursor:
         for name, table in {**columns.arrow, **stored.arrow}.items():
             cursor.register(name, table)
-        records = cursor.sql(sql, params=[*columns.parameters, *stored.parameters, role]).to_arrow_table().to_pylist()
+        found = cursor.sql(sql, params=[*columns.parameters, *stored.parameters, role]).to_arrow_table().to_pylist()
     rows = []
-    for record in records:
+    for record in found:
         if record["logical_type"] is None:
             continue
         common = {name: record[name] for name in (*KEY, *PROVENANCE, "column_id", "column_name")}
+        common["freshness"] = record["label"]
+        if record["label"] != EXACT:
+            common["usable_for"] = PLANNING
         if sketches.is_partial(record["params"]):  # a sketch of a sample, in a complete record
             common |= {"completeness": "PARTIAL", "usable_for": PLANNING}
         with suppress(InvalidArgument):  # an unreadable sketch, put before sketches were validated

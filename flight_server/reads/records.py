@@ -20,13 +20,15 @@ from flight_server.wire.status import to_json
 from store.catalog_store import Catalog, TableEntry
 from store.freshness import EXACT, usable_for
 from store.puts import FLIGHT_OF
-from store.schemas import FLIGHTS
+from store.schemas import COUNTS, DISTRIBUTION, DISTRIBUTION_LABELS, FLIGHTS
 from store.sketches import is_partial
 from store.stats_store import DuckDBStatsStore
 from store.targets import Target, TargetKind
 
 RECORD_BYTES: Final = 2048  # estimate of a cached record and its JSON text
-_HIDDEN: Final = frozenset({"table_key", "from_pos", "to_pos", "snapshot_id", "generation", "created_at"})
+_HIDDEN: Final = frozenset({
+    "table_key", "from_pos", "to_pos", "snapshot_id", "generation", "created_at", *DISTRIBUTION_LABELS,
+})  # fmt: skip
 
 _BY_TABLE: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # kinds whose rows are read from slices
 
@@ -117,17 +119,31 @@ class RecordFinder:
 
 
 def _of_slice(slice_: Slice, targets: Sequence[Target]) -> dict[str, Mapping[str, Any]]:
-    """The EXACT rows of table or column targets in a slice, by storage id."""
+    """The records of table or column targets at a slice's snapshot, by storage id: rows with the groups of statistics
+    that are EXACT."""
     ids = tuple(target.column_id for target in targets if target.column_id is not None)
     rows = slice_.select(TableCondition(None, "column_id", ids) if ids else TableCondition(None)).to_pylist()
-    exact = (row for row in rows if row["freshness"] == "EXACT")
+    exact = filter(None, map(_exact, rows))
     return {Target.column(row["column_id"]).storage_id if ids else targets[0].storage_id: row for row in exact}
+
+
+def _exact(row: dict[str, Any]) -> dict[str, Any] | None:
+    """The row without a group of statistics that is inherited; None if all are."""
+    groups = {"freshness": COUNTS, "distribution_freshness": DISTRIBUTION}
+    labels = [label for label in groups if row.get(label) == EXACT]
+    if not labels:
+        return None
+    inherited = (names for label, names in groups.items() if label in row and label not in labels)
+    return row | dict.fromkeys(name for names in inherited for name in names)
 
 
 def _flat(table: TableEntry, snapshot_id: int, row: Mapping[str, Any]) -> Record:
     names = {"table_catalog": table.table_catalog, "table_schema": table.table_schema,
              "table_name": table.table_name, "table_id": table.table_id, "snapshot_id": snapshot_id}  # fmt: skip
     flat = names | {name: _jsonable(value) for name, value in row.items() if name not in _HIDDEN}
+    if DISTRIBUTION[0] in row:
+        known = any(row[name] is not None for name in DISTRIBUTION)
+        flat |= dict(zip(DISTRIBUTION_LABELS, (snapshot_id, EXACT) if known else (None, None), strict=True))
     return Record(flat | {"freshness": EXACT, "usable_for": usable_for(EXACT, row)})
 
 

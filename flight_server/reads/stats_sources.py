@@ -6,13 +6,24 @@ SQL text consists of constants of this file and column names of the schema; valu
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import Any, Final
 
 from flight_server.reads.scope import FlightSource, ReadScope, limited_to, pins_of
-from store.freshness import PLANNING, STALE, freshness_sql, rank_sql, stored_freshness_sql, usable_for_sql
-from store.layout import BY_SNAPSHOT, BY_SPAN, PARTED, STORED, parts, stored_columns
-from store.schemas import Flight
+from store.catalog_store import TableEntry
+from store.freshness import (
+    EXACT,
+    PLANNING,
+    STALE,
+    freshness_sql,
+    group_rank_sql,
+    has_sql,
+    rank_sql,
+    stored_freshness_sql,
+    usable_for_sql,
+)
+from store.layout import BY_SNAPSHOT, BY_SPAN, GROUPED, PARTED, STORED, inherited, parts, stored_columns
+from store.schemas import COUNTS, DISTRIBUTION, DISTRIBUTION_LABELS, Flight
 from store.stats_store import IDENTITY
 
 _NOT_DROPPED: Final = "s.table_key NOT IN (SELECT table_key FROM tables WHERE dropped)"
@@ -37,10 +48,10 @@ def _without_trust(source: FlightSource, scope: ReadScope) -> FlightSource:
     if not scope.allow_stale:
         source.where = f"({source.where}) AND NOT {failing}"
         return source
-    labels = {"freshness": STALE, "usable_for": PLANNING}
+    labels = {"freshness": STALE, "usable_for": PLANNING, "distribution_freshness": STALE}
     source.columns = dict(source.columns) | {
-        name: f"CASE WHEN {failing} THEN '{label}' ELSE {source.columns[name]} END"
-        for name, label in labels.items() if name in source.columns
+        name: f"CASE WHEN {failing} AND {sql} IS NOT NULL THEN '{labels[name]}' ELSE {sql} END"
+        for name, sql in source.columns.items() if name in labels
     }  # fmt: skip
     return source
 
@@ -56,8 +67,49 @@ def _stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None) -> Fl
     inner, parameters = (_by_snapshot if name in BY_SNAPSHOT else _by_span)(name, scope)
     source = _named(flight, inner, parameters, scope)
     source.columns = dict(source.columns) | {"usable_for": usable_for_sql("s.freshness", "s", flight.schema.names)}
+    if name in GROUPED:
+        source.columns |= _distribution("s.distribution_freshness", "s.{}".format)
     source.order = _order(name, "s")
     return source
+
+
+# Distributions, which may be another record's than the counts.
+
+
+def _distribution(label: str, value: Callable[[str], str]) -> dict[str, str]:
+    """SQL of the columns of a distribution as it is served: one of another snapshot is not exact, and has no more
+    distinct values than there are values in the row `s`.
+
+    Args:
+        label: SQL of its freshness.
+        value: Gives the SQL of a column as it was captured.
+    """
+    most = "s.row_count - coalesce(s.null_count, 0)"
+    columns = {name: value(name) for name in DISTRIBUTION}
+    columns["ndv_exact"] = f"CASE WHEN {value('ndv_exact')} THEN {label} = '{EXACT}' ELSE {value('ndv_exact')} END"
+    for name in ("ndv", "ndv_lower", "ndv_upper"):
+        own = value(name)
+        columns[name] = f"CASE WHEN {label} <> '{EXACT}' AND {own} > {most} THEN {most} ELSE {own} END"
+    return columns
+
+
+def _current_distribution(allow_stale: bool) -> dict[str, str]:
+    """SQL of a current row's distribution and its labels, without one that is STALE unless it is allowed."""
+    shown = "true" if allow_stale else "s.distribution_freshness <> 'STALE'"
+
+    def value(name: str) -> str:
+        chosen = f"CASE WHEN s.distribution_snapshot_id = s.snapshot_id THEN s.{name} ELSE s.{inherited(name)} END"
+        return chosen if allow_stale else f"CASE WHEN {shown} THEN {chosen} END"
+
+    labels = {name: f"CASE WHEN {shown} THEN s.{name} END" for name in DISTRIBUTION_LABELS}
+    return labels | _distribution("s.distribution_freshness", value)
+
+
+def _own_distribution(label: str) -> dict[str, str]:
+    """SQL of the labels of a record's own distribution; `label` is SQL of the record's freshness."""
+    has = has_sql("s", DISTRIBUTION)
+    own = {"distribution_snapshot_id": "s.snapshot_id", "distribution_freshness": label}
+    return {name: f"CASE WHEN {has} THEN {sql} END" for name, sql in own.items()}
 
 
 def _order(name: str, with_snapshot: str) -> str:
@@ -80,9 +132,9 @@ def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None, base: str, *
     columns = {name: f's."{name}"' for name in flight.schema.names} | {"snapshot_id": f"{at}.snapshot_id"}
     only = scope.only if used is not None else None
     current, names, join = "t.current_snapshot_id", (), ""  # type: str, tuple[str, ...], str
-    labels = {"freshness", "usable_for"} if not scope.current else set()
+    labels = {"freshness", "usable_for", "distribution_freshness"} if not scope.current else set()
     if only is not None:
-        current = "NULL" if only.current_snapshot_id is None else str(int(only.current_snapshot_id))
+        current = _current_id(only)
         columns |= {name: f":t{number}" for number, name in enumerate(TABLE_COLUMNS)}
         names = (only.table_catalog, only.table_schema, only.table_name, only.table_id)
         conditions.append(f"s.table_key = {int(only.table_key)}")
@@ -96,9 +148,15 @@ def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None, base: str, *
     if not labelled:
         label = f"{at}.freshness" if scope.current else stored_freshness_sql(f"{at}.snapshot_id", current)
         columns |= {"freshness": label, "usable_for": usable_for_sql(label, "s", flight.schema.names)}
+    if flight.name in GROUPED:
+        columns |= _current_distribution(scope.allow_stale) if labelled else _own_distribution(columns["freshness"])
     where = " AND ".join(condition for condition in conditions if condition != "true") or "true"
     order = _order(flight.name, at)
     return FlightSource(base + join, parameters, columns, order, where, names=names, base=base if join else "")
+
+
+def _current_id(table: TableEntry) -> str:
+    return "NULL" if table.current_snapshot_id is None else str(int(table.current_snapshot_id))
 
 
 def _named(flight: Flight, inner: str, parameters: list[Any], scope: ReadScope) -> FlightSource:
@@ -142,14 +200,26 @@ def _hash(name: str, row: str) -> str:
 
 
 def _best_rows(name: str, scope: ReadScope, condition: str) -> str:
-    """SQL of the best applicable row of each target, with its freshness; `condition` (on `r`) selects the tables."""
+    """SQL of the best applicable row of each target, with its freshness; `condition` (on `r`) selects the tables. Rows
+    of `GROUPED` have the best distribution, with its labels."""
     label, valid, best = _choice("r", _hash(name, "r"), scope)
-    identity = "".join(f', r."{column}"' for column in IDENTITY[name])
-    return (
-        f"SELECT r.*, {label} AS freshness FROM {BY_SNAPSHOT[name]} r JOIN {_requested(scope)} a"
+    by = ", ".join(["r.table_key", *(f'r."{column}"' for column in IDENTITY[name])])
+    rows = (
+        f" FROM {BY_SNAPSHOT[name]} r JOIN {_requested(scope)} a"
         " ON a.table_key = r.table_key JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
-        f" WHERE {condition} AND {valid}"
-        f" QUALIFY row_number() OVER (PARTITION BY r.table_key{identity} ORDER BY {best}) = 1"
+        f" WHERE {condition} AND {valid} QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY "
+    )
+    if name not in GROUPED:
+        return f"SELECT r.*, {label} AS freshness{rows}{best}) = 1"
+    has, fields = has_sql("r", DISTRIBUTION), ", ".join(f"{column} := r.{column}" for column in DISTRIBUTION)
+    fields += f", snapshot_id := r.snapshot_id, label := {label}"
+    order = f"NOT {has}, {group_rank_sql(label, 'r.ndv IS NOT NULL', best)}"
+    values = ", ".join(f"d.{column} AS {column}" for column in DISTRIBUTION)
+    return (
+        f"SELECT * EXCLUDE (d) REPLACE ({values}), d.snapshot_id AS distribution_snapshot_id,"
+        f" d.label AS distribution_freshness FROM (SELECT r.*, {label} AS freshness,"
+        f" first_value(CASE WHEN {has} THEN struct_pack({fields}) END) OVER (PARTITION BY {by} ORDER BY {order}) AS d"
+        f"{rows}{group_rank_sql(label, has_sql('r', COUNTS), best)}) = 1)"
     )
 
 
@@ -164,10 +234,12 @@ def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
         requested, exact = "", f"r.snapshot_id = {int(scope.snapshot)}"  # by which DuckDB skips row groups
     else:
         requested, exact = "JOIN pins p ON p.table_key = r.table_key AND p.snapshot_id = r.snapshot_id", "true"
-    view = BY_SNAPSHOT[name]
+    view, whole = BY_SNAPSHOT[name], "r.*, 'EXACT' AS freshness"
+    if name in GROUPED:
+        whole += ", r.snapshot_id AS distribution_snapshot_id, 'EXACT' AS distribution_freshness"
     if scope.lacking is not None:
         rest = f"({', '.join(map(str, scope.lacking))})"
-        rows = f"SELECT r.*, 'EXACT' AS freshness FROM {view} r WHERE {exact} AND {among}"
+        rows = f"SELECT {whole} FROM {view} r WHERE {exact} AND {among}"
         if scope.lacking:
             chosen = _best_rows(name, scope, f"r.table_key IN {rest} AND {limited_to('r', scope, parameters)}")
             rows += f" AND r.table_key NOT IN {rest} UNION ALL {chosen}"
@@ -176,7 +248,7 @@ def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
     inherited = _best_rows(name, scope, "r.table_key IN (SELECT table_key FROM lacking)")
     return (
         f"WITH lacking AS MATERIALIZED ({lacking})"
-        f" SELECT r.*, 'EXACT' AS freshness FROM {BY_SNAPSHOT[name]} r {requested} WHERE {exact}"
+        f" SELECT {whole} FROM {view} r {requested} WHERE {exact}"
         f" AND {among} AND r.table_key NOT IN (SELECT table_key FROM lacking) UNION ALL"
         f" SELECT * FROM ({inherited}) r WHERE {limited_to('r', scope, parameters)}",
         parameters,
@@ -185,7 +257,8 @@ def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
 
 def lacking_sql(name: str, scope: ReadScope, requested: str, exact: str) -> str:
     """SQL of the keys of tables that may inherit records at a requested snapshot. A table with as many records at an
-    older snapshot as it has current ones cannot inherit any there.
+    older snapshot as it has current ones cannot inherit any there; of the flights of `GROUPED` records with both groups
+    are counted.
 
     Args:
         name: A flight of `PARTED`.
@@ -193,6 +266,8 @@ def lacking_sql(name: str, scope: ReadScope, requested: str, exact: str) -> str:
         requested: A join that restricts rows `r` to the requested snapshots; may be empty.
         exact: A condition on `r` that does; may be `true`.
     """
+    if name in GROUPED:
+        exact += f" AND r.ndv IS NOT NULL AND {has_sql('r', COUNTS)}"
     return (
         f"SELECT a.table_key FROM {_requested(scope)} a JOIN tables x ON x.table_key = a.table_key"
         " LEFT JOIN snapshots c ON c.table_key = x.table_key AND c.snapshot_id = x.current_snapshot_id"
@@ -207,7 +282,7 @@ def lacking_sql(name: str, scope: ReadScope, requested: str, exact: str) -> str:
 def _by_span(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
     """SQL of the rows of files: of all listings, or of the one that applies to the requested snapshot."""
     parameters: list[Any] = []
-    listings = f"SELECT f.table_key, f.snapshot_id, f.pos FROM file_snapshots f WHERE f.family = '{name}'"
+    listings = f"SELECT f.table_key, f.snapshot_id, f.pos, f.freshness FROM file_snapshots f WHERE f.family = '{name}'"
     if scope.current:
         fresh = "IS NOT NULL" if scope.allow_stale else "<> 'STALE'"
         listings += f" AND f.freshness {fresh}"
@@ -224,9 +299,8 @@ def _by_span(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
         )
     condition = limited_to("r", scope, parameters)
     columns = ", ".join(f'r."{column}"' for column in stored_columns(name))
-    label = "" if scope.current or scope.is_stored else ", c.freshness"
     return (
-        f"SELECT r.table_key, c.snapshot_id{label}, {columns} FROM {BY_SPAN[name]} r JOIN ({listings}) c"
+        f"SELECT r.table_key, c.snapshot_id, c.freshness, {columns} FROM {BY_SPAN[name]} r JOIN ({listings}) c"
         " ON c.table_key = r.table_key AND c.pos >= r.from_pos AND c.pos < r.to_pos"
         f" WHERE {condition}",
         parameters,
@@ -242,11 +316,14 @@ def _sketches(flight: Flight, scope: ReadScope) -> FlightSource:
         if family == "file_sketches":
             inner, own = _by_span(family, scope)
         elif scope.is_stored:
-            inner = f"SELECT * FROM stats_sketches r WHERE {limited_to('r', scope, own)}"
+            inner = f"SELECT *, NULL AS freshness FROM stats_sketches r WHERE {limited_to('r', scope, own)}"
         else:
             inner = _best_rows(family, scope, limited_to("r", scope, own))
-        selects.append(f"SELECT table_key, snapshot_id, {names} FROM ({inner})")
+        selects.append(f"SELECT table_key, snapshot_id, freshness, {names} FROM ({inner})")
         parameters += own
     source = _named(flight, " UNION ALL ".join(selects), parameters, scope)
+    if scope.is_stored:
+        current = "t.current_snapshot_id" if scope.only is None else _current_id(scope.only)
+        source.columns = dict(source.columns) | {"freshness": stored_freshness_sql("s.snapshot_id", current)}
     source.order = "s.table_key, s.snapshot_id, s.target_kind = 'FILE' DESC, s.storage_id, s.column_id, s.role"
     return source

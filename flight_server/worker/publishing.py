@@ -12,6 +12,7 @@ from capture.publishers.spi import ColumnStatistics, Destination, TableStatistic
 from flight_server.worker.connection import Server
 from store.errors import InvalidArgument, NotFound
 from store.freshness import EXACT, INHERITED
+from store.schemas import DISTRIBUTION_LABELS
 from store.sketches import estimate, is_partial
 
 _NAME = ("table_catalog", "table_schema", "table_name")
@@ -122,7 +123,7 @@ def _column(row: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `ColumnStatistics` from a record, without its sketches."""
     column = {name: row[name] for name in (*COPIED, "snapshot_id", "freshness")} | {"name": row["column_name"]}
     if row["ndv"] is not None:
-        column |= {"distribution_snapshot_id": row["snapshot_id"], "distribution_freshness": row["freshness"]}
+        column |= {name: row[name] for name in DISTRIBUTION_LABELS}
     return column
 
 

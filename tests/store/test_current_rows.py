@@ -17,6 +17,7 @@ from store.errors import Conflict
 from store.freshness import At
 from store.layout import BY_SNAPSHOT, parts, stored_columns
 from store.puts import IDENTITY
+from store.schemas import COUNTS, DISTRIBUTION
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from store.targets import Target
 from tests.store.contract import NAME, put, rows
@@ -33,17 +34,18 @@ def store():
 
 
 def expected_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> list[tuple[Any, ...]]:
-    """(table key, column if any, snapshot, freshness, usable_for) of the current rows, computed from all rows."""
+    """(table key, column if any, snapshot, freshness, usable_for) of the current rows, of `stats.columns` also
+    snapshot, freshness, ndv and width of the distribution; computed from all rows."""
     places = {(k, s): (o, h) for k, s, o, h in store.database.rows(
         "SELECT table_key, snapshot_id, ordinal, schema_hash FROM snapshots")}  # fmt: skip
     current = dict(store.database.rows(
         "SELECT table_key, current_snapshot_id FROM tables WHERE current_snapshot_id IS NOT NULL"))  # fmt: skip
     identity = ("table_key", *IDENTITY[flight])
-    usable = [name for name in freshness.USABLE_COLUMNS if name in stored_columns(flight)]
-    names = (*identity, "snapshot_id", "schema_hash", *usable)
+    names = (*identity, "snapshot_id", *stored_columns(flight))
     best: dict[tuple[int, ...], tuple[Any, ...]] = {}
-    for values in store.database.rows(f"SELECT {', '.join(names)} FROM {BY_SNAPSHOT[flight]}"):
-        row = dict.fromkeys(freshness.USABLE_COLUMNS) | dict(zip(names, values, strict=True))
+    distributions: dict[tuple[int, ...], tuple[Any, ...]] = {}
+    for values in store.database.rows(f"SELECT {', '.join(dict.fromkeys(names))} FROM {BY_SNAPSHOT[flight]}"):
+        row = dict.fromkeys(freshness.USABLE_COLUMNS) | dict(zip(dict.fromkeys(names), values, strict=True))
         key = row["table_key"]
         if key not in current:
             continue
@@ -52,15 +54,29 @@ def expected_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> lis
         requested = At(current[key], *places[key, current[key]])
         if (label := freshness.freshness(record, requested)) is None:
             continue
-        found = (freshness.rank(record, requested), row["snapshot_id"], label, freshness.usable_for(label, row))
+        rank = freshness.rank(record, requested)
         target = tuple(row[name] for name in identity)
+        counted = flight == "stats.tables" or any(row[name] is not None for name in COUNTS)
+        found = ((label != "STALE", counted, *rank), row["snapshot_id"], label, freshness.usable_for(label, row))
         best[target] = max(best.get(target, found), found)
-    return sorted((*target, *found[1:]) for target, found in best.items())
+        if flight == "stats.columns" and any(row[name] is not None for name in DISTRIBUTION):
+            order = (label != "STALE", row["ndv"] is not None, *rank)
+            shown = (order, row["snapshot_id"], label, row["ndv"], row["avg_width_bytes"])
+            distributions[target] = max(distributions.get(target, shown), shown, key=lambda each: each[0])
+    none = () if flight == "stats.tables" else (None, None, None, None, None)
+    return sorted(
+        ((*target, *found[1:], *distributions.get(target, none)[1:]) for target, found in best.items()), key=repr
+    )
 
 
 def current_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> list[tuple[Any, ...]]:
     names = ", ".join(("table_key", *IDENTITY[flight], "snapshot_id", "freshness", "usable_for"))
-    return store.database.rows(f"SELECT {names} FROM {BY_SNAPSHOT[flight]}_current ORDER BY ALL")
+    if flight == "stats.columns":
+        names += ", distribution_snapshot_id, distribution_freshness" + "".join(
+            f", CASE WHEN distribution_snapshot_id = snapshot_id THEN {name} ELSE inherited_{name} END"
+            for name in ("ndv", "avg_width_bytes")
+        )
+    return sorted(store.database.rows(f"SELECT {names} FROM {BY_SNAPSHOT[flight]}_current"), key=repr)
 
 
 def expected_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
@@ -85,7 +101,8 @@ def current_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
 
 ROW = st.fixed_dictionaries({
     "column_id": st.integers(1, 3), "schema_hash": HASHES, "completeness": st.sampled_from(["COMPLETE", "PARTIAL"]),
-    "row_count": st.integers(0, 2), "logical_type": st.sampled_from(["INT", "DOUBLE"]),
+    "row_count": st.sampled_from([None, 1, 2]), "logical_type": st.sampled_from(["INT", "DOUBLE"]),
+    "ndv": st.sampled_from([None, None, 0.0, 1.0]), "avg_width_bytes": st.sampled_from([None, None, 4.0]),
 })  # fmt: skip
 TABLE = st.fixed_dictionaries({"schema_hash": HASHES, "row_count": st.integers(0, 2)})
 CONTENT = st.lists(ROW, min_size=1, max_size=4, unique_by=lambda row: row["column_id"])

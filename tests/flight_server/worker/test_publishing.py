@@ -32,7 +32,10 @@ class FakeServer:
 
 
 def column(column_id: int = 1, **changed: Any) -> dict[str, Any]:
-    return GOOD | {"column_id": column_id, "column_name": f"c{column_id}", "ndv": 5.0} | changed
+    row = GOOD | {"column_id": column_id, "column_name": f"c{column_id}", "ndv": 5.0} | changed
+    known = row["ndv"] is not None
+    labels = {"distribution_snapshot_id": "snapshot_id", "distribution_freshness": "freshness"}
+    return row | {label: row[of] if known else None for label, of in labels.items()} | changed
 
 
 def payload(**changed: Any) -> dict[str, Any]:
