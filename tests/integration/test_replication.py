@@ -1,0 +1,160 @@
+"""Replicas in an object store, and servers that are killed, paused, and taken over from."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from store.database import Database
+from store.replication import restore as restoring
+from store.replication.join import Plan, start_writer
+from store.replication.log import Log
+from store.replication.place import open_place
+from tests.flight_server.live_server import STATFLIGHT, Client, eventually
+from tests.integration.aws_server import KEY, SECRET
+from tests.store.replication.writing import note, notes
+
+ROUNDS = int(os.environ.get("STATFLIGHT_KILL_ROUNDS", "2"))  # 500 for the full proof
+LEASE_SECONDS = 4
+
+
+@pytest.fixture
+def bucket(aws, monkeypatch):
+    variables = {
+        "AWS_ENDPOINT_URL": aws.endpoint, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+    }  # fmt: skip
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{aws.bucket}/replica"
+
+
+def test_a_replica_in_an_object_store(bucket, tmp_path):
+    place = open_place(bucket)
+    assert place.is_empty()
+    database = Database(tmp_path / "a.duckdb")
+    writer = start_writer(Plan(bucket, durable=True), database)
+    try:
+        for text in "ab":
+            note(database, text)
+        assert place.create("lease/000000000001", b"another") is False
+    finally:
+        writer.close()
+        database.close()
+    restoring.restore(Log(place), tmp_path / "restored.duckdb")
+    assert notes(tmp_path / "restored.duckdb") == {"a", "b"}
+    assert writer.row()["last_error"] is None
+
+
+class Server:
+    """`statflight serve` in a process of its own, which may be killed or paused."""
+
+    def __init__(self, db: Path, *flags: object):
+        self.log = db.with_suffix(".log").open("ab")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("STATFLIGHT_")}
+        self.process = subprocess.Popen(
+            [STATFLIGHT, "serve", "--db", db, "--port", "0", "--workers", "0", "-o", "watch-seconds=0",
+             "-o", f"writer-lease-seconds={LEASE_SECONDS}", "-o", "durability=replicated", *map(str, flags)],
+            stdout=subprocess.PIPE, stderr=self.log, text=True, env=clean,
+        )  # fmt: skip
+        line = self.process.stdout.readline()
+        found = re.search(r"listening on (grpc\S+)", line)
+        assert found, db.with_suffix(".log").read_text()[-3000:]
+        self.uri = found[1]
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        self.log.close()
+
+
+@contextlib.contextmanager
+def putting(servers: list[Server], numbers: Iterator[int], acknowledged: dict[int, str]) -> Iterator[None]:
+    """Puts one row after the other to each server in turn; records which server acknowledged which."""
+    stop = threading.Event()
+
+    def run() -> None:
+        clients: dict[str, Client] = {}
+        while not stop.is_set():
+            for server in list(servers):
+                client = clients.setdefault(server.uri, Client(server.uri))
+                client.timeout = 3.0
+                number = next(numbers)
+                with contextlib.suppress(pa.ArrowException, OSError):
+                    client.put("stats.tables", row(number))
+                    acknowledged[number] = server.uri
+            stop.wait(0.02)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def row(number: int) -> pa.Table:
+    return pa.table({"table_catalog": ["c"], "table_schema": ["s"], "table_name": [f"t{number}"],
+                     "snapshot_id": [1], "row_count": [number]})  # fmt: skip
+
+
+def role(server: Server) -> str:
+    with Client(server.uri) as client:
+        return client.read({"table": "sys.replication"})["role"][0].as_py()
+
+
+@pytest.mark.parametrize("how", ["killed", "paused"])
+def test_nothing_acknowledged_is_lost_and_never_two_writers_acknowledge(tmp_path, how):
+    chance, place = random.Random(27), tmp_path / "replica"
+    numbers, acknowledged = itertools.count(), {}
+    names = (tmp_path / f"{at}.duckdb" for at in itertools.count())
+    writer = Server(next(names), "--replicate-to", place)
+    servers = [writer]
+    try:
+        for _ in range(ROUNDS):
+            standby = Server(next(names), "--replicate-to", place, "--standby")
+            servers.append(standby)
+            before = len(acknowledged)
+            with putting(servers, numbers, acknowledged):
+                eventually(lambda before=before: len(acknowledged) > before + 3)
+                time.sleep(chance.uniform(0, 0.5))
+                writer.signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+                eventually(lambda standby=standby: role(standby) == "WRITER", ignoring=(pa.ArrowException,))
+                eventually(lambda standby=standby: standby.uri in acknowledged.values())
+                first = min(number for number, uri in acknowledged.items() if uri == standby.uri)
+                if how == "paused":
+                    writer.signal(signal.SIGCONT)
+                    assert writer.process.wait(30) == 1  # it says that another one has taken over, and ends
+            late = [number for number, uri in acknowledged.items() if uri == writer.uri and number > first]
+            assert late == [], "two servers have acknowledged"
+            servers.remove(writer)
+            writer.end()
+            writer = standby
+        path = tmp_path / "restored.duckdb"
+        eventually(lambda: role(writer) == "WRITER")
+        restoring.restore(Log(open_place(str(place))), path)
+        database = Database(path)
+        kept = {name for (name,) in database.rows("SELECT table_name FROM tables")}
+        database.close()
+        assert {f"t{number}" for number in acknowledged} <= kept
+    finally:
+        for server in servers:
+            server.end()
