@@ -145,7 +145,7 @@ def inline_rows(lake, tmp_path_factory) -> list[Any]:
 
 
 def test_standalone_cluster_computes_the_same_rows_as_inline(master, environment, lake, inline_rows, tmp_path):
-    settings = f'spark_master = "{master}"\ninline_max_cells = 0\n'
+    settings = f'spark_master = "{master}"\n'
     execution, spark_rows = captured(tmp_path / "cluster", lake, settings, env=environment)
     assert execution == "spark"
     assert spark_rows == inline_rows
