@@ -226,12 +226,13 @@ class Follower(Role):
             self._fresh = began
 
     def _catch_up(self) -> None:
-        if self._copy is None or self._log_has_base():
+        later = [] if self._copy is None else self._log.after(self._copy.position)
+        if self._copy is None or self._has_base(self._copy, later):
             self._begin_again()
             return
         data, copy = bytearray(), self._copy
         try:
-            for position in self._log.after(copy.position):
+            for position in later:
                 if position.number == 0:
                     break  # another base has been shipped meanwhile
                 if position != copy.position._replace(number=copy.position.number + 1):
@@ -251,16 +252,12 @@ class Follower(Role):
                 file.write(data)
             self._serve(copy)
 
-    def _log_has_base(self) -> bool:
-        """True if a base of a later checkpoint or epoch has been shipped, and all segments before it are applied."""
-        if self._copy is None:
-            return True
-        later = self._log.after(self._copy.position)
+    def _has_base(self, copy: _Copy, later: list[Position]) -> bool:
+        """True if the newest base has to be fetched: all segments before one are applied, another epoch has begun, or a
+        segment stays away."""
         if not later:
             return False
-        if self._misses >= _PATIENCE:
-            return True
-        return later[0].number == 0 or later[-1].epoch > self._copy.position.epoch
+        return later[0].number == 0 or later[-1].epoch > copy.position.epoch or self._misses >= _PATIENCE
 
     def _begin_again(self) -> None:
         """Fetches the newest base, with the blocks that the copy does not have, and what follows it."""
