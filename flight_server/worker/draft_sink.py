@@ -105,7 +105,7 @@ class DraftSink(Sink):
         for (name, extra, whole), parts in held.items():
             command = {"table": name, "draft": self.keeper.lease["lease_token"], "extra": extra, "whole": whole}
             try:
-                self.server.put_rows(command, pa.concat_tables(parts, promote_options="default"))
+                self.server.put_rows(command, pa.concat_tables(parts, promote_options="default").combine_chunks())
             except pa.ArrowInvalid as refusal:
                 if "LEASE_LOST" in str(refusal):
                     self.keeper.unwanted.set()

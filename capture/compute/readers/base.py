@@ -6,7 +6,7 @@ column cannot be read, its values have an `error`; the others are still returned
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -123,23 +123,28 @@ def leaf(table: pa.Table, path: str) -> pa.ChunkedArray:
     Raises:
         KeyError: The column does not exist.
     """
-    column = _below(dict(zip(table.column_names, table.columns, strict=True)), column_parts(path))
+
+    def top(name: str) -> pa.ChunkedArray | None:  # not a dict of all columns, which a wide table would make for each
+        places = table.schema.get_all_field_indices(name)
+        return table.column(places[-1]) if places else None
+
+    column = _below(top, column_parts(path))
     if column is None:
         raise KeyError(f'the file has no column "{dotted_name(path)}"')
     return column
 
 
-def _below(columns: Mapping[str, pa.ChunkedArray], parts: tuple[str, ...]) -> pa.ChunkedArray | None:
+def _below(column_of: Callable[[str], pa.ChunkedArray | None], parts: tuple[str, ...]) -> pa.ChunkedArray | None:
     """The column at a path; a column name with dots matches several parts."""
     for count in range(1, len(parts) + 1):
-        column = columns.get(".".join(parts[:count]))
+        column = column_of(".".join(parts[:count]))
         if column is None:
             continue
         if count == len(parts):
             return column
         if pa.types.is_struct(column.type):
             names = [column.type.field(i).name for i in range(column.type.num_fields)]
-            inside = _below(dict(zip(names, column.flatten(), strict=True)), parts[count:])
+            inside = _below(dict(zip(names, column.flatten(), strict=True)).get, parts[count:])
             if inside is not None:
                 return inside
     return None

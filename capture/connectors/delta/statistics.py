@@ -97,7 +97,7 @@ class ColumnStatistics:
                     if lacking:
                         table = table.filter(from_log if nulls is None else pc.or_(from_log, pc.is_valid(nulls)))
                     tables.append(table)
-                yield pa.concat_tables(tables)
+                yield pa.concat_tables(tables).combine_chunks()
 
     def _of_footers(
         self, version: TableVersion, leaves: Sequence[DeltaColumn], positions: Sequence[int]
@@ -121,7 +121,7 @@ class ColumnStatistics:
             table = column_rows(paths, leaf.column, self._ids, rows, **columns)
             tables.append(table if known_here is False else table.filter(pc.is_null(known_here)))
         if tables:
-            yield pa.concat_tables(tables)
+            yield pa.concat_tables(tables).combine_chunks()
 
     def _footers_of(self, files: Sequence[ListedFile]) -> list[tuple[Footer, FileStats] | None]:
         """Footers with statistics; None for a damaged or missing file, which a scan will report."""

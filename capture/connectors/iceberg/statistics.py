@@ -52,7 +52,9 @@ class ColumnStatistics:
         rows = rows_left(block, live)
         footers = self._footers_for(block, metrics)
         for some in batched(self._leaves, max(1, BATCH_ROWS // len(block))):
-            yield pa.concat_tables([self._column(leaf, block, metrics, rows, live, footers) for leaf in some])
+            yield pa.concat_tables(
+                [self._column(leaf, block, metrics, rows, live, footers) for leaf in some]
+            ).combine_chunks()
 
     def _column(
         self,

@@ -75,7 +75,7 @@ class ColumnStatistics:
         step = max(1, ROWS_PER_TABLE // max(len(leaves), 1))
         for start in range(0, len(files), step):
             if tables := list(self._rows(files[start : start + step], of_columns, ids)):
-                yield pa.concat_tables(tables)
+                yield pa.concat_tables(tables).combine_chunks()
 
     def _rows(
         self, files: Sequence[File], of_columns: Sequence[tuple[Column, Fields]], ids: ColumnIds

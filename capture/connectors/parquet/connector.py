@@ -217,7 +217,7 @@ class ParquetConnector(SnapshotLister):
                     parts.append(partition_rows(files, paths, rows, column, layout.partitions[column.name], ids))
                 else:
                     parts.append(footer_rows(footers, paths, rows, column, ids))
-            yield pa.concat_tables(parts) if parts else FILE_COLUMN_SCHEMA.empty_table()
+            yield pa.concat_tables(parts).combine_chunks() if parts else FILE_COLUMN_SCHEMA.empty_table()
 
     def plan_files(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None

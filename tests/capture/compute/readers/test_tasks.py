@@ -287,3 +287,27 @@ def test_lance_fragments_are_read_without_deleted_rows(tmp_path):
     assert found[1]["part"] == ["p"] * 3
     with pytest.raises(UpstreamError, match="t#1"):
         tasks.open_task(ScanTask("lance", "t#1", str(tmp_path / "no"), 4, 0, columns, "v", arguments=where))
+
+
+class CountedTable:
+    """A table that counts the columns taken from it: each takes time."""
+
+    def __init__(self, table):
+        self.table, self.schema, self.taken = table, table.schema, 0
+
+    column_names = property(lambda self: self.table.column_names)
+
+    @property
+    def columns(self):
+        self.taken += self.table.num_columns
+        return self.table.columns
+
+    def column(self, at):
+        self.taken += 1
+        return self.table.column(at)
+
+
+def test_columns_of_a_wide_table_are_taken_once_each():
+    table = CountedTable(pa.table({f"c{number}": [number] for number in range(300)}))
+    assert [base.leaf(table, f"c{number}")[0].as_py() for number in range(300)] == list(range(300))
+    assert table.taken == 300

@@ -356,6 +356,14 @@ def test_file_columns_of_large_tables_are_streamed(tmp_path, monkeypatch):
     assert {(r["column_name"], r["column_id"]) for t in tables for r in t.to_pylist()} == {("a", 1), ("b", None)}
 
 
+def test_file_columns_of_a_wide_table_are_one_chunk_not_one_for_each_column(tmp_path):
+    write(tmp_path / "t/a.parquet", pa.table({f"c{number}": [number] for number in range(100)}))
+    found = connector(tmp_path)
+    current = found.enumerate_snapshots("default", "t").current_snapshot_id
+    (table,) = found.capture_snapshot_target_stats("default", "t", current, {}).file_columns()
+    assert (table.num_rows, table["min"].num_chunks) == (100, 1)
+
+
 @pytest.mark.skipif(not LAKES.exists(), reason="the shared lakes are elsewhere")
 @pytest.mark.parametrize("file", sorted((LAKES / "parquet").glob("*.parquet")), ids=lambda file: file.stem)
 def test_files_of_other_writers_are_read(file):
