@@ -20,7 +20,7 @@ from flight_server.reads import adbc_statistics
 from flight_server.reads.null_slots import zeroed
 from flight_server.reads.query import BATCH_ROWS, Queries, in_order, sort_keys
 from flight_server.reads.scope import ReadScope
-from flight_server.reads.slice_cache import Derived, Slice, SliceCache, mark_of, one_batch
+from flight_server.reads.slice_cache import Slice, SliceCache, mark_of, one_batch
 from flight_server.reads.streams import Stream, Streams, fits, never
 from flight_server.wire.scan_request import CURRENT, Part, ScanRequest
 from store.catalog_store import Catalog, TableEntry
@@ -32,7 +32,6 @@ from store.predicates import tree
 from store.schemas import FLIGHTS, Flight
 from store.table_versions import TableVersions
 
-MESSAGE_BYTES: Final = 8192  # largest answer of a `read` action that is cached by its command
 SMALL_BYTES: Final = 1 << 20  # largest cached answer that does not count as a stream
 
 PACKED: Final = (FLIGHTS["stats.tables"], FLIGHTS["stats.columns"])  # materialized, since planners read them
@@ -113,51 +112,25 @@ class Scanner:
             ]  # fmt: skip
         return [table for table in matching if principal.sees(*table.name)]
 
-    def read(
-        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never,
-        command: bytes | None = None,
-    ) -> Answer:  # fmt: skip
+    def read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never) -> Answer:
         """Answers a scan, with all commits acknowledged before this call.
 
         Args:
             request: The scan.
             principal: The caller.
             is_cancelled: True once the caller has disconnected.
-            command: Bytes of the command or ticket, the cache key for a repeated answer of one row.
 
         Raises:
             ResourceExhausted: The answer exceeds the size limit, or too many streams are running.
         """
-        key = None if command is None or not principal.sees_all else ("one row", command)
-        cached = None if key is None else self.slices.derived(key, self.versions.generation)
-        if cached is not None and cached.value is not None:
-            return self.streams.admit(cached.value)
-        answer = self._read(request, principal, is_cancelled, key, cached is not None)
+        batch = self._cached(request, principal)
+        if batch is None:
+            answer = self._from_database(request, principal, is_cancelled)
+        elif batch.num_rows <= 1 or fits(batch, SMALL_BYTES):
+            answer = pa.Table.from_batches([batch])
+        else:
+            return self.streams.serve(pa.Table.from_batches([batch]).to_batches(BATCH_ROWS), is_cancelled)
         return self.streams.admit(answer) if isinstance(answer, pa.Table) else answer
-
-    def _read(
-        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool],
-        key: tuple[str, bytes] | None, again: bool,
-    ) -> Answer:  # fmt: skip
-        if (cached := self._cached(request, principal)) is not None:
-            batch, of = cached
-            if key is not None and of is not None and batch.num_rows == 1:
-                self._keep_row(key, batch, of, again)
-            table = pa.Table.from_batches([batch])
-            if batch.num_rows <= 1 or fits(batch, SMALL_BYTES):
-                return table
-            return self.streams.serve(table.to_batches(BATCH_ROWS), is_cancelled)
-        return self._from_database(request, principal, is_cancelled)
-
-    def _keep_row(self, key: tuple[str, bytes], batch: pa.RecordBatch, of: tuple[int, int], again: bool) -> None:
-        """Caches an answer of one row at its second request, as a copy: a view would keep its slice in memory."""
-        row, size = None, len(key[1])
-        if again:
-            copy = Slice.of(batch, of[1])
-            if copy.block.size > MESSAGE_BYTES:
-                return
-            row, size = pa.Table.from_batches([copy.batch]), size + copy.size
-        self.slices.put_derived(key, Derived(*of, row), size)
 
     @contextmanager
     def reader(
@@ -183,54 +156,28 @@ class Scanner:
             return pa.Table.from_batches(batches, request.schema)
 
     def message(
-        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never,
-        command: bytes | None = None,
-    ) -> pa.Buffer:  # fmt: skip
+        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never
+    ) -> pa.Buffer:
         """A small answer as one Arrow IPC stream.
 
         Args:
             request: The scan.
             principal: The caller.
             is_cancelled: True once the caller has disconnected.
-            command: Bytes of the command, the cache key for a small answer.
 
         Raises:
             InvalidArgument: The answer is too large for one message.
             ResourceExhausted: The answer exceeds the size limit.
         """
-        if not principal.sees_all:
-            command = None
-        cached = None if command is None else self.slices.derived(command, self.versions.generation)
-        if cached is not None:
-            return self.streams.admit(cached.value)
-        return self.streams.admit(self._message(request, principal, is_cancelled, command))
-
-    def _message(
-        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool], command: bytes | None
-    ) -> pa.Buffer:
-        of = None
-        if (cached := self._cached(request, principal)) is not None:
-            batch, of = cached
-            batches, whole = [batch], batch.num_rows <= 1 or fits(batch, SMALL_BYTES)
-        else:
-            answer = self._from_database(request, principal, is_cancelled)
-            batches, whole = [], isinstance(answer, pa.Table)
-            if isinstance(answer, Stream):
-                answer.close()
-            else:
-                batches = answer.to_batches()
-        if not whole:
+        answer = self.read(request, principal, is_cancelled)
+        if isinstance(answer, Stream):
+            answer.close()
             raise InvalidArgument("the answer is too large for one message", hint="read it with DoGet")
-        message = pa.py_buffer(b"".join([request.head, *(batch.serialize() for batch in batches), _END]))
-        if of is not None and command is not None and message.size <= MESSAGE_BYTES:
-            self.slices.put_derived(command, Derived(*of, message), message.size + len(command))
-        return message
+        batches = (batch.serialize() for batch in answer.to_batches())
+        return self.streams.admit(pa.py_buffer(b"".join([request.head, *batches, _END])))
 
-    def _cached(
-        self, request: ScanRequest, principal: Principal
-    ) -> tuple[pa.RecordBatch, tuple[int, int] | None] | None:
-        """The answer from a slice, with the table's key and generation (None if the answer is empty without a slice);
-        None if the request is not about one table or its slice is not cached."""
+    def _cached(self, request: ScanRequest, principal: Principal) -> pa.RecordBatch | None:
+        """The answer from a slice; None if the request is not about one table or its slice is not cached."""
         if request.rows or request.part is not None or not request.flight.name.startswith("stats."):
             return None
         plan = request.plan
@@ -238,22 +185,21 @@ class Scanner:
             return None
         table = self.catalog.find(plan.name)
         if table is None or not principal.sees(*table.name):
-            return _empty(request), None
+            return _empty(request)
         snapshot = None
         if request.snapshot == CURRENT and table.failing:
-            return None if request.allow_stale else (_empty(request), None)
+            return None if request.allow_stale else _empty(request)
         if request.snapshot is not None:
             pin = self._pin(request, table)
             if pin is None:
-                return _empty(request), None
+                return _empty(request)
             snapshot = pin
         cached = self.slice(request.flight, table, snapshot, request.allow_stale)
         if cached is None:
             return None
         batch = cached.select(plan, request.limit)
-        of = (table.table_key, cached.generation)
         batch = batch if request.columns is None else batch.select(request.names)
-        return (batch if principal.sees_all else zeroed(batch)), of
+        return batch if principal.sees_all else zeroed(batch)
 
     def _pin(self, request: ScanRequest, table: TableEntry) -> int | None:
         if request.pins is not None:

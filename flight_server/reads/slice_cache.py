@@ -2,9 +2,8 @@
 
 Its main entries are slices: the rows of a flight about one table, either all stored ones or those valid for a snapshot,
 as one Arrow batch. Lookups by column id, name or file path use an index of the slice; other conditions use Arrow
-kernels, which are equivalent to the SQL. Small answers derived from slices (a record of `resolve`, the bytes of a
-repeated `read` action) are entries of the same LRU. Each entry is valid for one generation of its table
-(`store.table_versions`): any commit that changes the table invalidates it.
+kernels, which are equivalent to the SQL. Records of `resolve` are entries of the same LRU. Each entry is valid for one
+generation of its table (`store.table_versions`): any commit that changes the table invalidates it.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ SliceKey = tuple[str, int, int | None, bool]
 
 
 class Derived(NamedTuple):
-    """A small answer derived from a slice, valid for one generation of its table."""
+    """A record of a table, valid for one generation of it."""
 
     table_key: int
     generation: int
@@ -144,7 +143,7 @@ class Derived(NamedTuple):
 
 
 class SliceCache:
-    """A thread-safe LRU of slices and of answers derived from them.
+    """A thread-safe LRU of slices and of records.
 
     A slice is loaded at its second read only, so that one scan over all tables does not evict popular entries.
 
@@ -175,7 +174,7 @@ class SliceCache:
         return self.used > self._slices.limit // 2
 
     def derived(self, key: Hashable, generation: Callable[[int], int]) -> Derived | None:
-        """A derived answer; None if there is none of the current generation of its table.
+        """A record; None if none of the current generation of its table is cached.
 
         Args:
             key: Key given to `put_derived`.
@@ -187,12 +186,12 @@ class SliceCache:
         return None
 
     def put_derived(self, key: Hashable, derived: Derived, size_bytes: int) -> None:
-        """Caches a small answer.
+        """Caches a record.
 
         Args:
             key: Any key that is not a `SliceKey`.
-            derived: The answer, with the table and its generation.
-            size_bytes: Size of the answer in memory.
+            derived: The record, with the table and its generation.
+            size_bytes: Size of the record in memory.
         """
         self._slices.put(key, derived, size_bytes)
 

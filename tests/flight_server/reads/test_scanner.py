@@ -122,7 +122,7 @@ def test_max_stream_bytes_applies_to_every_read_path(tmp_path):
         one = command("small", columns=["column_name", "ndv"])
         for _ in range(4):
             assert read(app, one).num_rows == 2
-            assert app.scanner.message(of_ticket(one), ANONYMOUS, command=one).size < 2000
+            assert app.scanner.message(of_ticket(one), ANONYMOUS).size < 2000
             for data in (command("large"), command("large", snapshot="current"), command()):
                 with pytest.raises(ResourceExhausted, match="more bytes than this server sends"):
                     read(app, data)

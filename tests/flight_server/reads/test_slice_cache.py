@@ -85,19 +85,14 @@ def test_cached_reads_equal_those_of_duckdb(app, uncached, tree, table, columns,
     body = json.loads(command(table)) | {"columns": columns, "filter": tree, "snapshot": snapshot, "limit": limit}
     data = json.dumps(body | {"allow_stale": stale}).encode()
     request = _request(data)
-    for turn in range(4):  # not cached, loaded, served from the slice, served as a whole
+    for turn in range(4):  # not cached, loaded, served from the slice, changed
         if turn == 3 and replaced is not None:
             put(app, rows("a", 4, [replaced], max_width_bytes=replaced, schema_hash="y", row_count=200 + replaced))
         expected = uncached.table(request, ALL_TABLES)
         assert as_json(app.scanner.table(_request(data), ALL_TABLES)) == as_json(expected)
-        for _ in range(3):  # the last one is found by the bytes of its command
-            again = app.scanner.read(_request(data), ALL_TABLES, command=data)
-            assert as_json(again if isinstance(again, pa.Table) else pa.Table.from_batches(again)) == as_json(expected)
-        for command_ in (None, data, data):  # the last one is found by the bytes of its command
-            response = app.scanner.message(_request(data), ALL_TABLES, command=command_)
-            message = pa.ipc.open_stream(response).read_all()
-            assert as_json(message) == as_json(expected)
-            assert message.schema == request.schema
+        message = pa.ipc.open_stream(app.scanner.message(_request(data), ALL_TABLES)).read_all()
+        assert as_json(message) == as_json(expected)
+        assert message.schema == request.schema
 
 
 ALL_TABLES = Principal("anybody", ALL_SCOPES)
@@ -162,9 +157,9 @@ def test_cached_results_are_not_served_to_callers_without_access(app):
     assert {read(app, data).num_rows for _ in range(4)} != {0}
     limited = Principal("nobody", ALL_SCOPES, ("lake.s.b",))
     assert read(app, data, limited).num_rows == 0
-    unlimited = app.scanner.message(_request(data), ALL_TABLES, command=data)
+    unlimited = app.scanner.message(_request(data), ALL_TABLES)
     assert pa.ipc.open_stream(unlimited).read_all().num_rows > 0
-    response = app.scanner.message(_request(data), limited, command=data)
+    response = app.scanner.message(_request(data), limited)
     assert pa.ipc.open_stream(response).read_all().num_rows == 0
 
 
@@ -238,46 +233,10 @@ def test_slice_copies_its_own_rows_only():
     assert pa.total_allocated_bytes() - before < 2000
 
 
-def test_repeated_message_is_reused_until_a_commit(app):
-    put(app, rows("repeated", 1, [1]))
-    data = command("repeated", columns=["row_count"], snapshot="current")
-
-    def read_message():
-        response = app.scanner.message(_request(data), ALL_TABLES, command=data)
-        return response, pa.ipc.open_stream(response).read_all()["row_count"].to_pylist()
-
-    for _ in range(2):  # the slice is loaded on the second read
-        read_message()
-    first, _ = read_message()
-    assert read_message()[0] is first
-    put(app, rows("repeated", 1, [1], row_count=321, null_count=0, ndv=None))
-    assert read_message()[1] == [321]
-
-
-def test_repeated_row_read_is_cached_until_a_commit(app):
-    put(app, rows("kept", 1, [1, 2]))
-    second = {"column": "column_id", "op": "EQ", "values": [2]}
-    data = command("kept", columns=["row_count"], snapshot="current", filter=second)
-    limited = Principal("nobody", ALL_SCOPES, ("lake.s.b",))
-
-    def read_row(principal=ALL_TABLES):
-        return app.scanner.read(_request(data), principal, command=data)
-
-    for _ in range(4):  # loaded on the second read, noted on the third at the latest, then kept
-        read_row()
-    first = read_row()
-    assert read_row() is first
-    assert first["row_count"].to_pylist() == [102]
-    assert first.nbytes < 200  # a copy, not a view of the slice
-    assert read_row(limited).num_rows == 0
-    put(app, rows("kept", 1, [2], row_count=321, null_count=0, ndv=None))
-    assert [read_row()["row_count"].to_pylist() for _ in range(4)] == [[321]] * 4
-
-
 def test_reads_set_only_derived_attributes_of_the_request(app):
     request = _request(command("a", columns=["ndv"], snapshot="current"))
     for _ in range(4):
-        app.scanner.message(request, ALL_TABLES, command=b"another")
+        app.scanner.message(request, ALL_TABLES)
         app.scanner.table(request, ALL_TABLES)
     derived = {"names", "schema", "head", "plan"}
     assert set(vars(request)) - {field.name for field in fields(request)} <= derived
