@@ -113,12 +113,14 @@ class ScanPlanner:
             known = self._columns(cursor, table, snapshot_id, positions)
             read = [known.find(name).id for name in columns or ()]
             condition = None if node is None else pruning.of_files(node, known.find)
+            named = tuple(dict.fromkeys([*(() if condition is None else condition.columns), *read]))
+            if condition is not None and _is_merged(cursor, table):
+                condition = pruning.undecided()
             query = _Query(cursor, table.table_key, positions, condition)
             self._check_complete(cursor, table, snapshot_id, query)
             kept = query.kept(whole=columns is None)
             partition_keys, by_id = _layout(cursor, table)
             summary = query.summary(kept, known.ids_of(partition_keys))
-            named = tuple(dict.fromkeys([*(() if condition is None else condition.columns), *read]))
             about = {
                 "snapshot_id": snapshot_id, "format": table.format, "by_id": by_id,
                 "columns": known.described(named if columns else None),
@@ -170,6 +172,16 @@ def _layout(cursor: Connection, table: TableEntry) -> tuple[list[str], bool]:
     ).fetchall()
     mapped = json.loads(properties or "{}").get("delta.columnMapping.mode", "none") != "none"
     return keys or [], table.format in _BY_ID or mapped
+
+
+def _is_merged(cursor: Connection, table: TableEntry) -> bool:
+    """True if readers merge the rows of several files by a key. A file without a matching row may then have the newer
+    version of a row that matches in another file, so that none may be skipped."""
+    if table.format != "paimon":
+        return False
+    return bool(cursor.execute(
+        "SELECT 1 FROM table_constraints WHERE table_key = ? AND kind = 'PRIMARY KEY' LIMIT 1", [table.table_key]
+    ).fetchall())  # fmt: skip
 
 
 def _not_captured(table: TableEntry, snapshot_id: int, stated: str) -> NotCaptured:

@@ -160,6 +160,11 @@ class FileCondition:
         return _joined(self._tree, self._numbers, "m", "TRUE", columns)
 
 
+def undecided() -> FileCondition:
+    """A condition that no file's rows can decide, because they are not those that readers see."""
+    return FileCondition({}, "TRUE", "FALSE", "FALSE", f"'{NOT_PRUNING}'", _Constant.UNDECIDED, {})
+
+
 def of_files(node: Node, find: Callable[[str], Column]) -> FileCondition:
     """Translates a condition on rows to SQL about files.
 

@@ -111,3 +111,17 @@ def test_names_are_checked(app):
     assert kept(app, "Id = 25") == {"f2": "SOME"}
     with pytest.raises(InvalidArgument, match="several columns"):
         plan(app, "id = 25")
+
+
+def test_files_that_readers_merge_by_a_key_are_all_kept(app):
+    """A file without a matching row may have the newer version of a row that matches elsewhere."""
+    app.database.write(lambda connection: connection.execute(
+        "INSERT INTO table_constraints SELECT table_key, 'PRIMARY KEY', 'pk', 1, 'Id', NULL FROM tables"
+    ))  # fmt: skip
+    assert kept(app, "id = 25") == {"f2": "SOME"}
+    app.database.write(lambda connection: connection.execute("UPDATE tables SET format = 'paimon'"))
+    app.catalog.reload(app.database.read())
+    files = plan(app, "id = 25").files
+    assert files["kept_because"].to_pylist() == ["NOT_PRUNING"] * FILES
+    with pytest.raises(InvalidArgument, match="no column"):
+        plan(app, "idd = 25")
