@@ -1,0 +1,203 @@
+"""Planned scans of random lakes of every format, with schema evolution and deletes, by random conditions: compared with
+brute force over the rows of each file. A file that has a matching row is never skipped."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from capture.compute.readers import tasks
+from capture.engines.compute.engine import ComputeEngine
+from capture.engines.native.engine import NativeEngine
+from capture.spi import TableHandle
+from flight_server.app import App
+from flight_server.reads.scan_plan import METADATA
+from flight_server.wire.plan_request import of_json
+from store import bounds, records
+from store.logical_types import Kind, LogicalType, parse
+from store.schemas import FLIGHTS
+from store.stats_store import Put, PutMode
+from store.targets import Target
+from tests.flight_server.serving import app_in
+from tests.integration.random_lakes import FORMATS
+from tests.integration.random_tables import bound, comparables
+from tests.integration.test_differential import Sink, capture, lake_of, targets
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+
+SEEDS = range(2)
+CONDITIONS: Final = 50  # of each lake and way of capture; 1,400 in all
+TABLE: Final = "lake.s.t"
+KNOWN: Final = ("stats.columns", "stats.file_columns")
+NAMES: Final = ("table_catalog", "table_schema", "table_name")
+COMPARES: Final = {"EQ": operator.eq, "NEQ": operator.ne, "LT": operator.lt, "LTE": operator.le, "GT": operator.gt,
+                   "GTE": operator.ge}  # fmt: skip
+ABOVE: Final = ("NEQ", "GT", "GTE")  # true for NaN, to readers that order it above every number
+DATA: Final = pc.field("file_content") == "DATA"
+READERS: Final = [(greatest, double) for greatest in (True, False) for double in (True, False)]
+
+Truth = bool | None
+Columns = dict[str, tuple[LogicalType, dict[str, list[Any]]]]
+"""Column → type, and file → values in the forms of `comparables`, None for null."""
+
+
+def columns_of(table: TableHandle) -> Columns:
+    """The live rows of each file, by column; without columns whose name several have."""
+    found: Columns = {}
+    names = [column.name for column in table.by_id.values()]
+    for task in table.connector.plan_files(table.schema, table.name, table.snapshot_id, table.column_ids):
+        for column, values in tasks.read(task, task.columns):
+            described = table.by_id[column.column_id]
+            if names.count(described.name) == 1:
+                lt = parse(described.logical_type)
+                found.setdefault(described.name, (lt, {}))[1][task.file_path] = aligned(values, lt)
+    return found
+
+
+def aligned(values: pa.ChunkedArray, lt: LogicalType) -> list[Any]:
+    if pa.types.is_null(values.type):
+        return [None] * len(values)
+    present = iter(comparables(values, lt))
+    return [next(present) if valid else None for valid in values.is_valid().to_pylist()]
+
+
+class Conditions:
+    """Random conditions on columns, their literals from the values of files, and their truth for a row."""
+
+    def __init__(self, rng: random.Random, columns: Columns, texts: Mapping[str, list[str]]):
+        self.rng, self.columns, self.texts = rng, columns, texts
+
+    def tree(self, depth: int = 0) -> dict[str, Any]:
+        kind = self.rng.random()
+        if depth < 3 and kind < 0.45:
+            if kind < 0.1:
+                return {"not": self.tree(depth + 1)}
+            return {self.rng.choice(("and", "or")): [self.tree(depth + 1) for _ in range(self.rng.randint(1, 3))]}
+        name = self.rng.choice(list(self.columns))
+        texts = self.texts.get(name)
+        if not texts or kind > 0.93:
+            return {"column": name, "op": self.rng.choice(("IS_NULL", "IS_NOT_NULL"))}
+        op = self.rng.choice((*COMPARES, "BETWEEN", "IN", "IN"))
+        count = {"BETWEEN": 2, "IN": self.rng.choice((1, 3, 30))}.get(op, 1)
+        values: list[Any] = [self.rng.choice(texts) for _ in range(count)]
+        if op == "IN" and self.rng.random() < 0.1:
+            values.append(None)
+        return {"column": name, "op": op, "values": values}
+
+    def truth(self, tree: Mapping[str, Any], path: str, row: int, reader: tuple[bool, bool]) -> Truth:
+        if "not" in tree:
+            inner = self.truth(tree["not"], path, row, reader)
+            return None if inner is None else not inner
+        for word, decisive in (("and", False), ("or", True)):
+            if word in tree:
+                parts = [self.truth(part, path, row, reader) for part in tree[word]]
+                return decisive if decisive in parts else None if None in parts else not decisive
+        lt, files = self.columns[tree["column"]]
+        value, op = files[path][row], tree["op"]
+        if op in ("IS_NULL", "IS_NOT_NULL"):
+            return (value is None) == (op == "IS_NULL")
+        if op == "BETWEEN":
+            low, high = tree["values"]
+            parts = [compared("GTE", value, low, lt, reader), compared("LTE", value, high, lt, reader)]
+            return False if False in parts else None if None in parts else True
+        if op == "IN":
+            parts = [compared("EQ", value, literal, lt, reader) for literal in tree["values"]]
+            return True if True in parts else None if None in parts else False
+        return compared(op, value, tree["values"][0], lt, reader)
+
+
+def compared(op: str, value: Any, literal: str | None, lt: LogicalType, reader: tuple[bool, bool]) -> Truth:
+    nan_is_greatest, floats_as_double = reader
+    if value is None or literal is None:
+        return None
+    if isinstance(value, float) and math.isnan(value):
+        return op in ABOVE if nan_is_greatest else op == "NEQ"
+    other = float(literal) if lt.kind is Kind.FLOAT and floats_as_double else bound(literal, lt)
+    return bool(COMPARES[op](value, other))
+
+
+def literals_of(columns: Columns, table: TableHandle) -> dict[str, list[str]]:
+    """Column → canonical texts of its values, for orderable columns."""
+    texts: dict[str, set[str]] = {}
+    for task in table.connector.plan_files(table.schema, table.name, table.snapshot_id, table.column_ids):
+        for column, values in tasks.read(task, task.columns):
+            name = table.by_id[column.column_id].name
+            if name in columns and columns[name][0].orderable and not pa.types.is_null(values.type):
+                found = bounds.encode_array(values, columns[name][0]).drop_null().to_pylist()
+                texts.setdefault(name, set()).update(text for text in found if text != "NaN")
+    return {name: sorted(of_name) for name, of_name in texts.items() if of_name}
+
+
+@contextmanager
+def app_with(sinks: Sequence[Sink], root: Path) -> Iterator[App]:
+    """A server's parts with the rows of sinks, put one after the other."""
+    with app_in(root) as app:
+        for sink in sinks:
+            for flight in ("stats.tables", "stats.columns", "stats.files", "stats.file_columns"):
+                for rows in sink.rows.get(flight, ()):
+                    named = rows
+                    for column, name in zip(NAMES, TABLE.split("."), strict=True):
+                        at = named.schema.get_field_index(column)
+                        named = named.set_column(at, column, pa.repeat(name, named.num_rows))
+                    app.store.put([Put(flight, records.prepare(FLIGHTS[flight], named), PutMode.UPSERT)])
+        yield app
+
+
+def check_scans(format: str, seed: int, root: Path) -> int:
+    """Checks scans of a lake's newest version by its metadata, and by its data; returns how many files they skip. Of
+    files that readers merge by a key, the rows are not known, and nothing is checked."""
+    rng = random.Random(f"{format} {seed} scans")
+    (root / "lake").mkdir()
+    lake = lake_of(format, seed, root / "lake")
+    table = lake.handles()[-1]
+    columns = columns_of(table)
+    literals = literals_of(columns, table)
+    by_metadata, _ = capture(NativeEngine(), table, [Target.table(), *targets(table)], Sink())
+    by_data, _ = capture(ComputeEngine(inline_max_cells=10**12), table, targets(table), Sink())
+    table.connector.close()
+    skipped = 0
+    listed = {path for rows in by_metadata.rows["stats.files"] for path in rows.filter(DATA)["file_path"].to_pylist()}
+    if listed != next(iter(columns.values()))[1].keys():
+        assert format == "paimon"
+        return 0
+    for way, sinks in (("metadata", [by_metadata]), ("data", [by_metadata, by_data])):
+        (root / way).mkdir()
+        stored = [rows for sink in sinks for flight in KNOWN for rows in sink.rows.get(flight, ())]
+        named = {name for rows in stored for name in rows["column_name"].unique().to_pylist()}
+        conditions = Conditions(rng, {name: columns[name] for name in columns if name in named}, literals)
+        with app_with(sinks, root / way) as app:
+            for _ in range(CONDITIONS):
+                skipped += check_scan(app, conditions, f"{format} {seed} by {way}")
+    return skipped
+
+
+def check_scan(app: App, conditions: Conditions, where: str) -> int:
+    tree = conditions.tree()
+    request = of_json({"scan": TABLE, "where": tree})
+    files = app.planner.plan(app.catalog.get(TABLE), request.node, None, "current").files
+    kept = dict(zip(files["file_path"].to_pylist(), files["match"].to_pylist(), strict=True))
+    every = next(iter(conditions.columns.values()))[1]
+    told = f"{where}: {json.dumps(tree, default=str)}"
+    assert json.loads(files.schema.metadata[METADATA])["files"]["kept"] == len(kept), told
+    for path, values in every.items():
+        for reader in READERS:
+            truths = [conditions.truth(tree, path, row, reader) for row in range(len(values))]
+            assert path in kept or True not in truths, f"{told}: {path} has a row for which it is true to {reader}"
+            assert kept.get(path) != "ALL" or all(truths), f"{told}: not every row of {path} matches to {reader}"
+    return len(every) - len(kept)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("format", FORMATS)
+def test_no_file_with_a_matching_row_is_missing(tmp_path, format, seed):
+    check_scans(format, seed, tmp_path)
