@@ -161,3 +161,62 @@ def test_paimon_schema_without_a_new_snapshot_is_part_of_what_is_current(tmp_pat
     assert facts(client, table) == {}
     capture(client, table)
     assert facts(client, table) == {"a": ("100", "300", 0)}
+
+
+def test_rollback_and_branches_of_iceberg_leave_current_what_readers_see(tmp_path, client):
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    catalog.create_namespace("db")
+    built = catalog.create_table("db.t", OLD.schema)
+    built.append(OLD)
+    first = built.current_snapshot().snapshot_id
+    options = {"warehouse": f"file://{tmp_path}/w", "name": "c", "type": "sql"}
+    client.act("register_connector", {
+        "catalog": "rolled", "format": "iceberg", "uri": f"sqlite:///{tmp_path}/c.db", "options": options,
+    })  # fmt: skip
+
+    def current() -> tuple[int, dict[str, tuple[Any, ...]]]:
+        (found,) = client.act("discover", {"catalog": "rolled"})
+        rows = [row for row in read(client, "stats.columns", found["table"]) if row["freshness"] == "EXACT"]
+        values = {row["column_name"]: (row["min"], row["max"], row["null_count"]) for row in rows}
+        return found["current_snapshot_id"], values
+
+    current()
+    capture(client, "rolled.db.t")
+    old = {"a": ("1", "3", 0), "b": ("100", "300", 0)}
+    assert current() == (first, old)
+    built.append(NEW)
+    second = built.current_snapshot().snapshot_id
+    assert current() == (second, {})
+    capture(client, "rolled.db.t")
+    new = {"a": ("1", "300", 0), "b": ("100", "300", 3)}
+    assert current() == (second, new)
+    built.manage_snapshots().rollback_to_snapshot(first).commit()
+    assert built.scan().to_arrow().num_rows == 3
+    assert current() == (first, old)
+    built.manage_snapshots().create_branch(first, "side").commit()
+    built.append(NEW, branch="side")
+    assert current() == (first, old), "rows of another branch are not the table's"
+    built.manage_snapshots().set_current_snapshot(second).commit()
+    assert current() == (second, new)
+
+
+def test_restored_delta_table_has_the_statistics_of_its_new_version(tmp_path, client):
+    from deltalake import DeltaTable, write_deltalake
+
+    write_deltalake(str(tmp_path / "t"), OLD)
+    client.act("register_connector", {
+        "catalog": "restored", "format": "delta", "uri": str(tmp_path), "discover": True, "options": {},
+    })  # fmt: skip
+    capture(client, "restored.default.t")
+    write_deltalake(str(tmp_path / "t"), NEW, mode="append")
+    client.act("discover", {"catalog": "restored"})
+    capture(client, "restored.default.t")
+    DeltaTable(str(tmp_path / "t")).restore(0)
+    (found,) = client.act("discover", {"catalog": "restored"})
+    rows = read(client, "stats.columns", found["table"])
+    assert found["current_snapshot_id"] == 2 and {row["freshness"] for row in rows} == {"INHERITED"}
+    assert {row["usable_for"] for row in rows} == {"PLANNING"}
+    capture(client, found["table"])
+    assert facts(client, found["table"]) == {"a": ("1", "3", 0), "b": ("100", "300", 0)}
