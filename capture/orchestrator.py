@@ -10,8 +10,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from capture.spec import CaptureSpec
 from capture.spi import Mode
@@ -117,6 +118,10 @@ class ControlPlane(Protocol):
         """
 
 
+_Capture: TypeAlias = "Future[Running | Answer]"
+"""A capture that one call begins and others may join: once it has started, or an Answer if none was needed."""
+
+
 @dataclass
 class Orchestrator:
     """Answers `resolve`: from the store, by a capture within the caller's budget, or with a queued job.
@@ -136,7 +141,7 @@ class Orchestrator:
     max_budget_ms: int = MAX_BUDGET_MS
     clock: Callable[[], float] = time.monotonic
     outcomes: Counter[str] = field(default_factory=Counter)
-    _running: dict[tuple[Any, ...], Running] = field(default_factory=dict)
+    _captures: dict[tuple[Any, ...], _Capture] = field(default_factory=dict)  # by key of their questions
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
@@ -164,11 +169,9 @@ class Orchestrator:
                 answers[at] = Answer("FAILED", "no connector: the table only has statistics that were put")
             else:
                 waits.append(at)
-        for at, running in self._launch(questions, waits).items():
-            if isinstance(running, Answer):
-                answers[at] = running
-            else:
-                answers[at] = self._await(questions[at], running, started)
+        captures = self._launch([questions[at] for at in waits])
+        for at, capture in zip(waits, captures, strict=True):
+            answers[at] = self._await(questions[at], capture, started)
         final = [answer for answer in answers if answer is not None]
         with self._counting:
             self.outcomes.update([answer.outcome for answer in final])
@@ -182,50 +185,71 @@ class Orchestrator:
             return "no_budget"
         return None if self.sync_enabled else "sync_disabled"
 
-    def _launch(self, questions: Sequence[Question], waits: Sequence[int]) -> dict[int, Running | Answer]:
-        """Joins running captures; starts at most two per table for the rest (metadata-only, and scan).
-
-        Returns:
-            For each place in `waits` the capture to wait for, or an Answer if it needs none or could not be started.
-        """
-        if not waits:
-            return {}
-        joined: dict[int, Running | Answer] = {}
+    def _launch(self, questions: Sequence[Question]) -> list[_Capture]:
+        """Joins the captures that other calls have begun, and begins the rest."""
         with self._lock:
-            self._running = {key: running for key, running in self._running.items() if not running.wait(0)}
-            rest: list[int] = []
-            for at in waits:
-                if (running := self._running.get(questions[at].capture_key)) is not None:
-                    joined[at] = running
-                else:
-                    rest.append(at)
-            # look up again: another call may have captured it meanwhile
-            records = self.plane.lookup([questions[at] for at in rest])
-            new: dict[tuple[int, bool], list[int]] = {}
-            for at, record in zip(rest, records, strict=True):
-                if record is not None:
-                    joined[at] = _stored(record)
-                else:
-                    question = questions[at]
-                    new.setdefault((question.table_key, self.plane.is_light(question)), []).append(at)
-            for members in new.values():
-                once = {questions[at].capture_key: questions[at] for at in members}
-                try:
-                    started = self.plane.start(list(once.values()))
-                except StatflightError as error:
-                    joined |= dict.fromkeys(members, Answer("FAILED", str(error)))
-                else:
-                    self._running |= dict.fromkeys(once, started)
-                    joined |= dict.fromkeys(members, started)
-        return {at: joined[at] for at in waits}
+            captures = self._captures.copy()
+        ended = [(key, capture) for key, capture in captures.items() if _has_ended(capture)]
+        begun: dict[tuple[Any, ...], Question] = {}
+        joined = []
+        with self._lock:
+            for key, capture in ended:
+                if self._captures.get(key) is capture:
+                    del self._captures[key]
+            for question in questions:
+                if (key := question.capture_key) not in self._captures:
+                    self._captures[key] = Future()
+                    begun[key] = question
+                joined.append(self._captures[key])
+            captures = {key: self._captures[key] for key in begun}
+        if begun:
+            self._begin(begun, captures)
+        return joined
 
-    def _await(self, question: Question, running: Running, started: float) -> Answer:
+    def _begin(
+        self, questions: Mapping[tuple[Any, ...], Question], captures: Mapping[tuple[Any, ...], _Capture]
+    ) -> None:
+        """Starts at most two captures per table: metadata-only, and scan."""
+        groups: dict[tuple[int, bool], list[tuple[Any, ...]]] = {}
+        try:
+            records = self.plane.lookup(list(questions.values()))  # again: another call may have captured it meanwhile
+            for (key, question), record in zip(questions.items(), records, strict=True):
+                if record is not None:
+                    captures[key].set_result(_stored(record))
+                else:
+                    groups.setdefault((question.table_key, self.plane.is_light(question)), []).append(key)
+            for keys in groups.values():
+                try:
+                    running = self.plane.start([questions[key] for key in keys])
+                except StatflightError as error:
+                    for key in keys:
+                        captures[key].set_exception(error)
+                else:
+                    for key in keys:
+                        captures[key].set_result(running)
+        except BaseException as error:
+            for capture in captures.values():
+                if not capture.done():
+                    capture.set_exception(error)
+            raise
+
+    def _await(self, question: Question, capture: _Capture, started: float) -> Answer:
         budget = question.spec.latency_budget_ms
         budget_ms = min(self.budget_ms if budget is None else budget, self.max_budget_ms)
+
+        def left() -> float:
+            return max(0.0, started + budget_ms / 1000 - self.clock())
+
+        timeout = Answer("TIMEOUT", f"not captured within {budget_ms} ms; the work goes on")
         try:
-            if not running.wait(max(0.0, started + budget_ms / 1000 - self.clock())):
-                return Answer("TIMEOUT", f"not captured within {budget_ms} ms; the work goes on")
+            running = capture.result(left())
+            if isinstance(running, Answer):
+                return running
+            if not running.wait(left()):
+                return timeout
             outcome, detail = running.outcome(question)
+        except TimeoutError:
+            return timeout
         except StatflightError as error:
             return Answer("FAILED", str(error))
         if outcome != "CAPTURED":
@@ -243,6 +267,12 @@ class Orchestrator:
         for members in open_questions.values():
             with contextlib.suppress(StatflightError):  # a follow-up is optional
                 self.plane.follow_up(sorted(members.values(), key=lambda q: (q.snapshot_id, q.spec.target.storage_id)))
+
+
+def _has_ended(capture: _Capture) -> bool:
+    if not capture.done():
+        return False
+    return capture.exception() is not None or isinstance(running := capture.result(), Answer) or running.wait(0)
 
 
 def _stored(record: Mapping[str, Any] | Answer) -> Answer:

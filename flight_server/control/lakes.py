@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -46,7 +45,6 @@ class Lakes:
 
     def __init__(self, database: Database, catalog: Catalog, vault: Vault, tasks: TaskQueue):
         self._database, self._catalog, self._vault, self._tasks = database, catalog, vault, tasks
-        self._registering = threading.Lock()
         self.on_discovered: Callable[[str, Sequence[TableEntry]], object] = lambda *_: None
 
     # Connectors.
@@ -83,48 +81,38 @@ class Lakes:
             UpstreamError: The lake cannot be reached.
         """
         catalog, options = config["catalog"], config["options"]
-        same = self._check_taken(config, replace)
+        with self._database.reading() as cursor:
+            same = _check_taken(cursor, config, replace)
         if discover:
             found = self.inspect("discover", config, is_cancelled, **self._scope(catalog if same else None))
         else:
             found = self.inspect("validate", config, is_cancelled)
         masked, uri = mask(options), mask_uri(config["uri"])
         tables: list[dict[str, Any]] = []
-        with self._registering:
-            self._check_taken(config, replace)  # another caller may have registered it meanwhile
+
+        def run(connection: Connection) -> None:
+            _check_taken(connection, config, replace)  # another caller may have registered it meanwhile
             self._vault.set(catalog, options, masked, config["uri"], uri)
+            self._catalog.put_connector(connection, catalog, config["format"], uri, masked)
+            if discover:
+                tables[:] = self._store_found(connection, catalog, config["format"], found, whole=True)
 
-            def run(connection: Connection) -> None:
-                self._catalog.put_connector(connection, catalog, config["format"], uri, masked)
-                if discover:
-                    tables[:] = self._store_found(connection, catalog, config["format"], found, whole=True)
-
-            self._database.write(run)
+        self._database.write(run)
         if discover:
             self._discovered(catalog, found)
         shown = {"catalog": catalog, "format": config["format"], "uri": uri, "options": masked, "state": "ACTIVE",
                  "namespaces": found.get("namespaces", [])}  # fmt: skip
         return shown | ({"tables": tables} if discover else {})
 
-    def _check_taken(self, config: Mapping[str, Any], replace: bool) -> bool:
-        """True if the catalog is connected to this lake; raises Conflict if to another, unless `replace`."""
-        try:
-            connector = self._catalog.connector(config["catalog"])
-        except NotFound:
-            return False
-        same = (connector["format"], connector["uri"]) == (config["format"], mask_uri(config["uri"]))
-        if not same and not replace:
-            raise Conflict(
-                f'the catalog "{config["catalog"]}" is connected to the {connector["format"]} lake {connector["uri"]}',
-                hint='choose another name, or replace the lake with "replace": true (connect --replace)',
-            )
-        return same
-
     def drop(self, catalog: str) -> None:
         """Forgets a connector, its secrets and its tables."""
-        with self._registering:
-            self._database.write(lambda connection: self._catalog.drop_connector(connection, catalog))
-            self._vault.drop(catalog)
+
+        def forget_secrets(connection: Connection) -> None:
+            if _lake(connection, catalog) is None:  # another caller may have registered it again
+                self._vault.drop(catalog)
+
+        self._database.write(lambda connection: self._catalog.drop_connector(connection, catalog))
+        self._database.write(forget_secrets)
 
     # Inspections.
 
@@ -331,6 +319,26 @@ class Lakes:
     def _is_as_known(self, catalog: str, format: str, found: Mapping[str, Any]) -> bool:
         known = Discovery(self._catalog)
         return not found["errors"] and all(known.is_as_known(catalog, format, table) for table in found["tables"])
+
+
+def _lake(connection: Connection, catalog: str) -> tuple[str, str] | None:
+    """Format and masked address of a catalog's lake; None if it is not connected."""
+    sql = "SELECT format, uri FROM connectors WHERE catalog = ? AND format <> ?"
+    return connection.execute(sql, [catalog, EXTERNAL]).fetchone()
+
+
+def _check_taken(connection: Connection, config: Mapping[str, Any], replace: bool) -> bool:
+    """True if the catalog is connected to this lake; raises Conflict if to another, unless `replace`."""
+    lake = _lake(connection, config["catalog"])
+    if lake is None:
+        return False
+    same = lake == (config["format"], mask_uri(config["uri"]))
+    if not same and not replace:
+        raise Conflict(
+            f'the catalog "{config["catalog"]}" is connected to the {lake[0]} lake {lake[1]}',
+            hint='choose another name, or replace the lake with "replace": true (connect --replace)',
+        )
+    return same
 
 
 def is_of_lake(error: StatflightError) -> bool:

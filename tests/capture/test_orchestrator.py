@@ -236,6 +236,52 @@ def test_hundred_concurrent_equal_misses_share_one_capture():
     assert set(outcomes) <= {"CAPTURED", "HIT"} and len(outcomes) == 100
 
 
+def test_slow_start_of_a_capture_blocks_only_its_own_questions():
+    class Slow(Plane):
+        going, gate = threading.Event(), threading.Event()
+
+        def start(self, questions):
+            if questions[0].table_key == 1:
+                self.going.set()
+                assert self.gate.wait(60)
+            return super().start(questions)
+
+    plane = Slow()
+    resolver = orchestrator(plane)
+    answers: dict[str, Answer] = {}
+
+    def ask(name: str, table: int, budget: int) -> threading.Thread:
+        def run() -> None:
+            (answers[name],) = resolver.resolve([question(table=table, latency_budget_ms=budget)])
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    first = ask("first", 1, 10_000)
+    assert plane.going.wait(60)
+    ask("other", 2, 10_000).join(10)
+    ask("impatient", 1, 1).join(10)
+    joining = ask("joining", 1, 10_000)
+    assert (answers["other"].outcome, answers["impatient"].outcome) == ("CAPTURED", "TIMEOUT")
+    plane.gate.set()
+    first.join(10)
+    joining.join(10)
+    assert answers["first"].outcome == "CAPTURED"
+    assert answers["joining"].outcome in ("CAPTURED", "HIT")
+    assert len(plane.started) == 2
+
+
+def test_unexpected_error_ends_the_capture_for_all_who_joined():
+    plane = Plane()
+    plane.refuses = ValueError("a defect")
+    resolver = orchestrator(plane)
+    with pytest.raises(ValueError, match="a defect"):
+        resolver.resolve([question()])
+    plane.refuses = None
+    assert resolver.resolve([question()])[0].outcome == "CAPTURED"
+
+
 def test_failed_follow_up_does_not_change_the_answer():
     class NoQueue(Plane):
         def follow_up(self, questions):

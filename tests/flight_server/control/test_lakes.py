@@ -189,6 +189,25 @@ def test_uri_password_is_hidden_in_the_catalog_and_kept_in_the_config(env):
     assert env.lakes.config("c")["options"] == {}
 
 
+def test_secrets_of_a_catalog_that_is_registered_while_it_is_dropped_are_kept(env, monkeypatch):
+    secret = {"client.secret": "hush"}
+    env.register(options=secret)
+    write, writes = env.database.write, []
+
+    def write_and_register(function: Any) -> Any:
+        result = write(function)
+        if not writes:  # the connector is dropped, its secrets are not
+            writes.append(function)
+            env.register(options=secret)
+        return result
+
+    monkeypatch.setattr(env.database, "write", write_and_register)
+    env.lakes.drop("c")
+    assert env.lakes.config("c")["options"] == secret
+    env.lakes.drop("c")
+    assert env.vault.get("c", {}) == {}
+
+
 def test_running_inspections_are_listed_as_live_jobs_with_progress(env):
     seen: list[Any] = []
 
