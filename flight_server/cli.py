@@ -57,6 +57,7 @@ COMMANDS = {
     "history": Entry(READ, "browsing:history", "Show a column's statistics over the snapshots of its table."),
     "diff": Entry(READ, "comparing:diff", "Show what changed between two snapshots."),
     "query": Entry(READ, "reading:query", "Print the rows of any flight."),
+    "sql": Entry(READ, "sql:sql", "Run SQL over all flights: a statement, standard input, or a prompt."),
     "scan": Entry(READ, "scanning:scan", "List the files that a condition needs, without opening any."),
     "jobs": Entry(READ, "reading:jobs", "List capture jobs, the newest first."),
     "check": Entry(WATCH, "checking:check", "Check rules against the statistics of tables."),

@@ -191,6 +191,37 @@ class Connection:
             return _batches(self.call(lambda: self._reach(lambda client: client.do_get(data, self.options()))))
         return self.call(lambda: self._reach(lambda client: client.do_get(data, self.options()).read_all()))
 
+    @overload
+    def sql(self, statement: str, stream: Literal[False] = False) -> pa.Table: ...
+
+    @overload
+    def sql(self, statement: str, stream: Literal[True]) -> pa.RecordBatchReader: ...
+
+    def sql(self, statement: str, stream: bool = False) -> pa.Table | pa.RecordBatchReader:
+        """Runs a statement of Flight SQL: SELECT, SHOW TABLES, SHOW STATS FOR, DESCRIBE, EXPLAIN, ANALYZE.
+
+        Args:
+            statement: The statement, without a semicolon.
+            stream: Return a RecordBatchReader instead of a Table.
+
+        Returns:
+            The rows.
+
+        Raises:
+            pa.ArrowInvalid: The statement is not of this language, or names an unknown column.
+            pa.ArrowKeyError: It names an unknown flight or table.
+        """
+        descriptor = flight.FlightDescriptor.for_command(_statement(statement))
+        writes = statement.lstrip()[:7].upper() == "ANALYZE"
+
+        def run(client: flight.FlightClient) -> flight.FlightStreamReader:
+            (endpoint,) = client.get_flight_info(descriptor, self.options()).endpoints
+            return client.do_get(endpoint.ticket, self.options())
+
+        if stream:
+            return _batches(self.call(lambda: self._reach(run, writes=writes)))
+        return self.call(lambda: self._reach(lambda client: run(client).read_all(), writes=writes))
+
     def put_rows(self, command: Mapping[str, Any], rows: Any) -> dict[str, int]:
         """Puts rows into a flight. A put of a RecordBatchReader is not retried, because its rows can be read only once.
 
@@ -295,6 +326,20 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
         return text
     text += b" " * (-len(text) % 8)
     return b"".join([bytes(4), len(text).to_bytes(4, "little"), text, *streams])
+
+
+def _statement(sql: str) -> bytes:
+    """The message CommandStatementQuery of Flight SQL, in a `google.protobuf.Any`."""
+
+    def field(number: int, data: bytes) -> bytes:
+        size, length = len(data), bytearray()
+        while size > 0x7F:
+            length.append(size & 0x7F | 0x80)
+            size >>= 7
+        return bytes([number << 3 | 2, *length, size]) + data
+
+    kind = b"type.googleapis.com/arrow.flight.protocol.sql.CommandStatementQuery"
+    return field(1, kind) + field(2, field(1, sql.encode()))
 
 
 def _descriptor(command: Mapping[str, Any]) -> flight.FlightDescriptor:

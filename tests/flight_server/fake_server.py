@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.flight as flight
 
+from flight_server.wire.flight_sql import read_any
 from store.schemas import FLIGHTS
 
 
@@ -49,6 +50,15 @@ class FakeServer(flight.FlightServerBase):
         if "table" in command and (columns := command.get("columns")):
             rows = rows.select(columns)
         return flight.RecordBatchStream(rows)
+
+    def get_flight_info(self, context: Any, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+        """Of a statement of Flight SQL; its rows are those set for its text."""
+        statement = read_any(descriptor.command).text(1)
+        assert statement is not None
+        if isinstance(rows := self.tables[statement], Exception):
+            raise rows
+        ticket = flight.Ticket(json.dumps({"table": statement}))
+        return flight.FlightInfo(rows.schema, descriptor, [flight.FlightEndpoint(ticket, [])], -1, -1)
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         if self.failures:
