@@ -23,6 +23,7 @@ from store.catalog_store import Catalog, TableEntry
 from store.database import Connection, Database
 from store.errors import InvalidArgument, InvalidField, NotCaptured, nearest
 from store.layout import BY_SPAN
+from store.lru import LruCache
 from store.names import column_key, column_parts
 from store.predicates import pruning
 from store.predicates.pruning import Column
@@ -40,6 +41,7 @@ SCHEMA: Final = pa.schema([
 METADATA: Final = b"statflight.scan"
 TABLE: Final = b"statflight.table"
 
+_LISTINGS: Final = 1024  # snapshots of which the listing is cached
 _BY_ID: Final = frozenset({"iceberg", "paimon"})
 _ALL, _SOME = "ALL", "SOME"
 _UNITS: Final = {"files": "count(*)", "rows": "sum(row_count)", "bytes": "sum(size_bytes)"}
@@ -60,11 +62,39 @@ class Plan:
     columns: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class _Listing:
+    """The files of a snapshot as a whole, and its columns.
+
+    Attributes:
+        generation: Generation of the table before this was read.
+        snapshot_id: The snapshot.
+        positions: Family of rows → position of the snapshot's listing.
+        columns: The columns of the snapshot.
+        partitioned: Ids of those whose values are those of the partition.
+        by_id: Files are read by the ids of columns, not by their names.
+        merged: Readers merge the rows of several files by a key. A file without a matching row may then have the newer
+            version of a row that matches in another file, so that none may be skipped.
+        totals: Number, rows and bytes of all data files.
+    """
+
+    generation: int
+    snapshot_id: int
+    positions: Mapping[str, int]
+    columns: _Columns
+    partitioned: frozenset[int]
+    by_id: bool
+    merged: bool
+    totals: Mapping[str, int]
+
+
 class ScanPlanner:
-    """Plans scans by stored statistics."""
+    """Plans scans by stored statistics. What is the same for all scans of a snapshot is cached."""
 
     def __init__(self, database: Database, catalog: Catalog, streams: Streams):
         self._database, self._catalog, self._streams = database, catalog, streams
+        self._versions = database.versions
+        self._listings: LruCache[tuple[int, int], _Listing] = LruCache(_LISTINGS)
 
     def is_captured(self, table: TableEntry, snapshot: str | int) -> bool:
         """True if the files of a snapshot are stored.
@@ -106,29 +136,46 @@ class ScanPlanner:
         cursor = self._database.read()
 
         def run() -> Plan:
+            epoch = self._versions.steady()
+            cached = self._listings.get((table.table_key, snapshot_id))
+            if epoch is not None and cached is not None and cached.generation == self._generation(table):
+                plan = _planned(cursor, table, cached, node, columns)
+                if self._versions.steady() == epoch:  # no commit in between: the listing is of the rows just read
+                    return plan
             cursor.execute("BEGIN TRANSACTION READ ONLY")
-            positions = _positions(cursor, table.table_key, snapshot_id)
-            if "stats.files" not in positions:
-                raise _not_captured(table, snapshot_id, "the files of snapshot {} are not known")
-            known = self._columns(cursor, table, snapshot_id, positions)
-            read = [known.find(name).id for name in columns or ()]
-            condition = None if node is None else pruning.of_files(node, known.find)
-            named = tuple(dict.fromkeys([*(() if condition is None else condition.columns), *read]))
-            if condition is not None and _is_merged(cursor, table):
-                condition = pruning.undecided()
-            query = _Query(cursor, table.table_key, positions, condition)
-            self._check_complete(cursor, table, snapshot_id, query)
-            kept = query.kept(whole=columns is None)
-            partition_keys, by_id = _layout(cursor, table)
-            summary = query.summary(kept, known.ids_of(partition_keys))
-            about = {
-                "snapshot_id": snapshot_id, "format": table.format, "by_id": by_id,
-                "columns": known.described(named if columns else None),
-            }  # fmt: skip
-            metadata = {METADATA: json.dumps(summary), TABLE: json.dumps(about)}
-            return Plan(kept.replace_schema_metadata(metadata), snapshot_id, named)
+            return _planned(cursor, table, self._listing(cursor, table, snapshot_id), node, columns)
 
         return self._streams.whole(cursor, run, is_cancelled)
+
+    def _generation(self, table: TableEntry) -> int:
+        return self._versions.generation(table.table_key)
+
+    def _listing(self, cursor: Connection, table: TableEntry, snapshot_id: int) -> _Listing:
+        """The listing of a snapshot as the cursor's transaction sees it."""
+        generation = self._generation(table)
+        positions = _positions(cursor, table.table_key, snapshot_id)
+        if "stats.files" not in positions:
+            raise _not_captured(table, snapshot_id, "the files of snapshot {} are not known")
+        totals = _sums(cursor, _data_files(table.table_key, positions))
+        counted = cursor.execute(
+            "SELECT data_file_count FROM stats_tables WHERE table_key = ? AND snapshot_id = ?",
+            [table.table_key, snapshot_id],
+        ).fetchall()
+        if counted and counted[0][0] is not None and counted[0][0] > totals["files"]:  # such as a put of some files
+            stated = f"{totals['files']} of {counted[0][0]} files of snapshot {{}} are known"
+            raise _not_captured(table, snapshot_id, stated)
+        columns = self._columns(cursor, table, snapshot_id, positions)
+        ((partition_keys, properties, keyed),) = cursor.execute(
+            "SELECT partition_keys, properties, EXISTS (FROM table_constraints c WHERE c.table_key = t.table_key"
+            " AND c.kind = 'PRIMARY KEY') FROM tables t WHERE table_key = ?", [table.table_key],
+        ).fetchall()  # fmt: skip
+        mapped = json.loads(properties or "{}").get("delta.columnMapping.mode", "none") != "none"
+        listing = _Listing(
+            generation, snapshot_id, positions, columns, frozenset(columns.ids_of(partition_keys or [])),
+            table.format in _BY_ID or mapped, table.format == "paimon" and keyed, totals,
+        )  # fmt: skip
+        self._listings.put((table.table_key, snapshot_id), listing)
+        return listing
 
     def _columns(
         self, cursor: Connection, table: TableEntry, snapshot_id: int, positions: Mapping[str, int]
@@ -154,34 +201,23 @@ class ScanPlanner:
         ).fetchall()
         return _Columns(table, [(Column(id, name, _type(type)), (name,)) for id, name, type in rows])
 
-    def _check_complete(self, cursor: Connection, table: TableEntry, snapshot_id: int, query: _Query) -> None:
-        """Refuses a listing with fewer files than the record of the table counts, such as a put of some of them."""
-        counted = cursor.execute(
-            "SELECT data_file_count FROM stats_tables WHERE table_key = ? AND snapshot_id = ?",
-            [table.table_key, snapshot_id],
-        ).fetchall()
-        if counted and counted[0][0] is not None and counted[0][0] > query.totals["files"]:
-            stated = f"{query.totals['files']} of {counted[0][0]} files of snapshot {{}} are known"
-            raise _not_captured(table, snapshot_id, stated)
 
-
-def _layout(cursor: Connection, table: TableEntry) -> tuple[list[str], bool]:
-    """The partition keys of a table, and whether files are read by the ids of columns instead of their names."""
-    ((keys, properties),) = cursor.execute(
-        "SELECT partition_keys, properties FROM tables WHERE table_key = ?", [table.table_key]
-    ).fetchall()
-    mapped = json.loads(properties or "{}").get("delta.columnMapping.mode", "none") != "none"
-    return keys or [], table.format in _BY_ID or mapped
-
-
-def _is_merged(cursor: Connection, table: TableEntry) -> bool:
-    """True if readers merge the rows of several files by a key. A file without a matching row may then have the newer
-    version of a row that matches in another file, so that none may be skipped."""
-    if table.format != "paimon":
-        return False
-    return bool(cursor.execute(
-        "SELECT 1 FROM table_constraints WHERE table_key = ? AND kind = 'PRIMARY KEY' LIMIT 1", [table.table_key]
-    ).fetchall())  # fmt: skip
+def _planned(
+    cursor: Connection, table: TableEntry, listing: _Listing, node: Node | None, columns: Sequence[str] | None
+) -> Plan:
+    read = [listing.columns.find(name).id for name in columns or ()]
+    condition = None if node is None else pruning.of_files(node, listing.columns.find)
+    named = tuple(dict.fromkeys([*(() if condition is None else condition.columns), *read]))
+    if condition is not None and listing.merged:
+        condition = pruning.undecided()
+    query = _Query(cursor, table.table_key, listing, condition)
+    kept = query.kept(whole=columns is None)
+    about = {
+        "snapshot_id": listing.snapshot_id, "format": table.format, "by_id": listing.by_id,
+        "columns": listing.columns.described(named if columns else None),
+    }  # fmt: skip
+    metadata = {METADATA: json.dumps(query.summary(kept)), TABLE: json.dumps(about)}
+    return Plan(kept.replace_schema_metadata(metadata), listing.snapshot_id, named)
 
 
 def _not_captured(table: TableEntry, snapshot_id: int, stated: str) -> NotCaptured:
@@ -257,21 +293,25 @@ class _Columns:
         return {id for name in names for id in self._exact.get(name, ())}
 
 
-class _Query:
-    """The query of one scan.
+def _data_files(table_key: int, positions: Mapping[str, int]) -> str:
+    """FROM and WHERE clauses of the data files `s`."""
+    return _rows("stats.files", table_key, positions["stats.files"], "coalesce(s.file_content, 'DATA') = 'DATA'")
 
-    Attributes:
-        totals: Number, rows and bytes of all data files.
-    """
+
+def _sums(cursor: Connection, rows: str, parameters: Sequence[Any] = ()) -> dict[str, int]:
+    """Number, rows and bytes of files."""
+    (sums,) = cursor.execute(f"SELECT {', '.join(_UNITS.values())} {rows}", list(parameters)).fetchall()
+    return {unit: int(value or 0) for unit, value in zip(_UNITS, sums, strict=True)}
+
+
+class _Query:
+    """The query of one scan."""
 
     def __init__(
-        self, cursor: Connection, table_key: int, positions: Mapping[str, int],
-        condition: pruning.FileCondition | None,
+        self, cursor: Connection, table_key: int, listing: _Listing, condition: pruning.FileCondition | None
     ):  # fmt: skip
-        self._cursor, self._key, self._positions, self._condition = cursor, table_key, positions, condition
-        data = "coalesce(s.file_content, 'DATA') = 'DATA'"
-        self._files = _rows("stats.files", table_key, positions["stats.files"], data)
-        self.totals = self._sums(f"{self._files}")
+        self._cursor, self._key, self._listing, self._condition = cursor, table_key, listing, condition
+        self._files = _data_files(table_key, listing.positions)
 
     def kept(self, *, whole: bool) -> pa.Table:
         """The files that are kept, by path.
@@ -298,40 +338,37 @@ class _Query:
         rows = self._cursor.sql(sql, params=parameters or None).to_arrow_table()
         return rows.cast(SCHEMA)
 
-    def summary(self, kept: pa.Table, partitioned: Collection[int]) -> dict[str, dict[str, int]]:
+    def summary(self, kept: pa.Table) -> dict[str, dict[str, int]]:
         """Files, rows and bytes: all, kept, and skipped by partition values or else by bounds.
 
         Args:
             kept: The files that are kept.
-            partitioned: Ids of the columns whose values are those of the partition.
         """
         left = {
             "files": kept.num_rows, "rows": pc.sum(kept["row_count"]).as_py() or 0,
             "bytes": pc.sum(kept["size_bytes"]).as_py() or 0,
         }  # fmt: skip
         condition, by_partition = self._condition, dict.fromkeys(_UNITS, 0)
-        among = set(partitioned) & set(condition.columns) if condition is not None else set()
-        if condition is not None and among and left["files"] < self.totals["files"]:
+        among = self._listing.partitioned & condition.columns.keys() if condition is not None else set()
+        if condition is not None and among and left["files"] < self._listing.totals["files"]:
             joins, parameters = self._joined(among)
-            by_partition = self._sums(
-                f"FROM (SELECT s.* {self._files}) f{joins} WHERE NOT {condition.may_by(among)}", parameters
+            by_partition = _sums(
+                self._cursor,
+                f"FROM (SELECT s.* {self._files}) f{joins} WHERE NOT {condition.may_by(among)}",
+                parameters,
             )
         return {
             unit: {
                 "all": total, "kept": left[unit], "skipped_by_partition": by_partition[unit],
                 "skipped_by_bounds": total - left[unit] - by_partition[unit],
             }
-            for unit, total in self.totals.items()
+            for unit, total in self._listing.totals.items()
         }  # fmt: skip
-
-    def _sums(self, rows: str, parameters: Sequence[Any] = ()) -> dict[str, int]:
-        (sums,) = self._cursor.execute(f"SELECT {', '.join(_UNITS.values())} {rows}", list(parameters)).fetchall()
-        return {unit: int(value or 0) for unit, value in zip(_UNITS, sums, strict=True)}
 
     def _joined(self, columns: Collection[int]) -> tuple[str, list[Any]]:
         """Joins of the files `f` with the facts of columns, and their parameters."""
         joins, parameters = "", []  # type: str, list[Any]
-        pos = self._positions.get("stats.file_columns", -1)
+        pos = self._listing.positions.get("stats.file_columns", -1)
         assert self._condition is not None
         for column_id, facts in self._condition.columns.items():
             if column_id in columns:

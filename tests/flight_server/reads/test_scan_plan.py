@@ -121,7 +121,15 @@ def test_files_that_readers_merge_by_a_key_are_all_kept(app):
     assert kept(app, "id = 25") == {"f2": "SOME"}
     app.database.write(lambda connection: connection.execute("UPDATE tables SET format = 'paimon'"))
     app.catalog.reload(app.database.read())
+    app.database.versions.renew()
     files = plan(app, "id = 25").files
     assert files["kept_because"].to_pylist() == ["NOT_PRUNING"] * FILES
     with pytest.raises(InvalidArgument, match="no column"):
         plan(app, "idd = 25")
+
+
+def test_what_is_cached_of_a_snapshot_ends_with_the_next_put(app):
+    assert len(kept(app)) == len(kept(app)) == FILES
+    put(app, [KEY | {"file_path": "f9", "file_content": "DATA", "row_count": 10, "size_bytes": 1}], "stats.files")
+    assert len(kept(app, "id = 25")) == 2
+    assert json.loads(plan(app).files.schema.metadata[METADATA])["files"]["all"] == FILES + 1
