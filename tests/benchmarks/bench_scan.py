@@ -1,0 +1,154 @@
+"""Planning of selective scans: statflight beside pyiceberg's and deltalake's own planning and DuckDB's read of footers.
+
+All sides plan the same scan of the same number of files, interleaved in one run. Only the metadata of the tables
+exists; the files that DuckDB reads are links to one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from flight_server.client import StatsClient
+from tests.capture.connectors.iceberg_tables import make_catalog
+from tests.flight_server.live_server import serving
+
+pytestmark = [
+    pytest.mark.benchmark,
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning"),
+]
+
+ROUNDS = 3
+ROWS = 10  # of each file
+MOST_LINKS = 50_000  # to one file; ext4 allows 65,000
+KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "completeness": "COMPLETE"}
+TIMES = 10  # faster than the best of the others, at 100,000 files
+LARGE = 100_000
+
+
+def names(files: int) -> pa.Array:
+    return pc.binary_join_element_wise(
+        "part-", pc.utf8_lpad(pa.array(np.arange(files)).cast(pa.string()), 8, "0"), ".parquet", ""
+    )
+
+
+def put(client: StatsClient, files: int) -> None:
+    """File i has ids from 10 i to 10 i + 9."""
+    low = np.arange(files) * ROWS
+
+    def rows(**columns: Any) -> pa.Table:
+        values = KEY | {"file_path": names(files), "row_count": ROWS} | columns
+        return pa.table({
+            name: value if isinstance(value, pa.Array) else pa.repeat(value, files) for name, value in values.items()
+        })  # fmt: skip
+
+    client.put("stats.files", rows(file_content="DATA", file_format="PARQUET", size_bytes=1000))
+    client.put("stats.file_columns", rows(
+        column_id=1, column_name="id", logical_type="INT", null_count=0, min=pa.array(low).cast(pa.string()),
+        max=pa.array(low + ROWS - 1).cast(pa.string()),
+    ))  # fmt: skip
+
+
+def iceberg(root: Path, files: int) -> Any:
+    from pyiceberg.conversions import to_bytes
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+    from pyiceberg.types import LongType
+
+    root.mkdir()
+    catalog = make_catalog(root)
+    catalog.create_namespace("n")
+    table = catalog.create_table("n.t", pa.schema({"id": pa.int64()}))
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as update:
+        for at, name in enumerate(names(files).to_pylist()):
+            file = DataFile.from_args(
+                content=DataFileContent.DATA, file_path=f"file:///nowhere/{name}", file_format=FileFormat.PARQUET,
+                partition=Record(), record_count=ROWS, file_size_in_bytes=1000, value_counts={1: ROWS},
+                null_value_counts={1: 0}, lower_bounds={1: to_bytes(LongType(), ROWS * at)},
+                upper_bounds={1: to_bytes(LongType(), ROWS * at + ROWS - 1)},
+            )  # fmt: skip
+            file.spec_id = 0
+            update.append_data_file(file)
+    return catalog.load_table("n.t")
+
+
+def delta(root: Path, files: int) -> Any:
+    from deltalake import DeltaTable
+
+    fields = [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]
+    actions: list[Any] = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": {"id": "t", "partitionColumns": [], "configuration": {}, "createdTime": 0,
+                      "schemaString": json.dumps({"type": "struct", "fields": fields}),
+                      "format": {"provider": "parquet", "options": {}}}},
+    ]  # fmt: skip
+    for at, name in enumerate(names(files).to_pylist()):
+        stats = {"numRecords": ROWS, "minValues": {"id": ROWS * at}, "maxValues": {"id": ROWS * at + ROWS - 1},
+                 "nullCount": {"id": 0}}  # fmt: skip
+        actions.append({"add": {"path": name, "partitionValues": {}, "size": 1000, "modificationTime": 0,
+                                "dataChange": True, "stats": json.dumps(stats)}})  # fmt: skip
+    log = root / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
+    return DeltaTable(str(root))
+
+
+def links(root: Path, files: int) -> Path:
+    root.mkdir()
+    rows = pa.table({"id": list(range(ROWS))})
+    for at, name in enumerate(names(files).to_pylist()):
+        if at % MOST_LINKS == 0:
+            pq.write_table(rows, first := root / name)
+        else:
+            (root / name).hardlink_to(first)
+    return root
+
+
+def interleaved(sides: Mapping[str, Callable[[], int]]) -> dict[str, float]:
+    """Least seconds of each side; the others take part once if they take more than ten seconds."""
+    best = dict.fromkeys(sides, float("inf"))
+    for _ in range(ROUNDS):
+        for name, plan in sides.items():
+            if best[name] != float("inf") and best[name] > 10:
+                continue
+            began = time.perf_counter()
+            assert plan() <= 1, name
+            best[name] = min(best[name], time.perf_counter() - began)
+    return best
+
+
+@pytest.mark.parametrize("files", [10_000, LARGE])
+def test_scans_are_planned_faster_than_by_the_engines(tmp_path: Path, files: int) -> None:
+    x = ROWS * files // 2 + 3
+    by_iceberg, by_delta = iceberg(tmp_path / "iceberg", files), delta(tmp_path / "delta", files)
+    directory = links(tmp_path / "links", files)
+    glob = f"{directory}/*.parquet"
+    with serving(tmp_path) as server, StatsClient(server.uri, timeout=120) as client:
+        put(client, files)
+        took = interleaved({
+            "statflight": lambda: client.scan("lake.s.t", where=f"id = {x}").files.num_rows,
+            "pyiceberg": lambda: len(list(by_iceberg.scan(row_filter=f"id = {x}").plan_files())),
+            "deltalake": lambda: len(list(by_delta.to_pyarrow_dataset().get_fragments(pc.field("id") == x))),
+            "DuckDB, footers": lambda: duckdb.sql(f"SELECT count(*) FROM '{glob}' WHERE id = {x}").fetchall()[0][0],
+        })  # fmt: skip
+        began = time.perf_counter()
+        kept = client.scan("lake.s.t", where=f"id < {x}").files.num_rows
+        many = time.perf_counter() - began
+    own = took.pop("statflight")
+    print(f"\n{files:,} files: statflight {own * 1000:.0f} ms")
+    for name, seconds in took.items():
+        print(f"  {name:16} {seconds * 1000:8.0f} ms  {seconds / own:6.1f} x")
+    print(f"  half of them kept: {many * 1000:.0f} ms")
+    assert many <= 0.2 + 10e-6 * kept, many
+    if files >= LARGE:
+        assert min(took.values()) >= TIMES * own, took
