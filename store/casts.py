@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from store.errors import InvalidField
+from store.errors import InvalidField, first_line
 
 
 def castable(source: pa.DataType, target: pa.DataType) -> bool:
@@ -72,11 +72,6 @@ def other_type(name: str, expected: pa.DataType, actual: pa.DataType) -> Invalid
 def type_name(type: pa.DataType) -> str:
     """The name of a type in messages."""
     return "utf8" if pa.types.is_string(type) else str(type)
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message."""
-    return str(error).partition("\n")[0][:200]
 
 
 def like(counts: pa.Array, other: pa.Array) -> pa.Array:

@@ -132,6 +132,20 @@ class UpstreamError(StatflightError):
     retryable = True
 
 
+def first_line(error: BaseException, limit: int = 300) -> str:
+    """The first line of an error's message that is not blank, for messages of our own.
+
+    Args:
+        error: Any exception.
+        limit: Most characters.
+
+    Returns:
+        The line; the name of the error's type if it has no text.
+    """
+    line = next((part.strip() for part in str(error).splitlines() if part.strip()), type(error).__name__)
+    return line if len(line) <= limit else f"{line[:limit]}…"
+
+
 def nearest(name: str, known: list[str]) -> str:
     """`did you mean "…"?` with the closest known name; empty if none is close."""
     import difflib

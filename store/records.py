@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store import bounds, logical_types, schemas, target_ids, targets
-from store.casts import cast, castable, first_line, json_object, like, lists, other_type, shown, trimmed
+from store.casts import cast, castable, json_object, like, lists, other_type, shown, trimmed
 from store.decoded_sizes import decoded_bytes
-from store.errors import InvalidArgument, InvalidField, nearest
+from store.errors import InvalidArgument, InvalidField, first_line, nearest
 from store.impossible import first_impossible
 from store.logical_types import Kind, LogicalType
 from store.schemas import Flight

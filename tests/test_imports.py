@@ -60,7 +60,7 @@ ROOMS = {
     "actions": APP,
     "sql": APP,
     "flight_service": APP | {"actions", "sql", "process"},  # process: the audit log
-    "process": APP | {"actions", "sql", "web", "worker", "flight_service"},
+    "process": APP | {"actions", "sql", "web", "worker", "flight_service", "client"},  # client: of the worker
 }
 
 

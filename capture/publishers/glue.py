@@ -30,7 +30,7 @@ from capture.publishers.hive_types import (
     with_counts,
 )  # fmt: skip
 from capture.publishers.spi import Draft, HomeStatistics, LostRace, Publisher
-from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
+from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, first_line
 
 UPDATED_AT_ONCE: Final = 25
 READ_AT_ONCE: Final = 100
@@ -233,7 +233,7 @@ def _client_of(options: tuple[tuple[str, str], ...], seconds: float) -> Any:
             config=Config(connect_timeout=min(10.0, seconds), read_timeout=seconds, retries={"max_attempts": 3}),
         )  # fmt: skip
     except (BotoCoreError, ValueError) as error:
-        text = str(error).splitlines()[0][:200].rstrip(".")
+        text = first_line(error, 200).rstrip(".")
         hint = "set the option region" if "region" in text else ""
         raise InvalidArgument(f"glue: {text}", hint=hint) from None
 

@@ -22,7 +22,7 @@ from capture.connectors.spi import ScanTask
 from capture.spark.job import balanced
 from capture.spark.session import Spark, ddl
 from store import bounds, logical_types
-from store.errors import InvalidArgument
+from store.errors import InvalidArgument, first_line
 from store.logical_types import Kind, LogicalType
 
 _BATCH_ROWS: Final = 1 << 16
@@ -154,8 +154,7 @@ def _result_type(spark: Spark, columns: dict[str, Any], text: str, poll: Callabl
             _ = empty.where(functions.expr(f"({text}) IS NULL")).schema
             (field,) = empty.select(functions.expr(text).alias("value")).schema.fields
         except (AnalysisException, ParseException, ValueError) as error:
-            line = next((part for part in str(error).splitlines() if part.strip()), "")
-            raise InvalidArgument(f"engine_expression_key: Spark says {line[:300]}") from None
+            raise InvalidArgument(f"engine_expression_key: Spark says {first_line(error)}") from None
         _check_deterministic(session, empty, text)
         return pa.schema([("value", to_arrow_type(field.dataType, timezone="UTC"))]).empty_table()
 

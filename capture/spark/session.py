@@ -28,7 +28,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from capture.spark.java import MIN_VERSION, java_home, java_version
-from store.errors import UpstreamError
+from store.errors import UpstreamError, first_line
 
 log = logging.getLogger("statflight.worker")
 
@@ -314,7 +314,7 @@ def _start(master: str, given: Mapping[str, str]) -> Any:
             raise SparkMissing(f"{reason}its Java {wrong}; {BAD_JAVA}") from None
         if home is not None and shutil.which("bash") is None:
             raise SparkMissing(f"{reason}{NO_SHELL}") from None
-        raise SparkUnavailable(f"{reason}{_first_line(error)}") from None
+        raise SparkUnavailable(f"{reason}{first_line(error)}") from None
 
 
 def _settings(master: str) -> dict[str, str]:
@@ -382,9 +382,4 @@ def _is_sparks(error: BaseException) -> bool:
 def _reason(error: BaseException) -> str:
     """Reason of a failed job; our own message if it was raised on an executor."""
     own = re.search(r"^store\.errors\.\w+: (.*)$", str(error), re.M)
-    return own[1].strip() if own else f"Spark failed: {_first_line(error)}"
-
-
-def _first_line(error: BaseException) -> str:
-    line = next((part.strip() for part in str(error).splitlines() if part.strip()), type(error).__name__)
-    return line[:300]
+    return own[1].strip() if own else f"Spark failed: {first_line(error)}"

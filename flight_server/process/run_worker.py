@@ -12,6 +12,7 @@ from capture.engines import default_engines
 from capture.registry import Registry
 from capture.spark.session import Spark
 from capture.spec import Engine
+from flight_server.client.connection import Connection
 from flight_server.config import CHILD_VARIABLE
 from flight_server.process.log import configure
 from flight_server.process.runtime import (
@@ -21,7 +22,6 @@ from flight_server.process.runtime import (
     switch_threads_sooner,
 )
 from flight_server.process.signals import Signals
-from flight_server.worker.connection import Server
 from flight_server.worker.loop import ROLES, Worker
 
 
@@ -41,7 +41,7 @@ def run_worker(
     switch_threads_sooner()
     spark = Spark(spark_master, settings=spark_conf)
     worker = Worker(
-        Server(server_uri, token, tls_roots, tls_cert=tls_cert, tls_key=tls_key),
+        Connection(server_uri, token, tls_roots, tls_cert=tls_cert, tls_key=tls_key),
         Registry(default_engines(inline_max_cells=inline_max_cells, spark=spark, engine=Engine(engine))),
         spark=spark,
     )

@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from store.errors import ResourceExhausted, StatflightError
+from store.errors import ResourceExhausted, StatflightError, first_line
 
 log = logging.getLogger("statflight.server")
 
@@ -70,8 +70,3 @@ def code_of(error: BaseException) -> str:
     if isinstance(error, flight.FlightCancelledError):
         return "CANCELLED"
     return "DEADLINE_EXCEEDED" if isinstance(error, flight.FlightTimedOutError) else "INTERNAL"
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, at most 300 characters."""
-    return next(iter(str(error).splitlines()), "")[:300]

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from flight_server.worker.connection import Server
+from flight_server.client.connection import Connection
 from flight_server.worker.draft_sink import Held, encoded
-from flight_server.worker.lease_keeper import LeaseKeeper
+from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper
 
 log = logging.getLogger("statflight.worker")
 
@@ -40,7 +40,7 @@ class Bundle:
         leases: The server's answer; at least one.
     """
 
-    def __init__(self, server: Server, leases: Sequence[Mapping[str, Any]]):
+    def __init__(self, server: Connection, leases: Sequence[Mapping[str, Any]]):
         self.begun = self.returned = 0
         self._server, self._waiting, self._lock = server, deque(leases), threading.Lock()
         self._since = self._started = time.monotonic()
@@ -91,7 +91,7 @@ class Bundle:
             self._waiting.clear()
         if tokens:
             with contextlib.suppress(pa.ArrowException, OSError):  # then the leases run out
-                self._server.act("return_leases", {"lease_tokens": tokens})
+                self._server.act("return_leases", {"lease_tokens": tokens}, ACTION_SECONDS)
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.spi import Listing, Sink, TableHandle
-from flight_server.worker.connection import Server, first_line
-from flight_server.worker.lease_keeper import LeaseKeeper
-from store.errors import Cancelled, InvalidArgument, UpstreamError
+from flight_server.client.connection import Connection
+from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper
+from store.errors import Cancelled, InvalidArgument, UpstreamError, first_line
 from store.puts import IDENTITY
 from store.schemas import FLIGHTS
 
@@ -73,7 +73,7 @@ class DraftSink(Sink):
         has_statistics: False if the store has no statistics of the table, so that `stored` need not ask.
     """
 
-    def __init__(self, server: Server, keeper: LeaseKeeper, *, has_statistics: bool = True):
+    def __init__(self, server: Connection, keeper: LeaseKeeper, *, has_statistics: bool = True):
         self.server, self.keeper, self.has_statistics = server, keeper, has_statistics
         self._held: dict[tuple[str, bool, bool], list[pa.Table]] = {}  # flight, extra, whole
         self.listings: list[dict[str, Any]] = []
@@ -110,7 +110,7 @@ class DraftSink(Sink):
                 if "LEASE_LOST" in str(refusal):
                     self.keeper.unwanted.set()
                     raise Cancelled("the lease is lost") from None
-                raise InvalidArgument(f"what was captured for {name} is refused: {first_line(refusal)}") from None
+                raise InvalidArgument(f"what was captured for {name} is refused: {first_line(refusal, 500)}") from None
             except (pa.ArrowException, OSError) as error:
                 raise UpstreamError(f"the server could not be reached: {first_line(error)}") from None
 
@@ -150,7 +150,7 @@ class DraftSink(Sink):
             "removed": list(listing.removed),
         }  # fmt: skip
         try:
-            (answer,) = self.server.act("declare_listing", body)
+            (answer,) = self.server.act("declare_listing", body, ACTION_SECONDS)
             return bool(answer["accepted"])
         except (
             pa.ArrowException,

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from flight_server.worker.connection import Server
+from flight_server.client.connection import Connection
 from store.errors import Cancelled
 
+ACTION_SECONDS: Final = 60.0  # timeout of a short action, so that a worker never hangs on one
 _TICK_SECONDS: Final = 0.25
 _MOST_SECONDS: Final = 2.0  # between two renewals, which also report a cancellation
 _NEWS_SECONDS: Final = 1.0  # between two renewals that carry progress
@@ -24,7 +25,7 @@ class Renewals:
         server: The server of the leases.
     """
 
-    def __init__(self, server: Server):
+    def __init__(self, server: Connection):
         self._server = server
         self._lock = threading.Lock()
         self._keepers: set[LeaseKeeper] = set()
@@ -71,7 +72,7 @@ class LeaseKeeper:
         renewals: The worker's shared renewals; None starts a thread for this lease.
     """
 
-    def __init__(self, server: Server, lease: Mapping[str, Any], renewals: Renewals | None = None):
+    def __init__(self, server: Connection, lease: Mapping[str, Any], renewals: Renewals | None = None):
         self.lease = lease
         self.touched = time.monotonic()
         self.unwanted = threading.Event()
@@ -105,7 +106,7 @@ class LeaseKeeper:
         if self.unwanted.is_set():
             raise Cancelled("the job was cancelled")
 
-    def renew(self, server: Server) -> bool:
+    def renew(self, server: Connection) -> bool:
         """Renews the lease if due: after a third of its time, when there is progress to report, and every few seconds
         to learn of a cancellation.
 
@@ -122,7 +123,7 @@ class LeaseKeeper:
         body = {"job_id": self.lease["job_id"], "lease_token": self.lease["lease_token"],
                 "progress": self._sent[0], "message": self._sent[1]}  # fmt: skip
         try:
-            (answer,) = server.act("renew_lease", {k: v for k, v in body.items() if v is not None})
+            (answer,) = server.act("renew_lease", {k: v for k, v in body.items() if v is not None}, ACTION_SECONDS)
             if not answer["wanted"]:
                 self.unwanted.set()
         except pa.ArrowInvalid as refusal:

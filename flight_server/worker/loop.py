@@ -30,13 +30,13 @@ from capture.publishers.reading_back import with_catalogs
 from capture.registry import Registry
 from capture.spark.session import Spark
 from capture.spi import CaptureRequest, CaptureResult, CaptureSpec, Decision, Mode, Outcome, TableHandle
+from flight_server.client.connection import Connection
 from flight_server.worker.bundle import FIRST_SIZE, Bundle, Ended, Outbox, rows_together
-from flight_server.worker.connection import Server, first_line
 from flight_server.worker.draft_sink import DraftSink, encoded
 from flight_server.worker.lake_inspection import inspect
 from flight_server.worker.lease_keeper import LeaseKeeper, Renewals
 from flight_server.worker.publishing import publish_table
-from store.errors import InvalidArgument, StatflightError, UpstreamError, may_pass, to_json
+from store.errors import InvalidArgument, StatflightError, UpstreamError, first_line, may_pass, to_json
 
 log = logging.getLogger("statflight.worker")
 
@@ -125,7 +125,7 @@ class Worker:
     """
 
     def __init__(
-        self, server: Server, registry: Registry, stall_seconds: float = STALL_SECONDS, spark: Spark | None = None
+        self, server: Connection, registry: Registry, stall_seconds: float = STALL_SECONDS, spark: Spark | None = None
     ):
         self.server, self.registry, self.stall_seconds, self.spark = server, registry, stall_seconds, spark
         self.id = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -210,14 +210,14 @@ class Worker:
                     else:
                         self._work(slot, lease, self._end_later)
             except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError) as refusal:
-                log.error("the server refuses this worker: %s", first_line(refusal))
+                log.error("the server refuses this worker: %s", first_line(refusal, 500))
                 self.stopping.set()
                 return
             except (pa.ArrowException, OSError):
                 away = min(2.0, away * 2 or 0.2)
                 self.stopping.wait(away)
             except BaseException as error:  # not even a library's panic ends a thread
-                log.error("%s in a worker's thread: %s", type(error).__name__, first_line(error))
+                log.error("%s in a worker's thread: %s", type(error).__name__, first_line(error, 500))
                 away = min(2.0, away * 2 or 0.2)
                 self.stopping.wait(away)
 
@@ -266,7 +266,7 @@ class Worker:
             body = {"error": to_json(error), "message": str(error)}
         except BaseException as error:  # any bug or panic of a library is reported to the job and logged
             log.error("%s in %s %s: %s", type(error).__name__, lease["kind"], lease["job_id"], error)
-            reason = UpstreamError(f"the worker failed: {type(error).__name__}: {first_line(error)}")
+            reason = UpstreamError(f"the worker failed: {type(error).__name__}: {first_line(error, 500)}")
             reason.retryable = may_pass(error)
             body = {"error": to_json(reason), "message": str(reason)}
         finally:
@@ -330,7 +330,7 @@ class Worker:
             except pa.ArrowException as refusal:
                 if "LEASE_LOST" in str(refusal) or "error" in report:
                     return
-                reason = InvalidArgument(f"what was captured is refused: {first_line(refusal)}")
+                reason = InvalidArgument(f"what was captured is refused: {first_line(refusal, 500)}")
                 ids = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]}
                 report = ids | {"error": to_json(reason), "message": str(reason)}
 

@@ -9,7 +9,7 @@ from capture.connectors.spi import CONTAINERS, Connector, ConnectorConfig
 from capture.publishers import publisher_class
 from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import ColumnStatistics, Destination, TableStatistics, may_publish
-from flight_server.worker.connection import Server
+from flight_server.client.connection import Connection
 from store.errors import InvalidArgument, NotFound
 from store.freshness import EXACT, INHERITED
 from store.schemas import DISTRIBUTION_LABELS
@@ -24,7 +24,7 @@ _ROLES = {"NDV": "theta", "QUANTILES": "quantiles"}
 
 
 def publish_table(
-    server: Server, connector: Connector, options: Mapping[str, str], payload: Mapping[str, Any],
+    server: Connection, connector: Connector, options: Mapping[str, str], payload: Mapping[str, Any],
     spark: Callable[[], Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Publishes or withdraws statistics, as a lease of kind `publish` says.
@@ -67,7 +67,7 @@ def _without_statistics(connector: Connector, payload: Mapping[str, Any]) -> Tab
     return TableStatistics(table["schema"], table["name"], payload["snapshot_id"], named)
 
 
-def stored_statistics(server: Server, payload: Mapping[str, Any], roles: frozenset[str]) -> TableStatistics:
+def stored_statistics(server: Connection, payload: Mapping[str, Any], roles: frozenset[str]) -> TableStatistics:
     """Reads the statistics of a table at a snapshot that may be published.
 
     `left_out` names the columns whose record comes from a sample; the publisher leaves out those that are too old.
@@ -145,7 +145,7 @@ def _row_count(whole: Mapping[str, Any], columns: tuple[ColumnStatistics, ...]) 
 
 
 def _rows(
-    server: Server, flight: str, table: Mapping[str, Any], snapshot_id: int, **equal: list[Any]
+    server: Connection, flight: str, table: Mapping[str, Any], snapshot_id: int, **equal: list[Any]
 ) -> list[dict[str, Any]]:
     names = zip(_NAME, (table["catalog"], table["schema"], table["name"]), strict=True)
     predicates = [{"column": column, "op": "EQ", "values": [value]} for column, value in names]

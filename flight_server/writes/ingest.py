@@ -23,7 +23,7 @@ from flight_server.wire.ipc_sizes import declared_bytes
 from flight_server.wire.scan_request import find_flight, parse_json, path_name, refuse_unknown_keys
 from store import records, target_ids
 from store.bounds import ZonePolicy
-from store.errors import Cancelled, InvalidArgument, InvalidField, PermissionDenied, ResourceExhausted
+from store.errors import Cancelled, InvalidArgument, InvalidField, PermissionDenied, ResourceExhausted, first_line
 from store.names import join_name
 from store.schemas import Flight
 from store.sketches.readable import first_unreadable
@@ -208,7 +208,7 @@ def _named(schema: pa.Schema) -> pa.Schema:
 def _reason(error: BaseException) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "a name is not valid UTF-8"
-    return next(iter(str(error).splitlines()), "")[:300]
+    return first_line(error)
 
 
 def _check_permission(rows: pa.Table, principal: Principal, request: PutRequest) -> None:

@@ -41,7 +41,7 @@ from capture.publishers.publishing import publish
 from capture.publishers.spi import Destination
 from capture.spark.plans import Operator, cost_based, plan_of, true_rows
 from capture.spark.session import Spark
-from flight_server.worker.connection import Server
+from flight_server.client.connection import Connection
 from flight_server.worker.publishing import stored_statistics
 from tests.benchmarks.tpch_queries import QUERIES
 from tests.flight_server.live_server import serving
@@ -237,7 +237,7 @@ def capture_and_publish(
         with timed(own, *workers) as taken:
             assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
             captured = taken()
-        connector, answers = open_connector(lake), Server(server.uri, None)
+        connector, answers = open_connector(lake), Connection(server.uri, None)
         with timed(own, os.getpid(), jvm(spark())) as taken:
             for row in client.get({"table": "sys.tables"}).to_pylist():
                 table = row["table_name"]

@@ -24,7 +24,7 @@ from capture.publishers.publishing import publish
 from capture.publishers.spark_catalog import SparkCatalogPublisher
 from capture.publishers.spi import Destination, LostRace
 from capture.spark.session import Spark
-from flight_server.worker.connection import Server
+from flight_server.client.connection import Connection
 from flight_server.worker.publishing import stored_statistics
 from store.errors import Conflict
 from tests.capture.connectors.iceberg_tables import make_catalog
@@ -147,7 +147,7 @@ def published_to_spark(client: Client, uri: str, lake: Path) -> tuple[tuple[str,
     with spark.held() as session:
         session().sql(f"CREATE TABLE wide USING parquet LOCATION '{lake / 'wide'}'")
         session().table("wide").count()
-        config, server = ConnectorConfig("lake", "parquet", str(lake)), Server(uri, None)
+        config, server = ConnectorConfig("lake", "parquet", str(lake)), Connection(uri, None)
         (row,) = client.get({"table": "sys.tables"}).to_pylist()
         name = {"catalog": "lake", "schema": "default", "name": "wide", "full_name": "lake.default.wide"}
         payload = {"table": name, "snapshot_id": row["snapshot_id"], "allow_inherited": False}

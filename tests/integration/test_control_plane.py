@@ -22,7 +22,7 @@ import pytest
 from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
 from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Outcome, Sink
-from flight_server.worker.connection import Server
+from flight_server.client.connection import Connection
 from flight_server.worker.loop import ROLES, Worker
 from store.targets import Target, TargetKind
 from tests.flight_server.live_server import STATFLIGHT, Client, eventually, serving
@@ -87,7 +87,7 @@ def test_queued_jobs_survive_a_killed_server(tmp_path, lake):
 
 SLOW_WORKER = """
 import sys, time
-from flight_server.worker.connection import Server
+from flight_server.client.connection import Connection
 from flight_server.worker.loop import Worker
 from capture.registry import Registry
 from capture.engines.native.engine import NativeEngine
@@ -97,7 +97,7 @@ class Slow(NativeEngine):
         sys.stdout.write("captured\\n"); sys.stdout.flush()
         time.sleep(60)
         return results
-Worker(Server(sys.argv[1], None), Registry([Slow()])).run(["job", "light"])
+Worker(Connection(sys.argv[1], None), Registry([Slow()])).run(["job", "light"])
 """
 
 
@@ -169,7 +169,7 @@ def test_auto_analyze_captures_new_and_changed_tables_only(tmp_path, lake):
 @contextlib.contextmanager
 def working(uri: str, *engines: CaptureEngine, roles: Sequence[Sequence[str]] = ROLES) -> Iterator[Worker]:
     """A worker in threads of this process."""
-    worker = Worker(Server(uri, None), Registry(engines))
+    worker = Worker(Connection(uri, None), Registry(engines))
     worker.start(roles)
     try:
         yield worker

@@ -23,7 +23,7 @@ from capture.spark import job
 from capture.spark.session import Spark
 from capture.spec import Engine
 from capture.spi import Budget, CaptureRequest, Outcome, Sampling, TableHandle
-from flight_server.worker.connection import Server
+from flight_server.client.connection import Connection
 from flight_server.worker.loop import Worker
 from store import records, schemas
 from store.errors import Cancelled, UpstreamError
@@ -245,7 +245,7 @@ def test_captures_reuse_the_session(engine, table):
 @contextlib.contextmanager
 def working(uri, engine):
     """A worker of the server, in this process and on its Spark session."""
-    worker = Worker(Server(uri, None), Registry([engine, NativeEngine()]))
+    worker = Worker(Connection(uri, None), Registry([engine, NativeEngine()]))
     worker.start([("control",), ("sync",), ("job", "light")])
     try:
         yield

@@ -22,7 +22,7 @@ from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.storage import immutable_cache
 from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
-from flight_server.worker.connection import Server
+from flight_server.client.connection import Connection
 from flight_server.worker.draft_sink import DraftSink
 from flight_server.worker.loop import Worker
 from tests.flight_server.live_server import Client, serving
@@ -79,7 +79,7 @@ def server_with_worker(directory: Path) -> Iterator[Client]:
     """A new server, and its worker in this process."""
     directory.mkdir()
     with serving(directory) as live:
-        worker = Worker(Server(live.uri, None), Registry([NativeEngine()]))
+        worker = Worker(Connection(live.uri, None), Registry([NativeEngine()]))
         thread = threading.Thread(target=worker.run, args=(("control", "sync", "light", "job"),), daemon=True)
         thread.start()
         try:

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from store.errors import InvalidArgument, ShuttingDown, UpstreamError, from_json, may_pass, to_json
+from store.errors import InvalidArgument, ShuttingDown, UpstreamError, first_line, from_json, may_pass, to_json
 
 
 @pytest.mark.parametrize("retryable", [True, False])
@@ -29,3 +29,9 @@ def test_retryable_flag_survives_the_json_round_trip(retryable):
 )  # fmt: skip
 def test_may_pass_is_true_for_transient_errors_only(error, transient):
     assert may_pass(error) is transient
+
+
+def test_first_line_of_an_error_is_short_and_never_empty():
+    assert first_line(ValueError("\n a \n b")) == "a"
+    assert len(first_line(ValueError("x" * 1000))) < 310
+    assert first_line(ValueError()) == "ValueError"

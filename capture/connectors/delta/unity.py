@@ -20,8 +20,8 @@ from capture.connectors.secrets import mask_uri, redact
 from capture.connectors.spi import Constraint
 from capture.connectors.storage.http import NotJson, Refused, Unanswered, ask_json
 from capture.connectors.storage.lake_directories import LISTED_AT_ONCE
-from capture.connectors.storage.places import Place, Unreadable, first_line, open_place, reason, unknown_table
-from store.errors import InvalidArgument, NotFound, UpstreamError
+from capture.connectors.storage.places import Place, Unreadable, open_place, reason, unknown_table
+from store.errors import InvalidArgument, NotFound, UpstreamError, first_line
 
 API: Final = "/api/2.1/unity-catalog"
 _LEASE: Final = 600  # seconds; maximum time for which credentials are cached, usually valid for an hour

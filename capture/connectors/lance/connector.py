@@ -24,8 +24,8 @@ from capture.connectors.spi import (
     TableDescriptor,
 )
 from capture.connectors.storage.lake_directories import Lake
-from capture.connectors.storage.places import Place, Unreadable, first_line, unknown_snapshot, unknown_table
-from store.errors import NotFound, StatflightError
+from capture.connectors.storage.places import Place, Unreadable, unknown_snapshot, unknown_table
+from store.errors import NotFound, StatflightError, first_line
 
 SUFFIX = ".lance"
 

@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 
 from capture.connectors.secrets import mask_uri, redact
 from capture.connectors.storage.clouds import StorageOptions, azure, gcs, s3
-from store.errors import InvalidArgument, NotFound, UpstreamError, nearest
+from store.errors import InvalidArgument, NotFound, UpstreamError, first_line, nearest
 
 SCHEMES: Final = ("file", "s3", "gs", "abfss")
 ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "az": "abfss", "azure": "abfss"}
@@ -119,12 +119,6 @@ def open_place(uri: str, options: Mapping[str, str]) -> Place:
 
 def _absolute(path: str) -> str:
     return os.path.abspath(path)  # noqa: PTH100  keeps symbolic links, so that messages show the path as sent
-
-
-def first_line(error: BaseException, limit: int = 300) -> str:
-    """The first line of an error's message, shortened to `limit` characters."""
-    line = next((part.strip() for part in str(error).splitlines() if part.strip()), type(error).__name__)
-    return line if len(line) <= limit else f"{line[:limit]}…"
 
 
 def reason(error: BaseException, options: Mapping[str, str], *paths: str) -> str:
