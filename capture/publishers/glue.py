@@ -6,30 +6,23 @@ count and size are parameters of the table's entry, which the last call replaces
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from typing import Any, ClassVar, Final, TypeVar
 
 from capture.connectors.options import timeout_of
 from capture.publishers.hive_types import (
-    BINARY,
     DATE,
     DECIMAL,
-    DOUBLE,
-    LONG,
-    ROWS,
     HiveColumn,
+    HivePublisherBase,
     changed_at,
-    count,
-    hive_columns,
-    spark_statistics,
     unscaled,
     with_counts,
 )  # fmt: skip
-from capture.publishers.spi import Draft, HomeStatistics, LostRace, Publisher
+from capture.publishers.spi import Draft, HomeStatistics, LostRace
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, first_line
 
 UPDATED_AT_ONCE: Final = 25
@@ -39,12 +32,15 @@ _DENIED: Final = ("AccessDeniedException", "AccessDenied", "UnauthorizedExceptio
 _FIELDS: Final = {"LONG": "LongColumnStatisticsData", "DOUBLE": "DoubleColumnStatisticsData",
                   "DECIMAL": "DecimalColumnStatisticsData", "DATE": "DateColumnStatisticsData",
                   "STRING": "StringColumnStatisticsData", "BINARY": "BinaryColumnStatisticsData"}  # fmt: skip
+_VALUES: Final = {"nulls": "NumberOfNulls", "distinct": "NumberOfDistinctValues",
+                  "low": "MinimumValue", "high": "MaximumValue",
+                  "greatest_bytes": "MaximumLength", "average_bytes": "AverageLength"}  # fmt: skip
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 T = TypeVar("T")
 
 
-class GluePublisher(Publisher):
+class GluePublisher(HivePublisherBase):
     """Column statistics and row counts in AWS Glue's catalog."""
 
     home: ClassVar[str] = "glue"
@@ -53,24 +49,15 @@ class GluePublisher(Publisher):
         "session_token", "profile",
     })  # fmt: skip
 
-    def prepare(self) -> Draft:
-        self.check_current()
-        statistics = self.statistics
-        left_out = dict(statistics.left_out)
-        columns = hive_columns(statistics.columns, self._types, left_out)
-        now = datetime.now(UTC).replace(microsecond=0)
-        return Draft(
-            statistics.snapshot_id, self._name, {column.name: column.distinct for column in columns}, left_out,
-            [_item(column, now) for column in columns],
-        )  # fmt: skip
-
     def write(self, draft: Draft) -> int | None:
-        withdrawn = [name for name in self.statistics.left_out if name.lower() in self._types]
-        names = [*(item["ColumnName"] for item in draft.content), *withdrawn]
+        withdrawn = [name for name in self.statistics.left_out if name.lower() in self.types]
+        now = datetime.now(UTC).replace(microsecond=0)
+        items = [_item(column, now) for column in draft.content]
+        names = [*(item["ColumnName"] for item in items), *withdrawn]
         before = {item["ColumnName"]: item for item in self._stored(names)}
         done: list[str] = []
         try:
-            for block in _blocks(draft.content, UPDATED_AT_ONCE):
+            for block in _blocks(items, UPDATED_AT_ONCE):
                 answer = self._call("update_column_statistics_for_table", ColumnStatisticsList=block)
                 if errors := answer.get("Errors"):
                     failed = {error["ColumnStatistics"]["ColumnName"] for error in errors}
@@ -89,7 +76,7 @@ class GluePublisher(Publisher):
         return None
 
     def read(self) -> HomeStatistics | None:
-        names = [column.name for column in self.statistics.columns if column.name.lower() in self._types]
+        names = [column.name for column in self.statistics.columns if column.name.lower() in self.types]
         distinct: dict[str, int | None] = {}
         analyzed = {}
         ours = {name.lower(): name for name in names}
@@ -99,18 +86,12 @@ class GluePublisher(Publisher):
             name = ours.get(item["ColumnName"].lower(), item["ColumnName"])
             distinct[name] = statistics.get("NumberOfDistinctValues")
             analyzed[name] = item["AnalyzedTime"]
-        return HomeStatistics(None, self._name, distinct, analyzed_at=analyzed) if distinct else None
+        return HomeStatistics(None, self.name, distinct, analyzed_at=analyzed) if distinct else None
 
-    def read_all(self) -> Sequence[HomeStatistics]:
-        """Column statistics of the catalog, and those of Spark in the table's parameters."""
+    def parameters(self) -> tuple[Mapping[str, str], datetime | None]:
         entry = self._entry()
         parameters = entry.get("Parameters") or {}
-        stored = self.read()
-        of_catalog = [] if stored is None else [replace(stored, row_count=count(parameters, ROWS))]
-        names = {column.name.lower(): column.name for column in self.statistics.columns}
-        changed = changed_at(parameters) or entry.get("UpdateTime")
-        of_spark = spark_statistics(parameters, f"Spark's ANALYZE of {self._name}", names, changed)
-        return of_catalog if of_spark is None else [*of_catalog, of_spark]
+        return parameters, changed_at(parameters) or entry.get("UpdateTime")
 
     def _write_counts(self) -> None:
         """Writes row count and size into the table's entry, unless they are there already.
@@ -152,12 +133,10 @@ class GluePublisher(Publisher):
             for item in self._call("get_column_statistics_for_table", ColumnNames=block).get("ColumnStatisticsList", [])
         ]
 
-    @cached_property
-    def _types(self) -> dict[str, str]:
-        """Column name, lower case → Hive type."""
+    def columns(self) -> Iterable[tuple[str, str]]:
         table = self._entry()
         columns = table.get("StorageDescriptor", {}).get("Columns", []) + table.get("PartitionKeys", [])
-        return {column["Name"].lower(): column.get("Type", "") for column in columns}
+        return ((column["Name"], column.get("Type", "")) for column in columns)
 
     def _entry(self) -> dict[str, Any]:
         """The table's entry in the catalog."""
@@ -168,16 +147,9 @@ class GluePublisher(Publisher):
 
     @cached_property
     def _table(self) -> dict[str, str]:
-        statistics, options = self.statistics, self.destination.options
-        key = {
-            "DatabaseName": options.get("database", statistics.namespace),
-            "TableName": options.get("table", statistics.name),
-        }
-        return key | ({"CatalogId": options["catalog_id"]} if "catalog_id" in options else {})
-
-    @property
-    def _name(self) -> str:
-        return f"{self._table['DatabaseName']}.{self._table['TableName']}"
+        database, table = self.place
+        catalog = self.destination.options.get("catalog_id")
+        return {"DatabaseName": database, "TableName": table} | ({} if catalog is None else {"CatalogId": catalog})
 
     def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
         return self._ask(method, self._table | arguments)
@@ -196,7 +168,7 @@ class GluePublisher(Publisher):
                 raise PermissionError from None
             if code == "EntityNotFoundException":
                 raise NotFound(
-                    f"glue: {self._name} does not exist in the catalog", code="UNKNOWN_TABLE",
+                    f"glue: {self.name} does not exist in the catalog", code="UNKNOWN_TABLE",
                     hint="name it with the options database and table",
                 ) from None  # fmt: skip
             raise UpstreamError(f"glue: {method} was refused ({code}: {message[:200]})") from None
@@ -251,22 +223,14 @@ def _aws_options(options: Any) -> dict[str, str]:
 
 
 def _item(column: HiveColumn, analyzed: datetime) -> dict[str, Any]:
-    counts: dict[str, Any] = {"NumberOfNulls": column.nulls, "NumberOfDistinctValues": column.distinct}
-    if column.kind in (LONG, DOUBLE, DATE, DECIMAL):
-        for side, value in (("MinimumValue", column.low), ("MaximumValue", column.high)):
-            if value is not None:
-                counts[side] = _value(value, column.kind)
-    else:
-        counts |= {"MaximumLength": column.greatest_bytes, "AverageLength": column.average_bytes}
-    if column.kind == BINARY:
-        del counts["NumberOfDistinctValues"]
+    counts = column.values(_VALUES, partial(_value, column.kind))
     return {
         "ColumnName": column.name, "ColumnType": column.hive_type, "AnalyzedTime": analyzed,
         "StatisticsData": {"Type": column.kind, _FIELDS[column.kind]: counts},
     }  # fmt: skip
 
 
-def _value(value: Any, kind: str) -> Any:
+def _value(kind: str, value: Any) -> Any:
     if kind == DATE:
         return _EPOCH + timedelta(days=value)
     if kind == DECIMAL:

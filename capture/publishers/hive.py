@@ -7,63 +7,49 @@ transaction of the metastore. Spark does not read these columns; its home is `sp
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from capture.connectors.options import timeout_of
 from capture.publishers.hive_types import (
-    BINARY,
     CHANGED_AT,
     DATE,
     DECIMAL,
-    DOUBLE,
-    LONG,
-    ROWS,
     HiveColumn,
+    HivePublisherBase,
     changed_at,
-    count,
-    hive_columns,
-    spark_statistics,
     unscaled,
     with_counts,
 )  # fmt: skip
-from capture.publishers.spi import Draft, HomeStatistics, LostRace, Publisher
+from capture.publishers.spi import Draft, HomeStatistics, LostRace
 from store.errors import InvalidArgument, NotFound, UpstreamError
 
 DEFAULT_PORT: Final = 9083
 _FIELDS: Final = {"LONG": "longStats", "DOUBLE": "doubleStats", "DECIMAL": "decimalStats", "DATE": "dateStats",
                   "STRING": "stringStats", "BINARY": "binaryStats"}  # fmt: skip
+_VALUES: Final = {"nulls": "numNulls", "distinct": "numDVs", "low": "lowValue", "high": "highValue",
+                  "greatest_bytes": "maxColLen", "average_bytes": "avgColLen"}  # fmt: skip
 
 
-class HivePublisher(Publisher):
+class HivePublisher(HivePublisherBase):
     """Column statistics and row counts in a Hive metastore."""
 
     home: ClassVar[str] = "hive"
     options: ClassVar[frozenset[str]] = frozenset({"uri", "database", "table", "catalog"})
 
-    def prepare(self) -> Draft:
-        self.check_current()
-        statistics = self.statistics
-        left_out = dict(statistics.left_out)
-        columns = hive_columns(statistics.columns, self._types, left_out)
-        return Draft(
-            statistics.snapshot_id, self._name, {column.name: column.distinct for column in columns}, left_out, columns
-        )
-
     def write(self, draft: Draft) -> int | None:
         from pymetastore.hive_metastore import ttypes
 
-        database, table = self._table
+        database, table = self.place
         about = ttypes.ColumnStatisticsDesc(
             isTblLevel=True, dbName=database, tableName=table, lastAnalyzed=int(time.time()),
             catName=self.destination.options.get("catalog"),
         )  # fmt: skip
-        withdrawn = [name.lower() for name in self.statistics.left_out if name.lower() in self._types]
+        withdrawn = [name.lower() for name in self.statistics.left_out if name.lower() in self.types]
         request = ttypes.TableStatsRequest(dbName=database, tblName=table, colNames=withdrawn, catName=about.catName)
         with self._opened() as client:
             before = self._write_counts(client)
@@ -83,9 +69,9 @@ class HivePublisher(Publisher):
     def read(self) -> HomeStatistics | None:
         from pymetastore.hive_metastore import ttypes
 
-        database, table = self._table
+        database, table = self.place
         ours = {column.name.lower(): column.name for column in self.statistics.columns}
-        names = [name for name in ours if name in self._types]
+        names = [name for name in ours if name in self.types]
         request = ttypes.TableStatsRequest(
             dbName=database, tblName=table, colNames=names, catName=self.destination.options.get("catalog")
         )
@@ -97,27 +83,21 @@ class HivePublisher(Publisher):
                 (data for field in _FIELDS.values() if (data := getattr(item.statsData, field)) is not None), None
             )
             distinct[ours.get(item.colName.lower(), item.colName)] = getattr(statistics, "numDVs", None)
-        return HomeStatistics(None, self._name, distinct) if distinct else None
+        return HomeStatistics(None, self.name, distinct) if distinct else None
 
-    def read_all(self) -> Sequence[HomeStatistics]:
-        """Column statistics of the metastore, and those of Spark in the table's parameters."""
-        stored = self.read()
+    def parameters(self) -> tuple[Mapping[str, str], datetime | None]:
         with self._opened() as client:
-            parameters: Mapping[str, str] = client.get_table(*self._table).parameters or {}
-            analyzed = {} if stored is None else {name: self._analyzed_at(client, name) for name in stored.distinct}
-        of_metastore = []
-        if stored is not None:
-            known = {name: at for name, at in analyzed.items() if at is not None}
-            of_metastore.append(replace(stored, row_count=count(parameters, ROWS), analyzed_at=known))
-        names = {column.name.lower(): column.name for column in self.statistics.columns}
-        of_spark = spark_statistics(parameters, f"Spark's ANALYZE of {self._name}", names, changed_at(parameters))
-        return of_metastore if of_spark is None else [*of_metastore, of_spark]
+            parameters = client.get_table(*self.place).parameters or {}
+        return parameters, changed_at(parameters)
 
-    def _analyzed_at(self, client: Any, column: str) -> datetime | None:
-        """Time at which a column's statistics were written; None if unknown."""
-        statistics = client.get_table_column_statistics(*self._table, column.lower())
-        seconds = statistics.statsDesc.lastAnalyzed
-        return datetime.fromtimestamp(seconds, UTC) if seconds else None
+    def analyzed_at(self, stored: HomeStatistics) -> Mapping[str, datetime]:
+        times = {}
+        with self._opened() as client:
+            for name in stored.distinct:
+                about = client.get_table_column_statistics(*self.place, name.lower()).statsDesc
+                if about.lastAnalyzed:
+                    times[name] = datetime.fromtimestamp(about.lastAnalyzed, UTC)
+        return times
 
     def _write_counts(self, client: Any) -> Any:
         """Writes row count and size into the table's entry; returns the former entry, None if nothing was written."""
@@ -125,7 +105,7 @@ class HivePublisher(Publisher):
 
         from pymetastore.hive_metastore import ttypes
 
-        before = client.get_table(*self._table)
+        before = client.get_table(*self.place)
         parameters = with_counts(before.parameters or {}, self.statistics)
         if parameters is None:
             return None
@@ -147,30 +127,19 @@ class HivePublisher(Publisher):
         request = {"DO_NOT_UPDATE_STATS": "true"}
         if (changed := (table.parameters or {}).get(CHANGED_AT)) is not None:
             request |= {"expected_parameter_key": CHANGED_AT, "expected_parameter_value": changed}
-        client.alter_table_with_environment_context(*self._table, table, ttypes.EnvironmentContext(properties=request))
+        client.alter_table_with_environment_context(*self.place, table, ttypes.EnvironmentContext(properties=request))
 
     def withdraw(self) -> bool:
         stored = self.read()
         with self._opened() as client:
             for column in () if stored is None else stored.distinct:
-                client.delete_table_column_statistics(*self._table, column.lower())
+                client.delete_table_column_statistics(*self.place, column.lower())
         return stored is not None
 
-    @cached_property
-    def _types(self) -> dict[str, str]:
+    def columns(self) -> Iterable[tuple[str, str]]:
         with self._opened() as client:
-            table = client.get_table(*self._table)
-        columns = [*(table.sd.cols or ()), *(table.partitionKeys or ())]
-        return {column.name.lower(): column.type for column in columns}
-
-    @property
-    def _table(self) -> tuple[str, str]:
-        options = self.destination.options
-        return options.get("database", self.statistics.namespace), options.get("table", self.statistics.name)
-
-    @property
-    def _name(self) -> str:
-        return ".".join(self._table)
+            table = client.get_table(*self.place)
+        return ((column.name, column.type) for column in (*(table.sd.cols or ()), *(table.partitionKeys or ())))
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -190,7 +159,7 @@ class HivePublisher(Publisher):
             yield ThriftHiveMetastore.Client(TBinaryProtocol(transport))
         except ttypes.NoSuchObjectException:
             raise NotFound(
-                f"hive: {self._name} does not exist in the metastore", code="UNKNOWN_TABLE",
+                f"hive: {self.name} does not exist in the metastore", code="UNKNOWN_TABLE",
                 hint="name it with the options database and table",
             ) from None  # fmt: skip
         except ttypes.MetaException as refusal:
@@ -228,14 +197,7 @@ def _is_denied(refusal: Any) -> bool:
 def _item(column: HiveColumn) -> Any:
     from pymetastore.hive_metastore import ttypes
 
-    counts: dict[str, Any] = {"numNulls": column.nulls}
-    if column.kind != BINARY:
-        counts["numDVs"] = column.distinct
-    if column.kind in (LONG, DOUBLE, DATE, DECIMAL):
-        bounds = (("lowValue", column.low), ("highValue", column.high))
-        counts |= {side: _value(value, column.kind) for side, value in bounds if value is not None}
-    else:
-        counts |= {"maxColLen": column.greatest_bytes, "avgColLen": column.average_bytes}
+    counts = column.values(_VALUES, partial(_value, column.kind))
     make = {"LONG": ttypes.LongColumnStatsData, "DOUBLE": ttypes.DoubleColumnStatsData,
             "DECIMAL": ttypes.DecimalColumnStatsData, "DATE": ttypes.DateColumnStatsData,
             "STRING": ttypes.StringColumnStatsData, "BINARY": ttypes.BinaryColumnStatsData}[column.kind]  # fmt: skip
@@ -243,7 +205,7 @@ def _item(column: HiveColumn) -> Any:
     return ttypes.ColumnStatisticsObj(colName=column.name.lower(), colType=column.hive_type, statsData=data)
 
 
-def _value(value: Any, kind: str) -> Any:
+def _value(kind: str, value: Any) -> Any:
     from pymetastore.hive_metastore import ttypes
 
     if kind == DATE:

@@ -1,14 +1,17 @@
-"""Column statistics in the form shared by Hive's metastore and AWS Glue, whose kind depends on the Hive type."""
+"""What Hive's metastore and AWS Glue share: column statistics whose kind depends on the Hive type, and the publisher of
+both."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Final
 
-from capture.publishers.spi import ColumnStatistics, HomeStatistics, TableStatistics
+from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, Publisher, TableStatistics
 from store.logical_types import Kind, parse
 
 LONG, DOUBLE, DECIMAL, DATE, STRING, BINARY = "LONG", "DOUBLE", "DECIMAL", "DATE", "STRING", "BINARY"
@@ -45,6 +48,74 @@ class HiveColumn:
     high: Any = None
     average_bytes: float = 0.0
     greatest_bytes: int = 0
+
+    def values(self, names: Mapping[str, str], bound: Callable[[Any], Any]) -> dict[str, Any]:
+        """The values that statistics of this kind have and that are known.
+
+        Args:
+            names: Attribute → the catalog's name of it.
+            bound: Converts a bound to the catalog's type.
+        """
+        has = ["nulls"] if self.kind == BINARY else ["nulls", "distinct"]
+        known = {name: getattr(self, name) for name in has}
+        if self.kind in (STRING, BINARY):
+            known |= {"greatest_bytes": self.greatest_bytes, "average_bytes": self.average_bytes}
+        else:
+            bounds = {"low": self.low, "high": self.high}
+            known |= {side: bound(value) for side, value in bounds.items() if value is not None}
+        return {names[name]: value for name, value in known.items()}
+
+
+class HivePublisherBase(Publisher):
+    """A publisher to a catalog with Hive's column statistics."""
+
+    def prepare(self) -> Draft:
+        self.check_current()
+        statistics = self.statistics
+        left_out = dict(statistics.left_out)
+        columns = hive_columns(statistics.columns, self.types, left_out)
+        distinct = {column.name: column.distinct for column in columns}
+        return Draft(statistics.snapshot_id, self.name, distinct, left_out, columns)
+
+    def read_all(self) -> Sequence[HomeStatistics]:
+        """Column statistics of the catalog, and those of Spark in the table's parameters."""
+        stored = self.read()
+        parameters, changed = self.parameters()
+        of_catalog = []
+        if stored is not None:
+            analyzed_at = self.analyzed_at(stored)
+            of_catalog.append(replace(stored, row_count=count(parameters, ROWS), analyzed_at=analyzed_at))
+        names = {column.name.lower(): column.name for column in self.statistics.columns}
+        of_spark = spark_statistics(parameters, f"Spark's ANALYZE of {self.name}", names, changed)
+        return of_catalog if of_spark is None else [*of_catalog, of_spark]
+
+    def analyzed_at(self, stored: HomeStatistics) -> Mapping[str, datetime]:
+        """Column → time at which its statistics were written, if the catalog records it."""
+        return stored.analyzed_at
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Database and table in the catalog."""
+        options = self.destination.options
+        return options.get("database", self.statistics.namespace), options.get("table", self.statistics.name)
+
+    @property
+    def name(self) -> str:
+        """Name of the table in the catalog."""
+        return ".".join(self.place)
+
+    @cached_property
+    def types(self) -> dict[str, str]:
+        """Column name, lower case → Hive type."""
+        return {name.lower(): type for name, type in self.columns()}
+
+    @abstractmethod
+    def columns(self) -> Iterable[tuple[str, str]]:
+        """Name and Hive type of each column of the catalog's table."""
+
+    @abstractmethod
+    def parameters(self) -> tuple[Mapping[str, str], datetime | None]:
+        """Parameters of the table's entry, and the time of its last change."""
 
 
 def hive_columns(
