@@ -20,9 +20,10 @@ from flight_server.commands.common import (
     complete_table,
     connect,
     expand,
+    find_table,
     for_each,
+    known_name,
     snapshot_of,
-    table_name,
 )
 from flight_server.commands.output import CommandError, say
 from flight_server.commands.reading import FormatOption
@@ -35,7 +36,7 @@ from store.names import is_pattern, matcher
 def ls(
     pattern: Annotated[
         str | None,
-        typer.Argument(metavar="PATTERN", help="Such as 'lake.sales.*', or the name of a catalog or schema.",
+        typer.Argument(metavar="PATTERN", help="Such as 'lake.sales.*', or the name of a catalog, schema or table.",
                        autocompletion=complete_table),
     ] = None,
     format: FormatOption = Format.TABLE,
@@ -49,8 +50,10 @@ def ls(
     if pattern is not None:
         # `lake` is all of a catalog, `lake.sales` all of a schema, a full name one table
         patterns = (pattern,) if is_pattern(pattern) else (pattern, f"{pattern}.*")
-        names = map(full_name, tables.select(list(catalog_summary.KEY)).to_pylist())
+        names = list(map(full_name, tables.select(list(catalog_summary.KEY)).to_pylist()))
         matching = [bool(matcher(patterns).fullmatch(name)) for name in names]
+        if not any(matching):
+            matching = [name.endswith(f".{pattern}") for name in names]
         if not any(matching):
             raise CommandError(f"no table matches '{pattern}'; there are {tables.num_rows}")
         tables = tables.filter(pa.array(matching, pa.bool_()))
@@ -91,8 +94,9 @@ def history(
     tls_roots: TlsRoots = None,
 ) -> None:
     """Show a column's statistics at each captured snapshot, oldest first."""
-    name = table_name(table)
+    known_name(table)
     with connect(server, token, tls_roots) as client:
+        name = find_table(client, table)
         rows = histories.column_rows(client, name, column)
     if not rows:
         say(f"{name}: nothing captured of {column}; run: statflight capture {name} --columns {column}")
@@ -133,7 +137,7 @@ def _history_table(rows: list[dict[str, Any]]) -> pa.Table:
 
 def report(
     tables: Annotated[
-        list[str], typer.Argument(metavar="TABLE", help="Full names or patterns.", autocompletion=complete_table)
+        list[str], typer.Argument(metavar="TABLE", help="Names or patterns.", autocompletion=complete_table)
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE.html|DIR", help="A page, or a directory of pages.")
@@ -150,7 +154,7 @@ def report(
     single = len(targets) == 1 and not is_pattern(targets[0]) and output.suffix.lower() in (".html", ".htm")
     with connect(server, token, tls_roots) as client:
         if single:
-            _write(output, files.alone(client, targets[0], at))
+            _write(output, files.alone(client, find_table(client, targets[0]), at))
             say(f"wrote {output}")
             return
         names, failed = expand(client, targets)

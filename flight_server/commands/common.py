@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import time
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from flight_server.client import StatsClient
 
 DEFAULT_URI: Final = "grpc://127.0.0.1:8815"
+MAX_CANDIDATES: Final = 5  # most tables that the message about an ambiguous name lists
 COMPLETION_SECONDS: Final = 2.0  # for the server to list its tables for shell completion
 
 _ON = "Connection"
@@ -113,6 +115,50 @@ def table_name(name: str) -> str:
     return name
 
 
+def known_name(name: str) -> str:
+    """Checks a table name, which may leave out catalog and schema, before the server is called."""
+    try:
+        split_name(name if _is_full(name) else f"_._.{name}")
+    except ValueError:
+        misuse(f"not a table name: {name!r}; expected catalog.schema.table, or the end of one")
+    return name
+
+
+def _is_full(name: str) -> bool:
+    try:
+        return bool(split_name(name))
+    except ValueError:
+        return False
+
+
+def find_table(client: StatsClient, name: str) -> str:
+    """The full name of the one table whose name ends with the given one; a full name is returned as it is.
+
+    Raises:
+        CommandError: No table ends so, or several do.
+    """
+    return name if _is_full(name) else _pick(name, _full_names(client))
+
+
+def _pick(name: str, tables: Sequence[str]) -> str:
+    candidates = [table for table in tables if table.endswith(f".{name}")]
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        more = f" and {len(candidates) - MAX_CANDIDATES} more" if len(candidates) > MAX_CANDIDATES else ""
+        raise CommandError(f"'{name}' may be {', '.join(candidates[:MAX_CANDIDATES])}{more}; say which")
+    ends = {".".join(table.split(".")[-name.count(".") - 1 :]): table for table in tables}
+    near = difflib.get_close_matches(name, ends, 1)
+    hint = f"did you mean {ends[near[0]]}?" if near else f"`statflight ls` lists {len(tables)}"
+    raise CommandError(f"no table '{name}'; {hint}")
+
+
+def _full_names(client: StatsClient) -> list[str]:
+    from flight_server.client import full_name
+
+    return sorted(full_name(row) for row in client.tables().to_pylist())
+
+
 def snapshot_of(text: str, *words: str) -> str | int:
     """Parses a snapshot option: one of the allowed words, or an id."""
     if text in words:
@@ -136,10 +182,7 @@ def names_of(texts: Sequence[str] | None) -> list[str] | None:
 
 def complete_table(ctx: Any, incomplete: str) -> list[str]:
     """Completes full table names for a shell; nothing if no server answers in time."""
-    from flight_server.client import full_name
-
-    names = _asked(ctx, lambda client: [full_name(row) for row in client.tables().to_pylist()])
-    return sorted(name for name in names if name.startswith(incomplete))
+    return [name for name in _asked(ctx, _full_names) if name.startswith(incomplete)]
 
 
 def complete_column(ctx: Any, incomplete: str) -> list[str]:
@@ -147,7 +190,7 @@ def complete_column(ctx: Any, incomplete: str) -> list[str]:
     from flight_server.client import of_table
 
     def names_in(client: StatsClient) -> list[str]:
-        where = of_table(ctx.params["table"])
+        where = of_table(find_table(client, ctx.params["table"]))
         names: list[str] = client.read("information_schema.columns", ["column_name"], where)["column_name"].to_pylist()
         return names
 
@@ -169,10 +212,13 @@ def _asked(ctx: Any, ask: Callable[[StatsClient], list[str]]) -> list[str]:
         return []
 
 
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="catalog.schema.table", autocompletion=complete_table)]
+TableName = Annotated[
+    str,
+    typer.Argument(metavar="TABLE", help="catalog.schema.table, or a unique end of it.", autocompletion=complete_table),
+]
 TableNames = Annotated[
     list[str],
-    typer.Argument(metavar="TABLE", help="Full names, or patterns such as 'lake.sales.*'.",
+    typer.Argument(metavar="TABLE", help="Names, unique ends of names, or patterns such as 'lake.sales.*'.",
                    autocompletion=complete_table),
 ]  # fmt: skip
 
@@ -182,33 +228,37 @@ def check_targets(targets: Iterable[str]) -> list[str]:
     names = list(dict.fromkeys(targets))
     for target in names:
         if not is_pattern(target):
-            table_name(target)
+            known_name(target)
     return names
 
 
 def expand(client: StatsClient, targets: Iterable[str]) -> tuple[list[str], int]:
-    """Finds the tables that names and patterns match.
+    """Finds the tables that names, their unique ends, and patterns match.
 
     Returns:
-        Full names, without repetitions; and the number of patterns that match nothing, each reported on standard
+        Full names, without repetitions; and the number of targets that stand for no table, each reported on standard
         error.
     """
-    from flight_server.client import full_name
-
     tables: list[str] | None = None
     names: list[str] = []
     missing = 0
     for target in targets:
-        if not is_pattern(target):
+        if not is_pattern(target) and _is_full(target):
             names.append(target)
             continue
-        if tables is None:
-            tables = sorted(full_name(row) for row in client.tables().to_pylist())
-        matching = [name for name in tables if matcher((target,)).fullmatch(name)]
-        if not matching:
-            warn(f"statflight: no table matches '{target}'; `statflight ls` lists {len(tables)}")
+        tables = _full_names(client) if tables is None else tables
+        try:
+            if is_pattern(target):
+                matching = [name for name in tables if matcher((target,)).fullmatch(name)]
+                if not matching:
+                    raise CommandError(f"no table matches '{target}'; `statflight ls` lists {len(tables)}")
+            else:
+                matching = [_pick(target, tables)]
+        except CommandError as error:
+            warn(f"statflight: {error}")
             missing += 1
-        names += matching
+        else:
+            names += matching
     return list(dict.fromkeys(names)), missing
 
 

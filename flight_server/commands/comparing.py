@@ -9,7 +9,17 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from flight_server.commands.common import SERVER, Server, TableName, TlsRoots, Token, connect, snapshot_of, table_name
+from flight_server.commands.common import (
+    SERVER,
+    Server,
+    TableName,
+    TlsRoots,
+    Token,
+    connect,
+    find_table,
+    known_name,
+    snapshot_of,
+)
 from flight_server.commands.output import CommandError, misuse, say, tell, warn
 from flight_server.commands.reading import FormatOption
 from flight_server.present import render, table_summary, text
@@ -31,13 +41,14 @@ def diff(
     tls_roots: TlsRoots = None,
 ) -> None:
     """Show the differences between two snapshots: rows, files, bytes, and each column's statistics."""
-    name = table_name(table)
+    known_name(table)
     ids = [snapshot_of(text, "current") for text in (snapshot_a, snapshot_b)]
     try:
         gates = [parse_gate(text) for text in fail_on or ()]
     except ValueError as error:
         misuse(f"--fail-on {error}")
     with connect(server, token, tls_roots) as client:
+        name = find_table(client, table)
         before, after = (table_summary.gather(client, name, at) for at in ids)
     for at, summary in zip(ids, (before, after), strict=True):
         if not summary.known:

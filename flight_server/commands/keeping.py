@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from flight_server.commands.common import SERVER, Server, TlsRoots, Token, complete_table, connect, table_name
+from flight_server.commands.common import (
+    SERVER,
+    Server,
+    TlsRoots,
+    Token,
+    complete_table,
+    connect,
+    find_table,
+    known_name,
+)
 from flight_server.commands.output import misuse, say, tell
 
 
@@ -77,8 +86,10 @@ def expire(
     tls_roots: TlsRoots = None,
 ) -> None:
     """Delete statistics of snapshots that the lake itself has expired."""
-    body: dict[str, Any] = {"dry_run": dry_run} | ({} if table is None else {"table": table_name(table)})
+    if table is not None:
+        known_name(table)
     with connect(server, token, tls_roots) as client:
+        body: dict[str, Any] = {"dry_run": dry_run} | ({} if table is None else {"table": find_table(client, table)})
         for gone in client.actions.call("expire", body):
             tell("  ".join(f"{key}={value}" for key, value in gone.items() if value is not None))
     if dry_run:

@@ -14,9 +14,10 @@ from flight_server.commands.common import (
     TlsRoots,
     Token,
     connect,
+    find_table,
+    known_name,
     names_of,
     snapshot_of,
-    table_name,
 )
 from flight_server.commands.output import misuse, say, tell, warn
 from flight_server.present import render, table_summary, text
@@ -41,10 +42,12 @@ def scan(
     tls_roots: TlsRoots = None,
 ) -> None:  # fmt: skip
     """List the files that a condition needs, without opening any."""
-    name, chosen, at = table_name(table), names_of(columns), snapshot_of(snapshot, "current")
+    known_name(table)
+    chosen, at = names_of(columns), snapshot_of(snapshot, "current")
     if paths and format is not Format.TABLE:
         misuse("--paths and --format do not go together")
     with connect(server, token, tls_roots) as client:
+        name = find_table(client, table)
         plan = client.scan(name, where=where, columns=chosen, snapshot=at)
     if paths:
         for path in plan.files["file_path"].to_pylist():

@@ -10,7 +10,7 @@ import pytest
 
 from flight_server import cli
 from flight_server.commands import common, output
-from tests.flight_server.command_line import KEY, NAME, column_row, set_capture_outcome
+from tests.flight_server.command_line import KEY, NAME, column_row, serve_tables, set_capture_outcome
 
 
 def test_query_sends_all_of_its_flags(server, run):
@@ -191,6 +191,37 @@ def test_every_command_has_help(run, name):
     assert status == 0 and cli.COMMANDS[name].help in " ".join(out.split()) and "--quiet" in out
 
 
+# Short names.
+
+
+def test_name_that_only_one_table_ends_with_stands_for_it(server, run, tables):
+    set_capture_outcome(server)
+    assert "max of b" in run("show", "b")[1] and "max of b" not in run("show", "a")[1]
+    assert run("capture", "s.b")[1].startswith("lake.s.b: ")
+    server.answers["expire"] = lambda body: []
+    run("expire", "a")
+    assert server.actions[-1] == ("expire", {"dry_run": True, "table": "lake.s.a"})
+    assert run("history", "b", "id", "-f", "json")[0] == 0
+    assert "lake.s.b" in run("ls", "b")[1]
+
+
+def test_ambiguous_or_unknown_short_name_lists_candidates(server, run, tables):
+    serve_tables(server, "orders", "customers")
+    row = KEY | {"table_type": "BASE TABLE"}
+    for name in ("lake.x.orders", "shop.s.orders"):
+        row |= dict(zip(("table_catalog", "table_schema", "table_name"), name.split("."), strict=True))
+        server.tables["information_schema.tables"] = pa.concat_tables([
+            server.tables["information_schema.tables"],
+            pa.Table.from_pylist([row], server.tables["information_schema.tables"].schema),
+        ])  # fmt: skip
+    status, out, err = run("show", "orders")
+    assert (status, out) == (1, "")
+    assert err == "statflight: 'orders' may be lake.s.orders, lake.x.orders, shop.s.orders; say which\n"
+    assert "say which" in run("diff", "s.orders", "1", "2")[2]
+    assert run("show", "costumers")[2] == "statflight: no table 'costumers'; did you mean lake.s.customers?\n"
+    assert run("show", "rs")[2] == "statflight: no table 'rs'; `statflight ls` lists 4\n"
+
+
 # Usage errors.
 
 
@@ -210,11 +241,11 @@ def test_every_command_has_help(run, name):
         ["connect", "c", "delta"],
         ["connect", "c", "delta", "/tmp", "-o", "novalue"],
         ["connect", "c", "delta", "/tmp", "-o", "=value"],
-        ["show", "t"],
+        ["show", "a..t"],
+        ["history", '"t', "id"],
         ["show", NAME, "--snapshot", "yesterday"],
         ["diff", NAME, "1", "all"],
         ["capture", NAME, "--kinds", "AVERAGE"],
-        ["capture", "not.full"],
         ["jobs", "--watch", "--format", "json"],
         ["capture", "lake.*", "--every", "soon"],
         ["serve", "-o", "colour=red"],
