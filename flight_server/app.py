@@ -16,11 +16,11 @@ from flight_server.checks.rules import load as load_rules
 from flight_server.config import Settings
 from flight_server.control.access import Access
 from flight_server.control.auto_analyze import AutoAnalyze
+from flight_server.control.capture_commit import CaptureCommit
 from flight_server.control.capture_plane import Captures, ResolvePlane
 from flight_server.control.checking import Checking
 from flight_server.control.lakes import Lakes
 from flight_server.control.leases import Leases
-from flight_server.control.publication import Publication
 from flight_server.control.publishing import Publishing
 from flight_server.control.task_queue import TaskQueue
 from flight_server.control.watch import Watch
@@ -98,8 +98,8 @@ class App:
             self.jobs.reclaim(everything=True)
         self.tasks = TaskQueue(self.catalog)
         self.tasks.check_writes = lambda: self.role.check_writes()
-        self.publication = Publication(self.jobs, self.store, self.catalog)
-        self.leases = Leases(self.tasks, self.jobs, self.database, self.publication)
+        self.commit = CaptureCommit(self.jobs, self.store, self.catalog)
+        self.leases = Leases(self.tasks, self.jobs, self.database, self.commit)
         self.lakes = Lakes(self.database, self.catalog, self.vault, self.tasks)
         self.captures = Captures(self.catalog, self.jobs, self.records, self.lakes, self.tasks, self._engines)
         self.leases.payloads_of_jobs = self.captures.payloads_of_jobs
@@ -112,7 +112,7 @@ class App:
         self.publishing = Publishing(self.database, self.catalog, self.lakes, self.tasks)
         webhook = None if settings.webhook is None else Webhook(settings.webhook, settings.webhook_secret)
         self.checking = Checking(self.database, self.catalog, self.scanner, settings.checks, rules, webhook)
-        self.publication.on_published = self._captured
+        self.commit.on_committed = self._captured
         register_computed(
             self.scanner.queries,
             engines=self._engines,
@@ -150,7 +150,7 @@ class App:
         return {"status": "ok"} | ({"replication": behind} if behind else {})
 
     def _captured(self, table: TableEntry) -> None:
-        self.auto.published(table)
+        self.auto.captured(table)
         self.publishing.captured(table)
         self.checking.captured(table)
 

@@ -77,7 +77,7 @@ def cancel_job(call: Call, body: bytes) -> Results:
         call.app.tasks.cancel(job["job_id"])
         yield _found(call, job["job_id"]) if job["mode"] == "SYNC" else job | {"state": "CANCELLING"}
         return
-    call.app.publication.cancel(job["job_id"])
+    call.app.commit.cancel(job["job_id"])
     yield call.app.jobs.cancel(job["job_id"])
     call.app.tasks.notify()
 

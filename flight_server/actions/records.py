@@ -37,7 +37,7 @@ def delete_stats(call: Call, body: bytes) -> Results:
     table = call.app.access.table(fields["table"], call.principal, "stats.write")
     snapshot_id = None if snapshot is None else _snapshot_id(call, table, snapshot)
     yield {"deleted": call.app.store.delete(table, snapshot_id, target)}
-    call.app.publication.on_published(table)
+    call.app.commit.on_committed(table)
 
 
 @action('{"table"?, "dry_run": true}', "Deletes records of snapshots that the format itself has expired")
@@ -57,7 +57,7 @@ def expire(call: Call, body: bytes) -> Results:
         if snapshots or len(tables) == 1:
             yield {"table": table.full_name, "snapshots": snapshots, "dry_run": dry}
         if not dry:
-            app.publication.on_published(table)
+            app.commit.on_committed(table)
 
 
 @action('{"table", "snapshot", "target"}', "Content hash, generation and times of a record")

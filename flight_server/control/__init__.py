@@ -1,1 +1,1 @@
-"""The control plane: lakes, jobs, leases, publication, policies."""
+"""The control plane: lakes, jobs, leases, commits, policies."""

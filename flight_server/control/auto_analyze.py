@@ -134,7 +134,7 @@ class AutoAnalyze:
         self._tried |= tried
         return jobs
 
-    def published(self, table: TableEntry) -> None:
+    def captured(self, table: TableEntry) -> None:
         """Notes that a table was captured: its share of changed rows may be computable now."""
         self._later[table.table_key] = table
 

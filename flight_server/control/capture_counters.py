@@ -45,7 +45,7 @@ class CaptureCounters:
                     if isinstance(amount, int) and amount > 0:  # attributes come from the worker and are not checked
                         self.read[engine, what] += amount
 
-    def published(self, puts: Sequence[Put]) -> None:
+    def committed(self, puts: Sequence[Put]) -> None:
         """Counts published rows and their bytes."""
         with self._lock:
             for put in puts:

@@ -2,7 +2,7 @@
 
 A worker asks for a lease of some kinds (`control`, `watch`: inspect a lake; `publish`: publish statistics; `sync`: a
 capture that a caller waits for; `light`: a capture from metadata only, waited for or durable; `job`: any durable
-capture) and gets a token. Rows put under the token form a draft that no reader sees; finishing publishes the draft in
+capture) and gets a token. Rows put under the token form a draft that no reader sees; finishing commits the draft in
 one transaction. When a lease expires, its draft is dropped.
 """
 
@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from flight_server.control.publication import HeldJob, Publication
+from flight_server.control.capture_commit import CaptureCommit, HeldJob
 from flight_server.control.task_queue import LOOKS, Task, TaskQueue, lanes_of
 from flight_server.writes.drafts import Draft
 from store.database import Database
@@ -26,7 +26,6 @@ from store.errors import (
     NotFound,
     ShuttingDown,
     StatflightError,
-    UpstreamError,
     from_json,
 )
 from store.file_listings import Listing, can_continue
@@ -66,11 +65,11 @@ class Leases:
         tasks: Work that a caller waits for.
         jobs: The durable queue.
         database: The store: its directory takes large drafts, and it has the listings that drafts continue.
-        publication: Ends captures.
+        commit: Ends captures.
     """
 
-    def __init__(self, tasks: TaskQueue, jobs: JobStore, database: Database, publication: Publication):
-        self._tasks, self._jobs, self._database, self._publication = tasks, jobs, database, publication
+    def __init__(self, tasks: TaskQueue, jobs: JobStore, database: Database, commit: CaptureCommit):
+        self._tasks, self._jobs, self._database, self._commit = tasks, jobs, database, commit
         self.payloads_of_jobs: Callable[[Sequence[Lease]], Sequence[Mapping[str, Any] | StatflightError]] = (
             lambda leases: [lease.request for lease in leases]
         )
@@ -276,7 +275,7 @@ class Leases:
         return True
 
     def finish(self, job_id: str, token: str, body: Mapping[str, Any]) -> str:
-        """Publishes the draft of a lease with the outcome of the work, all in one transaction, and ends the lease.
+        """Commits the draft of a lease with the outcome of the work, all in one transaction, and ends the lease.
 
         Args:
             job_id: The task or job.
@@ -291,16 +290,10 @@ class Leases:
             InvalidField: There are not as many outcomes as requests.
             StatflightError: The store refuses the rows.
         """
-        task, job, draft = self._take(job_id, token, body)
-        if task is not None:
-            self._count(task, body)
-            return self._end_task(task, draft, body)
-        assert job is not None
-        outcomes = body.get("outcomes", [])
-        self._publication.counters.ended("job", self._clock() - job.since, outcomes)
-        retry = not body.get("final", False) and (body.get("error") or {}).get("retryable", True)
-        return self._end_job(job, outcomes, body.get("message") or "", draft=draft,
-                             decisions=body.get("decisions", []), retry=retry)  # fmt: skip
+        (answer,) = self.finish_all([{**body, "job_id": job_id, "lease_token": token}])
+        if isinstance(answer, StatflightError):
+            raise answer
+        return answer
 
     def finish_all(self, finishes: Sequence[Mapping[str, Any]]) -> list[str | StatflightError]:
         """Ends leases as `finish` does: captures that callers wait for in one transaction, durable jobs in another.
@@ -312,37 +305,44 @@ class Leases:
             The state of each job after it, or the error that refused it.
         """
         answers: list[str | StatflightError] = ["SUCCEEDED"] * len(finishes)
-        together: dict[int, tuple[Task, Draft, Mapping[str, Any]]] = {}
-        apart: dict[int, Future[str]] = {}  # the writer joins them into one transaction
+        tasks: dict[int, tuple[Task, Draft, Mapping[str, Any]]] = {}
+        jobs: dict[int, Future[str]] = {}  # the writer joins them into one transaction
         for at, body in enumerate(finishes):
             try:
-                with self._lock:
-                    task = self._tasks.leased.get(body["lease_token"])
-                if task is None or task.kind != "sync" or body.get("error"):
-                    apart[at] = self._ending.submit(self.finish, body["job_id"], body["lease_token"], body)
-                    continue
-                _, _, draft = self._take(body["job_id"], body["lease_token"], body)
-                self._count(task, body)
-                together[at] = task, draft, body
+                task, job, draft = self._take(body["job_id"], body["lease_token"], body)
             except StatflightError as error:
                 answers[at] = error
-        ended = list(together.values())
+                continue
+            if task is None:
+                assert job is not None
+                jobs[at] = self._ending.submit(self._end, job, draft, body)
+                continue
+            if task.kind not in (*LOOKS, "publish"):
+                self._commit.counters.ended(task.kind, self._clock() - task.leased_at, body.get("outcomes", []))
+            task.error = from_json(body["error"]) if body.get("error") else None
+            tasks[at] = task, draft, body
+        captures = {at: ended for at, ended in tasks.items() if ended[0].table_key is not None}
         try:
-            for at, refusal in zip(together, self._publication.publish_tasks(ended), strict=True):
-                task, _, body = together[at]
-                task.error, task.result = refusal or task.error, body
+            for at, refusal in zip(captures, self._commit.end_tasks(list(captures.values())), strict=True):
+                captures[at][0].error = refusal or captures[at][0].error
                 answers[at] = refusal or "SUCCEEDED"
         finally:
-            for task, _, _ in ended:
-                if task.result is None and task.error is None:
-                    task.error = UpstreamError("what was captured could not be stored", code="INTERNAL")
-            self._forget([task for task, _, _ in ended])
-        for at, ending in apart.items():
+            for task, _, body in tasks.values():
+                task.result = body
+            self._forget([task for task, _, _ in tasks.values()])
+        for at, ending in jobs.items():
             try:
                 answers[at] = ending.result()
             except StatflightError as error:
                 answers[at] = error
         return answers
+
+    def _end(self, job: HeldJob, draft: Draft, body: Mapping[str, Any]) -> str:
+        outcomes = body.get("outcomes", [])
+        self._commit.counters.ended("job", self._clock() - job.since, outcomes)
+        retry = not body.get("final", False) and (body.get("error") or {}).get("retryable", True)
+        return self._end_job(job, outcomes, body.get("message") or "", draft=draft,
+                             decisions=body.get("decisions", []), retry=retry)  # fmt: skip
 
     def _take(
         self, job_id: str, token: str, body: Mapping[str, Any]
@@ -369,27 +369,6 @@ class Leases:
             self._drafts.pop(token, None)
             raise _lost()
 
-    def _count(self, task: Task, body: Mapping[str, Any]) -> None:
-        if task.kind not in (*LOOKS, "publish"):
-            seconds = self._clock() - task.leased_at
-            self._publication.counters.ended(task.kind, seconds, body.get("outcomes", []))
-
-    def _end_task(self, task: Task, draft: Draft, body: Mapping[str, Any]) -> str:
-        try:
-            if body.get("error"):
-                task.error = from_json(body["error"])
-            self._publication.publish_task(task, draft, body)
-            task.result = body
-        except StatflightError as error:
-            task.error = error
-            raise
-        except Exception:
-            task.error = UpstreamError("what was captured could not be stored", code="INTERNAL")
-            raise
-        finally:
-            self._forget([task])
-        return "SUCCEEDED"
-
     def _forget(self, tasks: Sequence[Task]) -> None:
         """Marks tasks as done, which wakes their callers."""
         with self._lock:
@@ -401,7 +380,7 @@ class Leases:
 
     def _end_job(self, job: HeldJob, outcomes: Sequence[Mapping[str, Any]], message: str, **more: Any) -> str:
         try:
-            return self._publication.end_job(job, outcomes, message, **more)
+            return self._commit.end_job(job, outcomes, message, **more)
         finally:
             with self._lock:
                 self._held.pop(job.lease.token, None)
@@ -435,7 +414,7 @@ class Leases:
                     with self._lock:
                         self._held.pop(token, None)
                         self._drafts.pop(token, None)
-        self._publication.counters.lost(lost)
+        self._commit.counters.lost(lost)
         if now - self._pruned > PRUNE_SECONDS:
             self._pruned = now
             self._jobs.prune()

@@ -202,7 +202,7 @@ class _AppCollector:
         yield GaugeMetricFamily("statflight_leases", "Active leases", value=leases)
 
     def _captures(self) -> Iterator[Metric]:
-        counters, answers = self._app.publication.counters, self._app.orchestrator.outcomes.copy()
+        counters, answers = self._app.commit.counters, self._app.orchestrator.outcomes.copy()
         yield CounterMetricFamily("statflight_lease_expiries", "Expired leases", value=counters.lease_expiries)
         yield _counter("statflight_resolve_outcomes", "Answers of resolve", "outcome", answers)
         outcomes = CounterMetricFamily(

@@ -1,4 +1,4 @@
-"""Drafts: rows that a worker puts under a lease, invisible until they are published."""
+"""Drafts: rows that a worker puts under a lease, invisible until they are committed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Draft:
         """True if the draft has a listing that is based on an earlier one."""
         return any(listing.base_snapshot_id is not None for listing in self._listings.values())
 
-    def publish(self, connection: Connection, store: DuckDBStatsStore, table: TableEntry) -> None:
+    def commit(self, connection: Connection, store: DuckDBStatsStore, table: TableEntry) -> None:
         """Stores the draft.
 
         Args:
@@ -78,7 +78,7 @@ class Draft:
             self._buffers[key].add(put.rows)
 
     def merged(self) -> list[Put]:
-        """The puts in the order of publishing: requested statistics first, then additional ones (mode FILL)."""
+        """The puts in the order of the commit: requested statistics first, then additional ones (mode FILL)."""
         with self._lock:
             if self._merged is None:  # cached, because a write may run twice and a buffer returns its rows once
                 buffers = self._buffers.items()
@@ -88,7 +88,7 @@ class Draft:
 
 
 class DraftGroup:
-    """Stores all drafts published in one group of writes as one put, whose cost depends on rows, not on tables.
+    """Stores all drafts committed in one group of writes as one put, whose cost depends on rows, not on tables.
 
     If the put is refused, the writer repeats each write on its own, so that only the draft at fault fails.
     """
@@ -99,7 +99,7 @@ class DraftGroup:
         store.database.before_commit.insert(0, self._store_all)  # before hooks that depend on the stored rows
         store.database.on_rollback.append(lambda _: self._drafts.clear())
 
-    def publish(self, connection: Connection, draft: Draft, table: TableEntry) -> None:
+    def commit(self, connection: Connection, draft: Draft, table: TableEntry) -> None:
         """Stores a draft by the end of the writer's transaction; called inside of it.
 
         Args:
@@ -108,7 +108,7 @@ class DraftGroup:
             table: The table of the draft.
         """
         if draft.continues:
-            draft.publish(connection, self._store, table)
+            draft.commit(connection, self._store, table)
         else:
             self._drafts.append((draft, table))
 
@@ -116,14 +116,14 @@ class DraftGroup:
         drafts, self._drafts = self._drafts, []
         if len(drafts) == 1:
             ((draft, table),) = drafts
-            draft.publish(connection, self._store, table)
+            draft.commit(connection, self._store, table)
         elif drafts:
             self._store.put_in(connection, together(put for draft, _ in drafts for put in draft.merged()))
             mark_listings(connection, [listing for draft, table in drafts for listing in draft.listings(table)])
 
 
 def together(puts: Iterable[Put]) -> list[Put]:
-    """Merges puts into one for each flight and mode, in the order of publishing: sketches after their records."""
+    """Merges puts into one for each flight and mode, in the order of the commit: sketches after their records."""
     groups: dict[tuple[str, PutMode], list[pa.Table]] = {}
     for put in puts:
         groups.setdefault((put.flight, put.mode), []).append(put.rows)

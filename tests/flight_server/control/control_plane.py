@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from flight_server.control.capture_commit import CaptureCommit
 from flight_server.control.leases import Leases
-from flight_server.control.publication import Publication
 from flight_server.control.task_queue import Task, TaskQueue
 from store import records
 from store.catalog_store import Catalog, TableEntry
@@ -30,8 +30,8 @@ class ControlPlane:
         self.seconds = 0.0  # the time of the clock
         self.jobs = JobStore(self.database, LEASE, now=lambda: START + timedelta(seconds=self.seconds))
         self.tasks = TaskQueue(self.catalog, clock=lambda: self.seconds)
-        self.publication = Publication(self.jobs, self.store, self.catalog)
-        self.leases = Leases(self.tasks, self.jobs, self.database, self.publication)
+        self.commit = CaptureCommit(self.jobs, self.store, self.catalog)
+        self.leases = Leases(self.tasks, self.jobs, self.database, self.commit)
         self.table: TableEntry = self.database.write(lambda c: self.catalog.register(c, ("c", "s", "t"), "id", "delta"))
         self.put(PutMode.UPSERT, 1)
 

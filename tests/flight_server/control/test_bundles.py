@@ -20,7 +20,7 @@ class BundledControlPlane(ControlPlane):
     def __init__(self) -> None:
         super().__init__()
         self.published: list[str] = []
-        self.publication.on_published = lambda table: self.published.append(table.table_name)
+        self.commit.on_committed = lambda table: self.published.append(table.table_name)
 
     def submit(self, count: int, bundled: bool = True) -> list[Task]:
         names = {("c", "s", f"t{n}"): None for n in range(count)}

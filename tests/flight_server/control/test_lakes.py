@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from flight_server.auth.vault import Vault
+from flight_server.control.capture_commit import CaptureCommit
 from flight_server.control.lakes import Lakes
 from flight_server.control.leases import Leases
-from flight_server.control.publication import Publication
 from flight_server.control.task_queue import TaskQueue
 from store.catalog_store import Catalog
 from store.errors import Cancelled, Conflict, NotFound, UpstreamError, to_json
@@ -38,8 +38,8 @@ class LakesEnv:
         self.vault = Vault(None)
         jobs = JobStore(self.database)
         self.tasks = TaskQueue(self.catalog)
-        publication = Publication(jobs, DuckDBStatsStore(self.database, self.catalog), self.catalog)
-        self.leases = Leases(self.tasks, jobs, self.database, publication)
+        commit = CaptureCommit(jobs, DuckDBStatsStore(self.database, self.catalog), self.catalog)
+        self.leases = Leases(self.tasks, jobs, self.database, commit)
         self.lakes = Lakes(self.database, self.catalog, self.vault, self.tasks)
         self.result: dict[str, Any] = {"namespaces": ["s"], "tables": [table("t")], "errors": []}
         self.error: Exception | None = None

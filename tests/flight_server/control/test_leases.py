@@ -82,7 +82,7 @@ def test_expired_lease_discards_its_draft_and_requeues_the_job(control):
     control.leases.add_to_draft(again["lease_token"], control.rows(8), False)
     assert control.finish(again, outcome()) == "SUCCEEDED"
     assert control.row_count() == 8
-    assert control.publication.counters.lease_expiries == 1
+    assert control.commit.counters.lease_expiries == 1
 
 
 def test_renewed_lease_does_not_expire(control):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from flight_server.control.capture_commit import CaptureCommit
 from flight_server.control.leases import Leases
-from flight_server.control.publication import Publication
 from flight_server.control.task_queue import Task, TaskQueue
 from flight_server.control.watch import PATIENCE_SECONDS, START_SECONDS, Watch
 from store.catalog_store import Catalog
@@ -49,8 +49,8 @@ class WatchEnv:
         jobs = JobStore(self.database)
         self.now, self.intervals = 0.0, dict(intervals)
         self.tasks = TaskQueue(catalog, lambda: self.now)
-        publication = Publication(jobs, DuckDBStatsStore(self.database, catalog), catalog)
-        self.leases, self.lakes = Leases(self.tasks, jobs, self.database, publication), FakeLakes(self.tasks)
+        commit = CaptureCommit(jobs, DuckDBStatsStore(self.database, catalog), catalog)
+        self.leases, self.lakes = Leases(self.tasks, jobs, self.database, commit), FakeLakes(self.tasks)
         self.watch = Watch(self.lakes, self.tasks, lambda: list(self.intervals), self.intervals.get, lambda: self.now)
 
     def step_at(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Drafts published in one transaction: stored together, rejected one by one."""
+"""Drafts committed in one transaction: stored together, rejected one by one."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def draft(name: str, *columns: int, twice: bool = False) -> Draft:
     return created
 
 
-def publish(draft_store: DraftStore, drafts: list[tuple[Draft, Any]]) -> list[Any]:
+def commit(draft_store: DraftStore, drafts: list[tuple[Draft, Any]]) -> list[Any]:
     """Publishes each in its own write; a first write holds the writer until all are queued, so that they form one
     transaction."""
     ready = threading.Event()
     first = draft_store.database.submit(lambda _: ready.wait(60))
-    futures = [draft_store.database.submit(lambda c, d=d, t=t: draft_store.group.publish(c, d, t)) for d, t in drafts]
+    futures = [draft_store.database.submit(lambda c, d=d, t=t: draft_store.group.commit(c, d, t)) for d, t in drafts]
     ready.set()
     first.result(10)
     return [future.exception(30) for future in futures]
@@ -73,7 +73,7 @@ def publish(draft_store: DraftStore, drafts: list[tuple[Draft, Any]]) -> list[An
 
 def test_drafts_of_one_transaction_are_stored_by_one_put(draft_store):
     tables = [draft_store.table(f"t{n}") for n in range(4)]
-    errors = publish(draft_store, [(draft(t.table_name, 1, 2), t) for t in tables])
+    errors = commit(draft_store, [(draft(t.table_name, 1, 2), t) for t in tables])
     assert errors == [None] * 4
     assert draft_store.puts == [8]
     assert [draft_store.count(t) for t in tables] == [2] * 4
@@ -82,12 +82,12 @@ def test_drafts_of_one_transaction_are_stored_by_one_put(draft_store):
 def test_rejected_draft_does_not_affect_the_others(draft_store):
     tables = [draft_store.table(f"t{n}") for n in range(3)]
     drafts = [draft("t0", 1), draft("t1", 1, twice=True), draft("t2", 1)]  # two different rows for one target
-    errors = publish(draft_store, list(zip(drafts, tables, strict=True)))
+    errors = commit(draft_store, list(zip(drafts, tables, strict=True)))
     assert [type(error) for error in errors] == [type(None), InvalidArgument, type(None)]
     assert [draft_store.count(t) for t in tables] == [1, 0, 1]
 
 
 def test_single_draft_is_stored(draft_store):
     table = draft_store.table("t")
-    assert publish(draft_store, [(draft("t", 1, 2, 3), table)]) == [None]
+    assert commit(draft_store, [(draft("t", 1, 2, 3), table)]) == [None]
     assert (draft_store.puts, draft_store.count(table)) == ([3], 3)

@@ -1,4 +1,4 @@
-"""Publication: ends a capture in one transaction that stores its rows, decisions and state, and queues retries."""
+"""Commit of a capture: ends it in one transaction that stores its rows, decisions and state, and queues retries."""
 
 from __future__ import annotations
 
@@ -30,84 +30,57 @@ class HeldJob:
     since: float = 0.0  # by the queue's clock
 
 
-class Publication:
-    """Publishes drafts.
+class CaptureCommit:
+    """Commits drafts.
 
     Attributes:
-        on_published: Called with each table whose statistics have changed.
+        on_committed: Called with each table whose statistics have changed.
         counters: Counts for metrics.
     """
 
     def __init__(self, jobs: JobStore, store: DuckDBStatsStore, catalog: Catalog):
         self._jobs, self._store, self._catalog = jobs, store, catalog
-        self.on_published: Callable[[TableEntry], None] = lambda _: None
+        self.on_committed: Callable[[TableEntry], None] = lambda _: None
         self.counters = CaptureCounters()
         self._drafts = DraftGroup(store)
-        self._publishing: dict[str, bool] = {}  # durable job → whether it was cancelled meanwhile
+        self._committing: dict[str, bool] = {}  # durable job → whether it was cancelled meanwhile
 
-    def publish_task(self, task: Task, draft: Draft, body: Mapping[str, Any]) -> None:
-        """Publishes the rows and decisions of a task.
+    def end_tasks(self, ended: Sequence[tuple[Task, Draft, Mapping[str, Any]]]) -> list[StatflightError | None]:
+        """Commits the rows and decisions of captures in one transaction; when it is refused, each in its own.
 
-        Raises:
-            StatflightError: The store refuses the rows; nothing is stored then.
-        """
-        if task.table_key is None:
-            return
-        table = self._catalog.by_key(task.table_key)
-
-        def publish(connection: Connection) -> None:
-            self._drafts.publish(connection, draft, table)
-            self._note_files(connection, table, body.get("outcomes", []))
-            self._jobs.record_decisions([(table, task.correlation_id, body.get("decisions", []))])
-
-        self._store.database.write(publish, lambda: task.cancelled)
-        if draft:
-            self.counters.published(draft.merged())
-        self.on_published(table)
-
-    def publish_tasks(
-        self, ended: Sequence[tuple[Task, Draft, Mapping[str, Any]]]
-    ) -> list[StatflightError | None]:  # fmt: skip
-        """Publishes the rows of several tasks in one transaction; when it is refused, each task in its own.
+        Args:
+            ended: Task, draft and outcome of each.
 
         Returns:
             The error of each task that is not stored; None for the others.
         """
-
-        def publish(connection: Connection) -> list[TableEntry]:
-            tables = [self._catalog.by_key(task.table_key or 0) for task, _, _ in ended]
-            for table, (_, draft, body) in zip(tables, ended, strict=True):
-                self._drafts.publish(connection, draft, table)
-                self._note_files(connection, table, body.get("outcomes", []))
-            drafts = [
-                (table, task.correlation_id, body.get("decisions", []))
-                for table, (task, _, body) in zip(tables, ended, strict=True)
-            ]
-            self._jobs.record_decisions(drafts)
-            return tables
-
         if not ended:
             return []
-        if len(ended) == 1:
-            return [self._publish_alone(*ended[0])]
-        try:
-            tables = self._store.database.write(publish, lambda: any(task.cancelled for task, _, _ in ended))
-        except Exception:  # the tasks are published one by one below, and the one at fault gets the error
-            return [self._publish_alone(*end) for end in ended]
-        self.counters.published(together(put for _, draft, _ in ended for put in draft.merged()))
-        for table in tables:
-            self.on_published(table)
-        return [None] * len(ended)
 
-    def _publish_alone(self, task: Task, draft: Draft, body: Mapping[str, Any]) -> StatflightError | None:
+        def run(connection: Connection) -> list[TableEntry]:
+            tables = [self._catalog.by_key(task.table_key or 0) for task, _, _ in ended]
+            for table, (_, draft, body) in zip(tables, ended, strict=True):
+                self._drafts.commit(connection, draft, table)
+                self._note_files(connection, table, body.get("outcomes", []))
+            self._jobs.record_decisions([
+                (table, task.correlation_id, body.get("decisions", []))
+                for table, (task, _, body) in zip(tables, ended, strict=True)
+            ])  # fmt: skip
+            return tables
+
         try:
-            self.publish_task(task, draft, body)
-        except StatflightError as error:
-            return error
-        except Exception:
-            log.exception("what task %s captured cannot be stored", task.id)
-            return UpstreamError("what was captured could not be stored", code="INTERNAL")
-        return None
+            tables = self._store.database.write(run, lambda: any(task.cancelled for task, _, _ in ended))
+        except Exception as error:
+            if len(ended) > 1:  # the one at fault gets the error
+                return [self.end_tasks([end])[0] for end in ended]
+            if isinstance(error, StatflightError):
+                return [error]
+            log.exception("what task %s captured cannot be stored", ended[0][0].id)
+            return [UpstreamError("what was captured could not be stored", code="INTERNAL")]
+        self.counters.committed(together(put for _, draft, _ in ended for put in draft.merged()))
+        for table in tables:
+            self.on_committed(table)
+        return [None] * len(ended)
 
     def end_job(
         self, job: HeldJob, outcomes: Sequence[Mapping[str, Any]], message: str, *, retry: bool,
@@ -125,7 +98,7 @@ class Publication:
         correlation_id = str(lease.request.get("correlation_id", ""))
         again = retry and (not outcomes or any(map(_retryable, failed)))
 
-        def publish(connection: Connection) -> str:
+        def run(connection: Connection) -> str:
             rest = self._retry_rest(connection, job, table, outcomes) if captured and again else ""
             state = self._jobs.finish_in(
                 connection, lease.job_id, lease.token, captured=len(captured), failed=len(failed), retry=again,
@@ -133,30 +106,30 @@ class Publication:
                 stats_processed=len({o["snapshot_id"] for o in captured}),
             )  # fmt: skip
             if state == "SUCCEEDED" and draft is not None:
-                self._drafts.publish(connection, draft, table)
+                self._drafts.commit(connection, draft, table)
             self._note_files(connection, table, outcomes)
             self._jobs.record_decisions([(table, correlation_id, decisions)])
             return state
 
-        self._publishing[lease.job_id] = False
+        self._committing[lease.job_id] = False
         try:
-            state = self._publish_job(lease, publish)
+            state = self._commit_job(lease, run)
         finally:
-            del self._publishing[lease.job_id]
+            del self._committing[lease.job_id]
         if state == "SUCCEEDED":
-            self.counters.published(draft.merged() if draft is not None else ())
-            self.on_published(table)
+            self.counters.committed(draft.merged() if draft is not None else ())
+            self.on_committed(table)
         return state
 
     def cancel(self, job_id: str) -> None:
-        """Ends the publication of a durable job, if it goes on: the writer could not store the cancellation before."""
-        if job_id in self._publishing:
-            self._publishing[job_id] = True
+        """Ends the commit of a durable job, if it goes on: the writer could not store the cancellation before."""
+        if job_id in self._committing:
+            self._committing[job_id] = True
 
-    def _publish_job(self, lease: Lease, publish: Callable[[Connection], str]) -> str:
-        """Runs the publication; when the store refuses the rows, the job ends rather than being retried for ever."""
+    def _commit_job(self, lease: Lease, run: Callable[[Connection], str]) -> str:
+        """Runs the commit; when the store refuses the rows, the job ends rather than being retried for ever."""
         try:
-            return self._store.database.write(publish, lambda: self._publishing[lease.job_id])
+            return self._store.database.write(run, lambda: self._committing[lease.job_id])
         except Conflict:  # the lease is lost
             raise
         except Exception as error:
