@@ -1,12 +1,11 @@
 """`statflight`: the table of commands, loaded when called, and the messages of failures.
 
-Exit status: 0 success, 1 failure, 2 usage error, 3 more to read than `scan --max-bytes`, 130 interrupted, 141 when the
-reader of the output left.
+Exit status: 0 success, 1 failure, 2 usage error, 3 more to read than `scan --max-bytes`, 130 interrupted. A reader of
+the output that leaves, as `head` does, is no failure.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn, cast
@@ -87,6 +86,10 @@ class Commands(TyperGroup):
         command.params += _common_options()
         return command
 
+    def invoke(self, ctx: Any) -> Any:
+        with output.until_the_reader_leaves():  # typer itself would exit with 1
+            return super().invoke(ctx)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  click's own
         for panel in (RUN, LAKE, READ, WATCH):
             rows = [(name, entry.help) for name, entry in COMMANDS.items() if entry.panel == panel]
@@ -149,9 +152,6 @@ def main() -> NoReturn:
         app(prog_name="statflight")
     except SystemExit:
         raise
-    except BrokenPipeError:  # such as `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
     except BaseException as error:
         if output.debug():
             raise

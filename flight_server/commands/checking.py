@@ -23,7 +23,7 @@ from flight_server.commands.common import (
     for_each,
     snapshot_of,
 )
-from flight_server.commands.output import misuse, say, tell
+from flight_server.commands.output import misuse, say, tell, until_the_reader_leaves
 from flight_server.present import check_results
 from flight_server.present.check_results import ResultFormat
 from store.errors import InvalidArgument
@@ -81,12 +81,13 @@ def check(
                     say(f"{name}: {one.text}: not checked, for there is nothing to compare")
 
         failed += for_each(names, work, errors)
-    if format is ResultFormat.JSON:
-        tell(check_results.to_json(results, errors))
-    elif format is ResultFormat.JUNIT:
-        tell(check_results.to_junit(results, errors))
-    elif results:
-        check_results.write_table(results)
+    with until_the_reader_leaves():  # who reads less is told the status all the same
+        if format is ResultFormat.JSON:
+            tell(check_results.to_json(results, errors))
+        elif format is ResultFormat.JUNIT:
+            tell(check_results.to_junit(results, errors))
+        elif results:
+            check_results.write_table(results)
     if names and not results and not errors:
         say("no rule applies to these tables")
     if failed or any(result.state is State.FAILED for result in results):

@@ -20,7 +20,7 @@ from flight_server.commands.common import (
     known_name,
     snapshot_of,
 )
-from flight_server.commands.output import CommandError, misuse, say, tell, warn
+from flight_server.commands.output import CommandError, misuse, say, tell, until_the_reader_leaves, warn
 from flight_server.commands.reading import FormatOption
 from flight_server.present import render, table_summary, text
 from flight_server.present.comparison import Change, changes, parse_gate
@@ -59,23 +59,27 @@ def diff(
     differences = changes(before, after)
     if not differences:
         say(f"{name}: the statistics of {ids[0]} and {ids[1]} are the same")
-    if format is Format.JSON:
-        rows = (render.plain(change.to_json()) for change in differences)
-        tell("[" + ",".join("\n" + json.dumps(row, ensure_ascii=False) for row in rows) + "\n]")
-    elif format is Format.TABLE:
-        headers = ("of", "statistic", "before", "after", "change", "%")
-        lines = [[change.of, change.statistic, *_worded(change)] for change in differences]
-        if differences:
-            right = [False, False, True, True, True, True]
-            text.write_text(headers, lines, right=right, whole=("statistic",), spare=("change",))
-    else:
-        render.write(pa.Table.from_pylist(list(map(_row, differences)), _SCHEMA), format)
+    with until_the_reader_leaves():  # who reads less is told the status all the same
+        _write(differences, format)
     caught = [(gate, change) for gate in gates for change in gate.caught(differences)]
     for gate, change in caught:
         was, now, difference, percent = _worded(change)
         warn(f"statflight: {change.of}: {gate.text}: {was} → {now} ({percent or difference})")
     if caught:
         raise typer.Exit(1)
+
+
+def _write(differences: list[Change], format: Format) -> None:
+    if format is Format.JSON:
+        rows = (render.plain(change.to_json()) for change in differences)
+        tell("[" + ",".join("\n" + json.dumps(row, ensure_ascii=False) for row in rows) + "\n]")
+    elif format is not Format.TABLE:
+        render.write(pa.Table.from_pylist(list(map(_row, differences)), _SCHEMA), format)
+    elif differences:
+        headers = ("of", "statistic", "before", "after", "change", "%")
+        lines = [[change.of, change.statistic, *_worded(change)] for change in differences]
+        right = [False, False, True, True, True, True]
+        text.write_text(headers, lines, right=right, whole=("statistic",), spare=("change",))
 
 
 _SCHEMA = pa.schema({

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, NoReturn
 
 STARTED: Final = time.monotonic()  # the start of the command: cli imports this file first
@@ -61,6 +63,15 @@ def tell(line: str) -> None:
     shown = _harmless(line) if sys.stdout.isatty() else line
     sys.stdout.buffer.write(shown.encode("utf-8", "replace") + b"\n")
     sys.stdout.buffer.flush()
+
+
+@contextmanager
+def until_the_reader_leaves() -> Iterator[None]:
+    """Ends a block quietly when the reader of standard output leaves, as `head` does."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _harmless(message: str) -> str:

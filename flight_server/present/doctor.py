@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
@@ -103,6 +104,10 @@ def _health(server: str, token: str | None, tls_roots: bytes | None, own: Mappin
     try:
         with StatsClient(server, token, tls_roots, **own, timeout=HEALTH_SECONDS) as client:
             health = client.actions.health()
+            with suppress(flight.FlightUnauthorizedError):  # a token of capture.run reads no flights
+                client.read("sys.flights", ["name"], limit=1)  # the health is told without a token
+    except flight.FlightUnauthenticatedError as error:
+        return Finding(False, "server", f"{server}: {reason(error)}", "give --token, or set STATFLIGHT_TOKEN")
     except (pa.ArrowException, flight.FlightError, OSError) as error:
         return Finding(False, "server", f"{server}: {reason(error)}", "statflight serve")
     return Finding(health.get("status") == "ok", "server", f"{server}: {health}")

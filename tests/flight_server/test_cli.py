@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from types import SimpleNamespace
 
@@ -50,6 +51,15 @@ def test_doctor_succeeds_only_with_a_healthy_server(server, run):
     assert status == 0 and server.uri in out
     status, out, _ = run("doctor", "--server", "grpc://127.0.0.1:9")
     assert status == 1 and "statflight serve" in out
+
+
+def test_doctor_fails_with_a_token_that_the_server_refuses(server, run):
+    server.answers["health"] = lambda body: [{"status": "ok", "version": "1"}]
+    server.tables["sys.flights"] = pa.flight.FlightUnauthenticatedError("[UNAUTHENTICATED] the token is not known")
+    status, out, _ = run("doctor", "--token", "wrong")
+    assert status == 1 and "missing  server" in out and "the token is not known" in out and "give --token" in out
+    server.tables["sys.flights"] = pa.flight.FlightUnauthorizedError("[PERMISSION_DENIED] it needs stats.read")
+    assert run("doctor", "--token", "worker")[0] == 0
 
 
 def test_report_to_a_missing_directory_fails(server, run, tmp_path):
@@ -120,6 +130,21 @@ def test_quiet_prints_errors_only_and_verbose_prints_the_server(server, run):
     assert status == 1 and "127.0.0.1:9" in err
     run("ls")
     assert not output.quiet(), "--quiet ends with its command"
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("row_count > 1", 1), ("row_count >= 0", 0)])
+def test_reader_that_leaves_is_no_failure(server, run, monkeypatch, limit, expected):
+    def leave(*_):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    server.rows("stats.tables", KEY | {"snapshot_id": 2, "row_count": 1, "freshness": "EXACT"})
+    server.rows("stats.columns", column_row())
+    monkeypatch.setattr("flight_server.present.render.write", leave)
+    monkeypatch.setattr("flight_server.present.check_results.write_table", leave)
+    monkeypatch.setattr("os.dup2", lambda *_: None)
+    monkeypatch.setattr("sys.stdout.fileno", lambda: 1, raising=False)
+    assert run("query", "stats.columns") == (0, "", "")
+    assert run("check", NAME, "--rule", limit)[0] == expected  # the failure of a rule is told nevertheless
 
 
 def test_misspelt_command_suggests_the_nearest(server, run):
