@@ -17,6 +17,7 @@ import pyarrow as pa
 from flight_server.auth.principal import Principal
 from flight_server.conditions.one_table import NAMES
 from flight_server.reads import adbc_statistics
+from flight_server.reads.generations import Generations
 from flight_server.reads.null_slots import zeroed
 from flight_server.reads.query import BATCH_ROWS, Queries, in_order, sort_keys
 from flight_server.reads.scope import ReadScope
@@ -36,6 +37,8 @@ SMALL_BYTES: Final = 1 << 20  # largest cached answer that does not count as a s
 
 PACKED: Final = (FLIGHTS["stats.tables"], FLIGHTS["stats.columns"])  # materialized, since planners read them
 _SKETCHES: Final = "stats.sketches"  # a union of two tables, which has no sort columns in common
+_LARGE: Final = frozenset({_SKETCHES, "stats.files", "stats.file_columns", "stats.partitions"})  # not kept for tickets
+_KEPT_SHARE: Final = 8  # part of the cache's size that rows of tickets may take besides
 
 _MARKS: Final = {flight.name: mark_of(flight.schema) for flight in PACKED}
 
@@ -52,20 +55,39 @@ class Scanner:
         self.slices, self.streams = slices, streams
         self.materialized = MaterializedSlices(database)
         self.queries = Queries(database, catalog, versions)
+        self.generations = Generations(database, versions, slices.budget // _KEPT_SHARE)
 
     def pin(self, request: ScanRequest, principal: Principal) -> ScanRequest:
-        """The request with "current" resolved to snapshot ids, for its ticket.
+        """The request with "current" resolved to snapshot ids, and with the generation of its table, for its ticket.
 
         Args:
             request: The request.
             principal: The caller; only tables visible to it are pinned.
         """
-        if request.snapshot != CURRENT or request.pins is not None:
+        if request.snapshot is None or request.pins is not None:
             return request
-        tables = self._tables(request, principal)
-        if tables is None:
-            return replace(request, pins=dict(self.catalog.current_snapshots()))
-        return replace(request, pins=_current(tables))
+        if request.snapshot == CURRENT:
+            tables = self._tables(request, principal)
+            pins = self.catalog.current_snapshots() if tables is None else _current(tables)
+            request = replace(request, pins=dict(pins))
+        return self._with_generation(request, principal)
+
+    def _with_generation(self, request: ScanRequest, principal: Principal) -> ScanRequest:
+        """The request with the generation of its table, if it is about one that the caller sees."""
+        table = None if request.plan.name is None else self.catalog.find(request.plan.name)
+        if table is None or not principal.sees(*table.name) or (pin := self._pin(request, table)) is None:
+            return request
+        flight, stale = request.flight, request.allow_stale
+
+        def load() -> Slice | None:
+            if flight.name in _LARGE:
+                return None
+            known = self.slice(flight, table, pin, stale)
+            if known is None and (rows := self._load(flight, table, pin, stale, self.generations.largest)) is not None:
+                known = Slice.of(rows, 0)
+            return known if known is None or known.size <= self.generations.largest else None
+
+        return replace(request, generation=self.generations.pin(flight, table, pin, stale, load))
 
     def scope(self, request: ScanRequest, principal: Principal) -> ReadScope:
         """The tables and snapshots of a request.
@@ -121,8 +143,36 @@ class Scanner:
             is_cancelled: True once the caller has disconnected.
 
         Raises:
+            NotFound: The ticket's rows were changed since and are no longer kept (GONE).
             ResourceExhausted: The answer exceeds the size limit, or too many streams are running.
         """
+        if request.generation is None or self._kept(request) is not None:
+            return self._read(request, principal, is_cancelled)
+        answer = self._read(request, principal, is_cancelled)
+        try:
+            self._check_generation(request)  # after the query began, so that no write comes between
+        except BaseException:
+            if isinstance(answer, Stream):
+                answer.close()
+            raise
+        return answer
+
+    def _check_generation(self, request: ScanRequest) -> None:
+        table = None if request.plan.name is None else self.catalog.find(request.plan.name)
+        pin = None if table is None else self._pin(request, table)
+        if table is not None and pin is not None and request.generation is not None:
+            self.generations.check(request.generation, request.flight, table, pin)
+
+    def _kept(self, request: ScanRequest) -> Slice | None:
+        """The rows of the request's ticket; None if they must be read."""
+        if request.generation is None or request.rows or request.part is not None or request.plan.name is None:
+            return None
+        table = self.catalog.find(request.plan.name)
+        if table is None or (pin := self._pin(request, table)) is None:
+            return None
+        return self.generations.find(request.generation, request.flight, table, pin, request.allow_stale)
+
+    def _read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> Answer:
         batch = self._cached(request, principal)
         if batch is None:
             answer = self._from_database(request, principal, is_cancelled)
@@ -194,7 +244,7 @@ class Scanner:
             if pin is None:
                 return _empty(request)
             snapshot = pin
-        cached = self.slice(request.flight, table, snapshot, request.allow_stale)
+        cached = self._kept(request) or self.slice(request.flight, table, snapshot, request.allow_stale)
         if cached is None:
             return None
         batch = cached.select(plan, request.limit)

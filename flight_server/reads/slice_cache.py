@@ -152,7 +152,7 @@ class SliceCache:
     """
 
     def __init__(self, budget: int):
-        self.largest = budget // 4
+        self.budget, self.largest = budget, budget // 4
         self._slices: LruCache[Hashable, Slice | Derived] = LruCache(budget)
         self._seen: LruCache[SliceKey, bool] = LruCache(65_536)
         self._too_large: LruCache[SliceKey, float] = LruCache(65_536)

@@ -66,6 +66,7 @@ class ScanRequest:
         partitions: Number of endpoints requested from GetFlightInfo, each with a `part`.
         part: Part of the rows to return; None for all.
         max_lag_ms: Greatest age of what is served, in milliseconds; None for any.
+        generation: Generation of the stored rows that a ticket reads (`reads.generations`); None for the newest.
     """
 
     flight: Flight
@@ -81,6 +82,7 @@ class ScanRequest:
     partitions: int = 1
     part: Part | None = None
     max_lag_ms: int | None = None
+    generation: tuple[int, ...] | None = None
 
     @cached_property
     def names(self) -> list[str]:

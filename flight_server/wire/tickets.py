@@ -1,7 +1,7 @@
 """Tickets: opaque bytes of a scan request, returned by GetFlightInfo and accepted by DoGet.
 
-A ticket is a version byte, a checksum, and the compressed JSON command with the snapshot ids that "current" meant and
-the part of the rows. To save a round trip, DoGet accepts the JSON command itself too.
+A ticket is a version byte, a checksum, and the compressed JSON command with the snapshot ids that "current" meant, the
+generation of the rows, and the part of them. To save a round trip, DoGet accepts the JSON command itself too.
 """
 
 from __future__ import annotations
@@ -58,13 +58,14 @@ def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
         inflater = zlib.decompressobj()
         plain = inflater.decompress(body, MAX_COMMAND_BYTES)
         command = loads(plain, exact=True)
-        pins, part = command.pop("pins", None), command.pop("part", None)
+        pins, part, numbers = (command.pop(name, None) for name in ("pins", "part", "generation"))
         fixed = None if pins is None else {_count(key): _count(snapshot) for key, snapshot in pins}
         share = None if part is None else _part(part)
+        generation = None if numbers is None else tuple(_count(number) for number in numbers)
     except (zlib.error, ValueError, AttributeError, TypeError, RecursionError):
         raise InvalidArgument("the ticket is damaged", hint="ask GetFlightInfo for a new one") from None
     request = _unparted(of_json(command))
-    return remember(ticket, replace(request, pins=fixed, part=share)).asked_as(header_query_id)
+    return remember(ticket, replace(request, pins=fixed, part=share, generation=generation)).asked_as(header_query_id)
 
 
 def _part(values: Any) -> Part:
@@ -90,11 +91,13 @@ def _unparted(request: ScanRequest) -> ScanRequest:
 
 
 def to_ticket(request: ScanRequest) -> flight.Ticket:
-    """The ticket of a request, with its pinned snapshots and part; `of_ticket` is the inverse."""
+    """The ticket of a request, with its pinned snapshots, generation and part; `of_ticket` is the inverse."""
     command = dict(request.command or {"table": request.flight.name})
     command.pop("partitions", None)
     if request.pins is not None:
         command["pins"] = [list(pair) for pair in request.pins.items()]
+    if request.generation is not None:
+        command["generation"] = list(request.generation)
     if (part := request.part) is not None:
         command["part"] = [part.low, part.high, part.residue, part.modulus]
     body = zlib.compress(dumps(command).encode(), 1)

@@ -1,0 +1,141 @@
+"""The generation of a table's stored rows, which tickets pin, and the rows of recent tickets.
+
+A generation is read off the rows: their number and the newest generation among those that a read at a snapshot can use.
+Every put that changes one of them, and every deletion, changes it; a put at a newer snapshot does not. So a ticket can
+be checked without a record of past writes, after a restart and at a replica too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from flight_server.reads.slice_cache import Slice
+from store.catalog_store import TableEntry
+from store.database import Database
+from store.errors import NotFound
+from store.layout import BY_SPAN, STORED
+from store.lru import LruCache
+from store.schemas import Flight
+from store.table_versions import TableVersions
+
+Generation: TypeAlias = tuple[int, ...]
+
+_SKETCHED: Final = ("stats.sketches", "stats.columns")
+_SOURCES: Final = {
+    "stats.sketches": ("stats.sketches", "file_sketches"), "stats.histograms": _SKETCHED,
+    "stats.most_common_values": _SKETCHED, "stats.quantiles": _SKETCHED, "stats.partitions": ("stats.files",),
+}  # fmt: skip
+"""Flight → the stored flights that its rows come from; other flights are stored themselves."""
+
+_AT_MOST: Final = "(SELECT ordinal FROM snapshots WHERE table_key = ? AND snapshot_id = ?)"
+
+
+class Generations:
+    """Determines generations, and keeps the rows of recent tickets.
+
+    Args:
+        database: The store.
+        versions: Versions of tables, which validate cached generations.
+        budget: Memory for rows of tickets in bytes; 0 keeps none.
+    """
+
+    def __init__(self, database: Database, versions: TableVersions, budget: int):
+        self._database, self._versions = database, versions
+        self._known: LruCache[tuple[str, int, int], tuple[int, Generation]] = LruCache(65_536)
+        self._kept: LruCache[tuple[Any, ...], Slice] = LruCache(budget)
+        self.largest = budget // 8
+
+    def of(self, flight: Flight, table: TableEntry, snapshot_id: int) -> Generation:
+        """The generation of the rows that a read of a flight at a snapshot uses.
+
+        Args:
+            flight: A `stats.*` flight.
+            table: The table.
+            snapshot_id: The requested snapshot.
+        """
+        key, version = (flight.name, table.table_key, snapshot_id), self._versions.generation(table.table_key)
+        known = self._known.get(key)
+        if known is None or known[0] != version:
+            sources = _SOURCES.get(flight.name, (flight.name,))
+            found = tuple(number for name in sources for number in self._read(name, table.table_key, snapshot_id))
+            known = version, found
+            self._known.put(key, known)
+        return known[1]
+
+    def _read(self, name: str, key: int, snapshot_id: int) -> tuple[int, ...]:
+        if name not in BY_SPAN:
+            ((count, newest),) = self._database.rows(
+                f"SELECT count(*), coalesce(max(r.generation), 0) FROM {STORED[name]} r"
+                " JOIN snapshots o ON o.table_key = r.table_key AND o.snapshot_id = r.snapshot_id"
+                f" WHERE r.table_key = ? AND o.table_key = ? AND o.ordinal <= {_AT_MOST}",
+                key, key, key, snapshot_id,
+            )  # fmt: skip
+            return count, newest
+        listing = self._database.rows(
+            "SELECT f.snapshot_id, f.pos FROM file_snapshots f JOIN snapshots o ON o.table_key = f.table_key"
+            f" AND o.snapshot_id = f.snapshot_id WHERE f.table_key = ? AND f.family = ? AND o.ordinal <= {_AT_MOST}"
+            " ORDER BY o.ordinal DESC LIMIT 1", key, name, key, snapshot_id,
+        )  # fmt: skip
+        if not listing:
+            return 0, 0, 0
+        of_snapshot, pos = listing[0]
+        ((count, newest),) = self._database.rows(
+            f"SELECT count(*), coalesce(max(generation), 0) FROM {BY_SPAN[name]}"
+            " WHERE table_key = ? AND from_pos <= ? AND to_pos > ?", key, pos, pos,
+        )  # fmt: skip
+        return count, newest, of_snapshot
+
+    def check(self, generation: Generation, flight: Flight, table: TableEntry, snapshot_id: int) -> None:
+        """Checks that a table's rows are still those of a ticket; to be called after they were read.
+
+        Args:
+            generation: The ticket's.
+            flight: The flight that was read.
+            table: The table.
+            snapshot_id: The requested snapshot.
+
+        Raises:
+            NotFound: They have changed (GONE).
+        """
+        if self.of(flight, table, snapshot_id) != generation:
+            raise NotFound(
+                f'{flight.name} of "{table.full_name}" at snapshot {snapshot_id} changed after the ticket was made, and'
+                " the former rows are no longer kept",
+                code="GONE", hint="ask GetFlightInfo for a new ticket",
+            )  # fmt: skip
+
+    def pin(
+        self, flight: Flight, table: TableEntry, snapshot_id: int, allow_stale: bool, load: Callable[[], Slice | None]
+    ) -> Generation:
+        """The current generation, whose rows are kept for `find` if there is room.
+
+        Args:
+            flight: A `stats.*` flight.
+            table: The table.
+            snapshot_id: The requested snapshot.
+            allow_stale: Whether the rows include STALE ones.
+            load: Returns all rows of the read at `snapshot_id`; None if they are too many.
+        """
+        version = self._versions.generation(table.table_key)
+        generation = self.of(flight, table, snapshot_id)
+        key = (flight.name, table.table_key, snapshot_id, allow_stale, generation)
+        if self.largest and self._kept.get(key) is None:
+            rows = load()
+            if rows is not None and self._versions.generation(table.table_key) == version:
+                self._kept.put(key, rows, rows.size)
+        return generation
+
+    def find(
+        self, generation: Generation, flight: Flight, table: TableEntry, snapshot_id: int, allow_stale: bool
+    ) -> Slice | None:
+        """The kept rows of a ticket; None if they are not kept.
+
+        Args:
+            generation: The ticket's.
+            flight: The flight.
+            table: The table.
+            snapshot_id: The requested snapshot.
+            allow_stale: Whether the rows include STALE ones.
+        """
+        return self._kept.get((flight.name, table.table_key, snapshot_id, allow_stale, generation))
