@@ -18,6 +18,7 @@ except ImportError:
     sys.exit("statflight: the command line needs more than pyarrow: pip install 'statflight[server]'")
 
 from flight_server.commands import output
+from flight_server.commands.examples import EXAMPLES
 
 HELP = "Statistics about data: captured from lakes, kept in DuckDB, served as Arrow streams."
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -81,7 +82,9 @@ class Commands(TyperGroup):
         module, _, name = entry.function.partition(":")
         function = getattr(import_module(f"flight_server.commands.{module}"), name)
         alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        alone.command(cmd_name, help=entry.help, context_settings=_CONTEXT)(function)
+        # \b keeps the lines below it as they are
+        examples = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[cmd_name])
+        alone.command(cmd_name, help=entry.help, epilog=examples, context_settings=_CONTEXT)(function)
         command = get_command(alone)
         command.params += _common_options()
         return command

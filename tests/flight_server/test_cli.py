@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import errno
 import json
+import re
+import runpy
+import shlex
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from typer.main import get_command
 
 from flight_server import cli
 from flight_server.commands import common, output
+from flight_server.commands.examples import EXAMPLES
 from tests.flight_server.command_line import KEY, NAME, column_row, serve_tables, set_capture_outcome
 
 
@@ -245,6 +251,26 @@ def test_ambiguous_or_unknown_short_name_lists_candidates(server, run, tables):
     assert "say which" in run("diff", "s.orders", "1", "2")[2]
     assert run("show", "costumers")[2] == "statflight: no table 'costumers'; did you mean lake.s.customers?\n"
     assert run("show", "rs")[2] == "statflight: no table 'rs'; `statflight ls` lists 4\n"
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_examples_of_every_command_are_shown_and_can_be_read(run, name):
+    out = run(name, "--help")[1]
+    for line in EXAMPLES[name]:
+        assert f"    {line}\n" in out
+        words = shlex.split(re.sub(r" < \S+$", "", line))
+        assert words[:2] == ["statflight", name]
+        get_command(cli.app).get_command(None, name).make_context(name, words[2:])  # all options exist, all values fit
+
+
+def test_module_runs_the_command_line(monkeypatch, capsys):
+    import statflight
+
+    monkeypatch.setattr("sys.argv", ["statflight", "--version"])
+    main = Path(cli.__file__).parent / "public" / statflight.__name__ / "__main__.py"
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(main))
+    assert not ended.value.code and capsys.readouterr().out
 
 
 # Usage errors.

@@ -1,0 +1,5 @@
+"""`python -m statflight`: the command line."""
+
+from flight_server.cli import main
+
+main()
