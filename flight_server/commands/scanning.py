@@ -32,7 +32,9 @@ TOO_MANY_BYTES: Final = 3  # exit status
 def scan(
     table: TableName,
     where: Annotated[str | None, typer.Option(metavar="SQL", help="A condition, such as \"id = 5\".")] = None,
-    columns: Annotated[str | None, typer.Option(metavar="A,B", help="The columns to be read; all when absent.")] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(metavar="A,B", help="The columns to be read; all when absent. Repeatable.")
+    ] = None,
     snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
     paths: Annotated[bool, typer.Option("--paths", help="Print paths alone, one per line.")] = False,
     max_bytes: Annotated[int | None, typer.Option(min=0, help="Exit with 3 if there is more to read.")] = None,

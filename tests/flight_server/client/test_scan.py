@@ -185,6 +185,12 @@ def test_the_command_prints_files_and_what_was_skipped(scanned, run):
     assert "2 of 5 files" in err and "200 B to read; skipped 1 by partition, 2 by bounds" in err
 
 
+def test_columns_add_up(scanned, server, run):
+    scanned()
+    assert run("scan", NAME, "--columns", "id,name", "--columns", "region")[0] == 0
+    assert server.commands[-1]["columns"] == ["id", "name", "region"]
+
+
 def test_paths_are_printed_alone(scanned, run):
     paths = scanned(({}, None), ({}, None)).files["file_path"].to_pylist()
     assert run("scan", NAME, "--paths")[1].splitlines() == paths
