@@ -222,6 +222,18 @@ class Catalog(Publications, SnapshotRegistry):
         )
         return json.loads(rows[0][0]) if rows else []
 
+    def constraints(self, table: TableEntry) -> list[dict[str, Any]]:
+        """The declared constraints of a table: `kind` as in the information schema, `name`, `columns` in order, and the
+        `clause` of a check."""
+        rows = self.database.rows(
+            "SELECT kind, name, list(column_name ORDER BY ordinal_position) FILTER (column_name IS NOT NULL), clause"
+            " FROM table_constraints WHERE table_key = ? GROUP BY kind, name, clause ORDER BY name", table.table_key,
+        )  # fmt: skip
+        names = ("kind", "name", "columns", "clause")
+        return [
+            dict(zip(names, (kind, name, columns or [], clause), strict=True)) for kind, name, columns, clause in rows
+        ]
+
     def connector(self, catalog: str) -> dict[str, Any]:
         """A connector: `catalog`, `format`, `uri`, `options` with secrets masked, `state`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,30 +10,34 @@ from capture.orchestrator import Answer, Question
 from capture.spi import Mode
 from flight_server.actions.registry import Call, action
 from flight_server.reads.records import Record
-from flight_server.wire.action_bodies import CaptureItem, parse_items
-from flight_server.wire.scan_request import CURRENT
+from flight_server.wire import answer_budget
+from flight_server.wire.action_bodies import CaptureItem, parse_items, parse_resolve
+from flight_server.wire.scan_request import CURRENT, of_json
+from flight_server.wire.tickets import to_ticket
 from store.catalog_store import EXTERNAL, TableEntry
 from store.errors import StatflightError
+from store.puts import FLIGHT_OF
 
 
 def _tables(call: Call, items: Sequence[CaptureItem]) -> list[TableEntry]:
     """Finds the requested tables; an unknown table or snapshot fails the whole request."""
-    by_name = {
-        name: call.app.access.table(name, call.principal, "capture.run")
-        for name in dict.fromkeys(item.table for item in items)
-    }
-    for name, snapshot in dict.fromkeys((i.table, i.snapshot) for i in items if isinstance(i.snapshot, int)):
-        call.app.catalog.snapshot(by_name[name], int(snapshot))
+    access, principal = call.app.access, call.principal
+    found = {name: access.table(name, principal, "capture.run")
+             for name in dict.fromkeys(item.table for item in items if item.table is not None)}  # fmt: skip
+    ids = {item.table_id for item in items if item.table_id is not None}
+    found |= access.tables_by_id(ids, principal, "capture.run") if ids else {}
+    for name, snapshot in dict.fromkeys((i.named, i.snapshot) for i in items if isinstance(i.snapshot, int)):
+        call.app.catalog.snapshot(found[name], int(snapshot))
     selectors: dict[str, set[str]] = {}
     for item in items:
-        selectors.setdefault(item.table, set()).update(item.spec.column_selectors)
+        selectors.setdefault(item.named, set()).update(item.spec.column_selectors)
     for name, columns in selectors.items():
-        call.app.catalog.refuse_ambiguous(by_name[name], columns)
-    return [by_name[item.table] for item in items]
+        call.app.catalog.refuse_ambiguous(found[name], columns)
+    return [found[item.named] for item in items]
 
 
 @action(
-    '{"requests": [{"table", "snapshot"?, "target"?, "kinds"?, "mode"?, …}], "engine"?}',
+    '{"requests": [{"table" | "table_id", "snapshot"?, "target"?, "kinds"?, "mode"?, …}], "engine"?}',
     "Captures; one outcome per request",
 )
 def capture(call: Call, body: bytes) -> list[Any]:
@@ -41,7 +46,7 @@ def capture(call: Call, body: bytes) -> list[Any]:
 
 
 def _capture(call: Call, body: bytes) -> list[Any]:
-    items = parse_items(body, allow_all=True)
+    items = parse_items(body)
     tables = _tables(call, items)
     app = call.app
     current = [table for item, table in zip(items, tables, strict=True) if item.snapshot == CURRENT]
@@ -128,11 +133,14 @@ def _merge_outcome(sofar: dict[str, Any] | None, result: Mapping[str, Any]) -> d
     return outcome if sofar is None or sofar["outcome"] == "CAPTURED" else sofar
 
 
-@action('{"requests": [{"table", "snapshot"?, "target"?, "kinds"?, "mode"?, "latency_budget_ms"?}], "engine"?}',
+@action('{"requests": [{"table" | "table_id", "snapshot"?, "target"?, "kinds"?, "mode"?, "latency_budget_ms"?,'
+        ' "sketches"?, "constraints"?, "ticket"?}], "engine"?, "max_bytes"?, "max_targets"?}',
          "The stored record, or a capture within the budget; one answer per request")  # fmt: skip
 def resolve(call: Call, body: bytes) -> list[Any]:
-    items = parse_items(body, allow_all=False)
-    tables = _tables(call, items)
+    asked = parse_resolve(body)
+    tables = _tables(call, asked.items)
+    within = _within(asked.items, tables, asked.max_targets)
+    items, tables = [asked.items[at] for at in within], [tables[at] for at in within]
     app = call.app
     unpinned: dict[int, dict[str, Any]] = {}
     questions, places = [], []
@@ -153,7 +161,53 @@ def resolve(call: Call, body: bytes) -> list[Any]:
             noted.append(question.spec.target.column_id)
     for key, ids in columns.items():
         app.usage.note(key, tuple(ids))
-    return [unpinned[at] if at in unpinned else _as_json(answers[at]) for at in range(len(items))]
+    asked_of = dict(zip(places, questions, strict=True))
+    if asked.max_bytes is None and not any(item.extras for item in items):
+        results: list[Any] = [unpinned[at] if at in unpinned else _as_json(answers[at]) for at in range(len(items))]
+    else:
+        results = [unpinned[at] if at in unpinned else _with_extras(call, item, asked_of[at], answers[at])
+                   for at, item in enumerate(items)]  # fmt: skip
+    if asked.max_bytes is not None:
+        results = answer_budget.limit(results, [item.kinds for item in items], asked.max_bytes)
+    placed = dict(zip(within, results, strict=True))
+    return [placed.get(at) or answer_budget.omitted("max_targets") for at in range(len(asked.items))]
+
+
+def _within(items: Sequence[CaptureItem], tables: Sequence[TableEntry], max_targets: int | None) -> Sequence[int]:
+    """The places of the requests about the first `max_targets` targets; None for all."""
+    if max_targets is None:
+        return range(len(items))
+    targets: dict[tuple[int, str | int, str], bool] = {}
+    for item, table in zip(items, tables, strict=True):
+        targets.setdefault((table.table_key, item.snapshot, item.spec.target.storage_id), len(targets) < max_targets)
+    return [
+        at for at, (item, table) in enumerate(zip(items, tables, strict=True))
+        if targets[table.table_key, item.snapshot, item.spec.target.storage_id]
+    ]  # fmt: skip
+
+
+def _with_extras(call: Call, item: CaptureItem, question: Question, answer: Answer) -> dict[str, Any]:
+    """The answer to a request, with what it asks for besides."""
+    result: dict[str, Any] = {"outcome": answer.outcome, "detail": answer.detail, "record": answer.record}
+    if answer.record is None:
+        return result
+    app, spec = call.app, question.spec
+    table = app.catalog.by_key(question.table_key)
+    if "sketches" in item.extras:
+        roles = {role for kind in item.kinds or answer_budget.ROLES_OF for role in answer_budget.ROLES_OF.get(kind, ())}
+        found = app.records.sketches((question.table_key, question.snapshot_id, spec.target))
+        result["sketches"] = [sketch for sketch in found if sketch["role"] in roles]
+    if "constraints" in item.extras:
+        result["constraints"] = app.catalog.constraints(table)
+    if "ticket" in item.extras:
+        named = zip(("table_catalog", "table_schema", "table_name"), table.name, strict=True)
+        command = {
+            "table": FLIGHT_OF[spec.target.kind], "snapshot": question.snapshot_id,
+            "predicates": [{"column": column, "op": "EQ", "values": [value]} for column, value in named],
+        }  # fmt: skip
+        pinned = app.scanner.pin(of_json(command), call.principal)
+        result["ticket"] = base64.b64encode(to_ticket(pinned).ticket).decode()
+    return result
 
 
 def _as_json(answer: Answer) -> dict[str, Any] | bytes:

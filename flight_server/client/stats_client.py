@@ -151,20 +151,24 @@ class StatsClient(StatsReader):
         return [{**request, **outcome} for request, outcome in zip(requests, outcomes, strict=True)]
 
     def resolve(
-        self, requests: Iterable[Mapping[str, Any]], *, engine: str | None = None, timeout: float | None = None
-    ) -> list[dict[str, Any]]:
+        self, requests: Iterable[Mapping[str, Any]], *, engine: str | None = None, max_bytes: int | None = None,
+        max_targets: int | None = None, timeout: float | None = None,
+    ) -> list[dict[str, Any]]:  # fmt: skip
         """Reads statistics from the store; missing ones are captured within a budget.
 
         Args:
-            requests: Requests, as `capture_requests` returns them.
+            requests: Requests, as `capture_requests` returns them, the most wanted first; so are their `kinds`.
             engine: See `capture`.
+            max_bytes: Greatest size of the records, as JSON in bytes; what does not fit is OMITTED_BY_BUDGET.
+            max_targets: Greatest number of targets; the others are OMITTED_BY_BUDGET.
             timeout: Timeout in seconds; None for that of the client.
 
         Returns:
             `outcome`, `detail` and `record` of each request, in order.
         """
         asked = [{"snapshot": "current", "mode": "SYNC", **request} for request in requests]
-        body = {"requests": asked} | ({} if engine is None else {"engine": engine})
+        more = {"engine": engine, "max_bytes": max_bytes, "max_targets": max_targets}
+        body = {"requests": asked} | {name: value for name, value in more.items() if value is not None}
         answer: list[dict[str, Any]] = self.actions.call("resolve", body, timeout=timeout)
         return answer
 

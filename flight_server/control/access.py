@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from flight_server.auth.principal import Principal
 from store.catalog_store import Catalog, TableEntry
-from store.errors import NotFound, PermissionDenied
+from store.errors import InvalidArgument, NotFound, PermissionDenied
 
 
 class Access:
@@ -42,6 +43,39 @@ class Access:
         if not principal.sees(*entry.name):
             raise PermissionDenied(f'"{name}" is not among the tables you may use')
         return entry
+
+    def tables_by_id(self, ids: Collection[str], principal: Principal, scope: str) -> dict[str, TableEntry]:
+        """Finds tables by their ids, among those that the caller sees, and checks that it has the scope.
+
+        Args:
+            ids: Ids of tables.
+            principal: The caller.
+            scope: The scope.
+
+        Returns:
+            The table of each id.
+
+        Raises:
+            NotFound: No table has the id.
+            InvalidArgument: Several tables have the id; the hint names them.
+            PermissionDenied: The caller does not have the scope.
+        """
+        found: dict[str, TableEntry] = {}
+        for table in self._catalog.tables():
+            if table.table_id not in ids or not principal.sees(*table.name):
+                continue
+            if (other := found.get(table.table_id)) is not None:
+                raise InvalidArgument(
+                    f'several tables have the id "{table.table_id}"', code="AMBIGUOUS_TABLE",
+                    hint=f"name one: {other.full_name} or {table.full_name}", params={"table_id": table.table_id},
+                )  # fmt: skip
+            found[table.table_id] = table
+        for table_id in ids:
+            if table_id not in found:
+                hint = "the flight sys.tables has the ids"
+                raise NotFound(f'no table has the id "{table_id}"', code="UNKNOWN_TABLE", hint=hint)
+        self.require(principal, scope)
+        return found
 
     def connector(self, catalog: str, principal: Principal) -> dict[str, Any]:
         """Finds a connector, secrets masked, and checks that the caller is an admin of its whole catalog.

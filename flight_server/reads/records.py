@@ -98,6 +98,16 @@ class RecordFinder:
                     roles.setdefault(targets[storage_id], set()).add(role)
         return roles
 
+    def sketches(self, key: RecordKey) -> list[dict[str, Any]]:
+        """The sketches stored for a target other than a file at exactly a snapshot, as JSON values: `role`,
+        `sketch_type`, `data` in base64, and `params`."""
+        rows = self._store.database.rows(
+            "SELECT role, sketch_type, data, params FROM stats_sketches WHERE table_key = ? AND snapshot_id = ?"
+            " AND storage_id = ? ORDER BY role", key[0], key[1], key[2].storage_id,
+        )  # fmt: skip
+        names = ("role", "sketch_type", "data", "params")
+        return [{name: _jsonable(value) for name, value in zip(names, row, strict=True)} for row in rows]
+
     def _read(
         self, table: TableEntry, snapshot_id: int, kind: TargetKind, targets: Sequence[Target]
     ) -> dict[str, Mapping[str, Any]]:

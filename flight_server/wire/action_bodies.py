@@ -15,10 +15,12 @@ from flight_server.wire.scan_request import CURRENT, parse_json, refuse_unknown_
 from store.errors import InvalidArgument, InvalidField
 from store.names import split_name
 from store.schemas import FLIGHTS
+from store.targets import TargetKind
 
 MAX_REQUESTS: Final = 100_000
 ALL: Final = "all"
-_KEYS: Final = ("table", "snapshot", "mode", *KEYS)
+_KEYS: Final = ("table", "table_id", "snapshot", "mode", *KEYS)
+_EXTRAS: Final = ("sketches", "constraints", "ticket")
 
 
 def parse_body(data: bytes, required: Mapping[str, type], optional: Mapping[str, type] | None = None) -> dict[str, Any]:
@@ -91,43 +93,112 @@ def _expected(type_: type) -> str:
 
 @dataclass(frozen=True)
 class CaptureItem:
-    """One request of `capture` or `resolve`, validated; its table need not exist."""
+    """One request of `capture` or `resolve`, validated; its table need not exist.
 
-    table: str
+    Attributes:
+        table: Full name of the table; None if it is named by its id.
+        table_id: Id of the table; None if it is named.
+        snapshot: "current", "all" or an id.
+        mode: Whether the caller waits.
+        spec: What is wanted.
+        kinds: Kinds of statistics by priority, the most wanted first.
+        extras: What `resolve` answers besides, of `sketches`, `constraints` and `ticket`.
+    """
+
+    table: str | None
+    table_id: str | None
     snapshot: str | int
     mode: Mode
     spec: CaptureSpec
+    kinds: tuple[str, ...] = ()
+    extras: frozenset[str] = frozenset()
+
+    @property
+    def named(self) -> str:
+        """The table as the request names it."""
+        return self.table or self.table_id or ""
 
 
-def parse_items(data: bytes, *, allow_all: bool) -> tuple[CaptureItem, ...]:
-    """The requests of a `capture` or `resolve` body.
+@dataclass(frozen=True)
+class ResolveBody:
+    """The body of a `resolve`.
+
+    Attributes:
+        items: The requests, the most wanted first.
+        max_bytes: Greatest size of the answers' records in bytes; None for any.
+        max_targets: Greatest number of targets; None for any.
+    """
+
+    items: tuple[CaptureItem, ...]
+    max_bytes: int | None = None
+    max_targets: int | None = None
+
+
+def parse_resolve(data: bytes) -> ResolveBody:
+    """The body of a `resolve`.
+
+    Args:
+        data: `{"requests": […], "engine"?, "max_bytes"?, "max_targets"?}` as JSON.
+
+    Raises:
+        InvalidArgument: There are too many requests, or one or a budget is not valid; the message has its place.
+    """
+    body = parse_body(data, {"requests": list}, {"engine": str, "max_bytes": int, "max_targets": int})
+    for name in ("max_bytes", "max_targets"):
+        if (limit := body.get(name)) is not None and not 0 <= limit < 2**63:
+            raise InvalidField(name, "is not a budget", expected="an integer ≥ 0", actual=limit)
+    return ResolveBody(_items(body, capture=False), body.get("max_bytes"), body.get("max_targets"))
+
+
+def parse_items(data: bytes) -> tuple[CaptureItem, ...]:
+    """The requests of a `capture`, in order.
 
     Args:
         data: `{"requests": […], "engine"?}` as JSON.
-        allow_all: Allow the snapshot "all" and partitions, for `capture`.
 
     Raises:
         InvalidArgument: There are too many requests, or one is not valid; the message has its position.
     """
-    body = parse_body(data, {"requests": list}, {"engine": str})
+    return _items(parse_body(data, {"requests": list}, {"engine": str}), capture=True)
+
+
+def _items(body: Mapping[str, Any], *, capture: bool) -> tuple[CaptureItem, ...]:
     engine = parse_engine(body.get("engine"))
     if len(body["requests"]) > MAX_REQUESTS:
         raise InvalidArgument(f"{len(body['requests'])} requests; at most {MAX_REQUESTS} are taken at once")
-    return tuple(_item(item, f"requests[{at}]", allow_all, engine) for at, item in enumerate(body["requests"]))
+    return tuple(_item(item, f"requests[{at}]", capture, engine) for at, item in enumerate(body["requests"]))
 
 
 def _item(item: Any, where: str, capture: bool, engine: Engine | None) -> CaptureItem:
     if not isinstance(item, dict):
         raise InvalidField(where, "must be an object", expected='{"table": …}', actual=item)
-    refuse_unknown_keys(item, _KEYS, where)
-    table = check_table_name(item.get("table"), where)
+    refuse_unknown_keys(item, _KEYS if capture else (*_KEYS, *_EXTRAS), where)
+    table_id = item.get("table_id")
+    if table_id is None:
+        table = check_table_name(item.get("table"), where)
+    elif item.get("table") is not None or not isinstance(table_id, str) or not table_id:
+        expected = "the id of a table, instead of its name"
+        raise InvalidField(f"{where}.table_id", "is not a table", expected=expected, actual=table_id)
+    else:
+        table = None
     snapshot = check_snapshot(item.get("snapshot", CURRENT), where, capture)
     spec = CaptureSpec.from_json(item, where)
     if spec.partitions and not capture:  # statistics of partitions are those of their files
         expected = "a target; stats.file_columns has what was captured of partitions"
         raise InvalidField(f"{where}.partitions", "are for capture", expected=expected, actual="resolve")
     mode = enum_of(Mode, item.get("mode", "SYNC"), f"{where}.mode")
-    return CaptureItem(table, snapshot, mode, replace(spec, engine=engine))
+    extras = frozenset(name for name in _EXTRAS if _truth(item.get(name), f"{where}.{name}"))
+    if "sketches" in extras and spec.target.kind is TargetKind.FILE:
+        expected = "another target; stats.sketches has those of files"
+        raise InvalidField(f"{where}.sketches", "are not of files", expected=expected, actual=spec.target.kind)
+    kinds = tuple(item.get("kinds") or ())
+    return CaptureItem(table, table_id, snapshot, mode, replace(spec, engine=engine), kinds, extras)
+
+
+def _truth(value: Any, where: str) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise InvalidField(where, "must be true or false", expected="true | false", actual=value)
+    return value is True
 
 
 def check_table_name(table: Any, where: str = "body") -> str:

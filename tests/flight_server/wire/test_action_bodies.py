@@ -10,9 +10,7 @@ from store.errors import InvalidArgument
 
 
 def parse_sampling(sampling):
-    (found,) = parse_items(
-        json.dumps({"requests": [{"table": "a.b.c", "sampling": sampling}]}).encode(), allow_all=True
-    )
+    (found,) = parse_items(json.dumps({"requests": [{"table": "a.b.c", "sampling": sampling}]}).encode())
     return found
 
 
@@ -56,9 +54,7 @@ def test_invalid_sampling_is_rejected_with_its_field(sampling, reason):
 
 
 def parse_engine(**body):
-    return parse_items(
-        json.dumps({"requests": [{"table": "a.b.c"}, {"table": "a.b.d"}]} | body).encode(), allow_all=True
-    )
+    return parse_items(json.dumps({"requests": [{"table": "a.b.c"}, {"table": "a.b.d"}]} | body).encode())
 
 
 @pytest.mark.parametrize("engine", [None, "auto", "spark", "local"])
@@ -76,4 +72,4 @@ def test_another_engine_is_refused(engine):
 
 def test_engine_is_no_key_of_a_request():
     with pytest.raises(InvalidArgument, match='no key "engine"'):
-        parse_items(b'{"requests": [{"table": "a.b.c", "engine": "spark"}]}', allow_all=True)
+        parse_items(b'{"requests": [{"table": "a.b.c", "engine": "spark"}]}')
