@@ -3,8 +3,8 @@
 That row is the one captured at the current snapshot (EXACT), else the newest earlier one with the same schema
 (INHERITED), else the newest earlier one (STALE, for readers that allow it). The flight's `…_current` table has it, with
 this label. A record of a flight of `GROUPED` has two groups of statistics, counts and distribution, each served from
-the best record that has it: the current row is the record with the counts, and has the snapshot and the label of its
-distribution too, with the values where they are another record's.
+the best record that has it: the current row is the record with the counts, with the distribution that is served, its
+snapshot and label. STALE distributions are not kept here; readers that allow them rank the records.
 
 A put at the current snapshot updates the table itself; any other change that may select other rows (another current
 snapshot, a new order of snapshots, a deleted record, a put without one of the groups) registers its tables with
@@ -36,14 +36,16 @@ from store.layout import (
     GROUPED,
     PARTED,
     Connection,
-    inherited,
+    own,
+    own_sql,
     parts,
+    records,
     row_columns,
     stored_columns,
 )
 from store.presence import Presence
 from store.puts import IDENTITY
-from store.schemas import COUNTS, DISTRIBUTION
+from store.schemas import COUNTS, DISTRIBUTION, DISTRIBUTION_LABELS
 
 _REQUESTED = (  # the current snapshot of each table
     "(SELECT x.table_key, n.snapshot_id, n.ordinal, n.schema_hash FROM tables x JOIN snapshots n"
@@ -175,7 +177,7 @@ def _rank(connection: Connection, flight: str, table_keys: Sequence[int], moved:
         f" FROM (SELECT rowid AS rid, * FROM {history} WHERE {scope}) h JOIN {chosen} c USING (rid)", **given,
     )  # fmt: skip
     execute(
-        connection, f"INSERT INTO {history} ({columns}) SELECT {columns} FROM {current} WHERE {scope}"
+        connection, f"INSERT INTO {history} ({columns}) SELECT {records(flight, current)} FROM {current} WHERE {scope}"
         f" AND rowid IN {gone}", **given,
     )  # fmt: skip
     execute(connection, f"DELETE FROM {current} WHERE {scope} AND rowid IN {gone}", **given)
@@ -189,24 +191,29 @@ def _rank(connection: Connection, flight: str, table_keys: Sequence[int], moved:
 
 
 def _rank_distributions(connection: Connection, flight: str, table_keys: Sequence[int], moved: pa.Table) -> None:
-    """Makes the best distribution of each target that of its current row: its snapshot and label, and its values where
-    they are those of another record."""
+    """Gives each current row the best distribution of its target that is not STALE, and the snapshot and label of it.
+    One of an earlier snapshot has no more distinct values than there are values in the row."""
     current, stored = parts(flight)[0], BY_SNAPSHOT[flight]
     label, hash_ = freshness_sql("r", _HASH.format(row="r"), "n.ordinal", "a"), _HASH.format(row="r")
     identity = ["table_key", *(f'"{column}"' for column in IDENTITY[flight])]
     by, same = ", ".join(f"r.{name}" for name in identity), " AND ".join(f"d.{name} = c.{name}" for name in identity)
     best = group_rank_sql(label, "r.ndv IS NOT NULL", rank_sql("r", hash_, "n.ordinal", "a"))
-    values = ", ".join(f"CASE WHEN d.snapshot_id <> c.snapshot_id THEN d.{name} END AS {inherited(name)}"
-                       for name in DISTRIBUTION)  # fmt: skip
-    held = ["distribution_snapshot_id", "distribution_freshness", *map(inherited, DISTRIBUTION)]
+    other, most = "d.snapshot_id <> c.snapshot_id", "c.row_count - coalesce(c.null_count, 0)"
+    chosen = ["c.rowid AS rid", "d.snapshot_id AS distribution_snapshot_id", "d.label AS distribution_freshness"]
+    for name in DISTRIBUTION:
+        value, own_value = f"d.{name}", own_sql("c", name)
+        if name in ("ndv", "ndv_lower", "ndv_upper"):
+            value = f"CASE WHEN d.label <> '{EXACT}' AND {value} > {most} THEN {most} ELSE {value} END"
+        chosen.append(f"CASE WHEN {other} THEN {value} ELSE {own_value} END AS {name}")
+        chosen.append(f"CASE WHEN {other} THEN {own_value} END AS {own(name)}")
+    held = [*DISTRIBUTION_LABELS, *DISTRIBUTION, *map(own, DISTRIBUTION)]
     was, now = (", ".join(f"{row}.{name}" for name in held) for row in "cx")
     changes = query(
-        connection, f"SELECT x.* FROM (SELECT c.rowid AS rid, d.snapshot_id AS distribution_snapshot_id,"
-        f" d.label AS distribution_freshness, {values} FROM {current} c LEFT JOIN"
+        connection, f"SELECT x.* FROM (SELECT {', '.join(chosen)} FROM {current} c LEFT JOIN"
         f" (SELECT r.*, {label} AS label FROM {stored} r"
         " JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
         f" JOIN {_REQUESTED} a ON a.table_key = r.table_key"
-        f" WHERE {has_sql('r', DISTRIBUTION)} AND ({label}) IS NOT NULL AND {among('r.table_key', table_keys)}"
+        f" WHERE {has_sql('r', DISTRIBUTION)} AND ({label}) <> '{STALE}' AND {among('r.table_key', table_keys)}"
         f" QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY {best}, r.snapshot_id DESC) = 1) d ON {same}"
         f" WHERE {among('c.table_key', table_keys)}) x JOIN {current} c ON c.rowid = x.rid"
         f" WHERE ({was}) IS DISTINCT FROM ({now})", moved=moved,
@@ -249,12 +256,13 @@ def _relabel(connection: Connection, flight: str, unlabelled: Mapping[int, tuple
     label = f"CASE WHEN {hash_} IS NULL THEN '{STALE}' ELSE '{INHERITED}' END"
     other: set[int] = set()
     if flight in GROUPED:
+        other = {key for key, (_, known) in unlabelled.items() if known is None}
         exact = f"{table}.distribution_freshness = '{EXACT}' AND {table}.distribution_snapshot_id <> {snapshot_id}"
         apart = execute(  # of another record than the counts
             connection, f"SELECT DISTINCT {table}.table_key FROM {table}{join and f', {join}'} WHERE {scope}"
             f" AND {exact} AND {table}.distribution_snapshot_id <> {table}.snapshot_id", None, **tables,
         )  # fmt: skip
-        other = {key for (key,) in apart}
+        other |= {key for (key,) in apart}
         execute(
             connection, f"UPDATE {table} SET distribution_freshness = {label}{join and f' FROM {join}'}"
             f" WHERE {scope} AND {exact}", values, **tables,

@@ -3,9 +3,10 @@
 Rows of most flights are stored once per snapshot. The flights of `PARTED` have two tables: `…_current` has one row per
 target, the one that applies to the table's current snapshot, with its labels `freshness` and `usable_for`, so that a
 scan of current statistics is a plain filter; `…_history` has all other rows. For the flights of `GROUPED` the current
-row is the record with the counts; where the distribution is another record's, `inherited_…` has a copy of it. A view
-with the flight's name combines both (`store.current_rows` moves rows between them). Rows of files are stored once while
-they do not change: they belong to the file listings at positions from_pos <= pos < to_pos (`store.file_spans`).
+row is the record with the counts, with the distribution that is served; where that is another record's, `own_…` has
+the record's own. A view with the flight's name combines both tables (`store.current_rows` moves rows between them).
+Rows of files are stored once while they do not change: they belong to the file listings at positions
+from_pos <= pos < to_pos (`store.file_spans`).
 """
 
 from __future__ import annotations
@@ -140,9 +141,30 @@ def row_columns(flight: str) -> Sequence[str]:
     return ("table_key", "snapshot_id", *(f'"{name}"' for name in stored_columns(flight)), "generation", "created_at")
 
 
-def inherited(name: str) -> str:
-    """The column of a `…_current` table with a distribution's value from another record than the row's."""
-    return f"inherited_{name}"
+@cache
+def records(flight: str, table: str) -> str:
+    """SQL of the columns `row_columns` of the records in a physical table.
+
+    Args:
+        flight: A flight of `BY_SNAPSHOT`.
+        table: One of its `parts`.
+    """
+    if flight not in GROUPED or table != parts(flight)[0]:
+        return ", ".join(row_columns(flight))
+    values = (f'{own_sql(table, name)} AS "{name}"' for name in stored_columns(flight))
+    return ", ".join(["table_key", "snapshot_id", *values, "generation", "created_at"])
+
+
+def own(name: str) -> str:
+    """The column of a `…_current` table with the record's own value where another record's is served."""
+    return f"own_{name}"
+
+
+def own_sql(row: str, name: str) -> str:
+    """SQL of a record's own value in a `…_current` table of `GROUPED`; `row` is its alias."""
+    if name not in DISTRIBUTION:
+        return f'{row}."{name}"'
+    return f"CASE WHEN {row}.distribution_snapshot_id <> {row}.snapshot_id THEN {row}.{own(name)} ELSE {row}.{name} END"
 
 
 def ddl(flight: str, table: str, leading: str, more: str = "") -> str:
@@ -171,12 +193,12 @@ def current_ddl(flight: str) -> list[str]:
     if flight in GROUPED:
         types = stored_columns(flight)
         labels |= {name: SQL_TYPES[type] for name, type in DISTRIBUTION_LABELS.items()}
-        labels |= {inherited(name): SQL_TYPES[types[name]] for name in DISTRIBUTION}
+        labels |= {own(name): SQL_TYPES[types[name]] for name in DISTRIBUTION}
     more = "".join(f", {name} {type}" for name, type in labels.items())
     return [
         ddl(flight, current, "snapshot_id BIGINT", more),
         f"CREATE VIEW {BY_SNAPSHOT[flight]} AS"
-        f" SELECT {columns} FROM {current} UNION ALL SELECT {columns} FROM {history}",
+        f" SELECT {records(flight, current)} FROM {current} UNION ALL SELECT {columns} FROM {history}",
     ]
 
 

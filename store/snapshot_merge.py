@@ -13,7 +13,7 @@ from store.arrow_sql import execute, query, rowid_in, tuple_of, within
 from store.current_rows import CurrentRows
 from store.file_spans import STORAGE_ID
 from store.freshness import EXACT, USABLE_COLUMNS, usable_for_arrow
-from store.layout import BY_SNAPSHOT, GROUPED, LABELS, PARTED, Connection, parts, row_columns, stored_columns
+from store.layout import BY_SNAPSHOT, GROUPED, LABELS, PARTED, Connection, parts, records, row_columns, stored_columns
 from store.puts import FLIGHT_OF, IDENTITY, Counts, PutMode
 from store.schemas import COUNTS, DISTRIBUTION, DISTRIBUTION_LABELS
 from store.staged import NONE, NameOf, Staged
@@ -85,9 +85,10 @@ class SnapshotMerge:
 
     def _stored(self, scope: str, having: Collection[int] = (0, 1)) -> str:
         """Subquery of the stored rows with `part`, `rid` and all columns; `having` are the parts to read."""
-        columns = ", ".join(row_columns(self.flight))
-        each = (f"{number} AS part, rowid AS rid, {columns} FROM {table}" for number, table in enumerate(self.tables)
-                if number in having)  # fmt: skip
+        each = (
+            f"{number} AS part, rowid AS rid, {records(self.flight, table)} FROM {table}"
+            for number, table in enumerate(self.tables) if number in having
+        )  # fmt: skip
         return " UNION ALL ".join(f"SELECT {select} WHERE {scope}" for select in each)
 
     def _matches(self, connection: Connection) -> pa.Table:
@@ -220,10 +221,8 @@ class SnapshotMerge:
 
     def _move(self, connection: Connection, among: str, **tables: pa.Table) -> None:
         current, history = self.tables
-        columns = ", ".join(row_columns(self.flight))
-        execute(
-            connection, f"INSERT INTO {history} ({columns}) SELECT {columns} FROM {current} WHERE {among}", **tables
-        )
+        columns, own = ", ".join(row_columns(self.flight)), records(self.flight, current)
+        execute(connection, f"INSERT INTO {history} ({columns}) SELECT {own} FROM {current} WHERE {among}", **tables)
         execute(connection, f"DELETE FROM {current} WHERE {among}", **tables)
 
     def _register_older(self, connection: Connection, then: pa.Table) -> None:

@@ -6,7 +6,7 @@ SQL text consists of constants of this file and column names of the schema; valu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from typing import Any, Final
 
 from flight_server.reads.scope import FlightSource, ReadScope, limited_to, pins_of
@@ -22,8 +22,8 @@ from store.freshness import (
     stored_freshness_sql,
     usable_for_sql,
 )
-from store.layout import BY_SNAPSHOT, BY_SPAN, GROUPED, PARTED, STORED, inherited, parts, stored_columns
-from store.schemas import COUNTS, DISTRIBUTION, DISTRIBUTION_LABELS, Flight
+from store.layout import BY_SNAPSHOT, BY_SPAN, GROUPED, PARTED, STORED, parts, stored_columns
+from store.schemas import COUNTS, DISTRIBUTION, Flight
 from store.stats_store import IDENTITY
 
 _NOT_DROPPED: Final = "s.table_key NOT IN (SELECT table_key FROM tables WHERE dropped)"
@@ -60,15 +60,15 @@ def _stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None) -> Fl
     name = flight.name
     if name == "stats.sketches":
         return _sketches(flight, scope)
-    if scope.current and name in PARTED:
+    if scope.current and name in PARTED and not (scope.allow_stale and name in GROUPED):
         return _plain(flight, scope, used, f"{parts(name)[0]} s", labelled=True)
-    if scope.current or scope.is_stored:
+    if scope.is_stored or (scope.current and name not in GROUPED):
         return _plain(flight, scope, used, f"{STORED[name]} s", labelled=False)
     inner, parameters = (_by_snapshot if name in BY_SNAPSHOT else _by_span)(name, scope)
     source = _named(flight, inner, parameters, scope)
     source.columns = dict(source.columns) | {"usable_for": usable_for_sql("s.freshness", "s", flight.schema.names)}
     if name in GROUPED:
-        source.columns |= _distribution("s.distribution_freshness", "s.{}".format)
+        source.columns |= _inherited_distribution("s.distribution_freshness")
     source.order = _order(name, "s")
     return source
 
@@ -76,33 +76,22 @@ def _stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None) -> Fl
 # Distributions, which may be another record's than the counts.
 
 
-def _distribution(label: str, value: Callable[[str], str]) -> dict[str, str]:
-    """SQL of the columns of a distribution as it is served: one of another snapshot is not exact, and has no more
-    distinct values than there are values in the row `s`.
+def _inherited_distribution(label: str) -> dict[str, str]:
+    """SQL of the columns of a distribution that may be inherited: then it is not exact, and has no more distinct values
+    than there are values in the row `s`.
 
     Args:
         label: SQL of its freshness.
-        value: Gives the SQL of a column as it was captured.
     """
     most = "s.row_count - coalesce(s.null_count, 0)"
-    columns = {name: value(name) for name in DISTRIBUTION}
-    columns["ndv_exact"] = f"CASE WHEN {value('ndv_exact')} THEN {label} = '{EXACT}' ELSE {value('ndv_exact')} END"
+    columns = {"ndv_exact": _exactness(label)}
     for name in ("ndv", "ndv_lower", "ndv_upper"):
-        own = value(name)
-        columns[name] = f"CASE WHEN {label} <> '{EXACT}' AND {own} > {most} THEN {most} ELSE {own} END"
+        columns[name] = f"CASE WHEN {label} <> '{EXACT}' AND s.{name} > {most} THEN {most} ELSE s.{name} END"
     return columns
 
 
-def _current_distribution(allow_stale: bool) -> dict[str, str]:
-    """SQL of a current row's distribution and its labels, without one that is STALE unless it is allowed."""
-    shown = "true" if allow_stale else "s.distribution_freshness <> 'STALE'"
-
-    def value(name: str) -> str:
-        chosen = f"CASE WHEN s.distribution_snapshot_id = s.snapshot_id THEN s.{name} ELSE s.{inherited(name)} END"
-        return chosen if allow_stale else f"CASE WHEN {shown} THEN {chosen} END"
-
-    labels = {name: f"CASE WHEN {shown} THEN s.{name} END" for name in DISTRIBUTION_LABELS}
-    return labels | _distribution("s.distribution_freshness", value)
+def _exactness(label: str) -> str:
+    return f"CASE WHEN s.ndv_exact THEN {label} = '{EXACT}' ELSE s.ndv_exact END"
 
 
 def _own_distribution(label: str) -> dict[str, str]:
@@ -149,7 +138,8 @@ def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None, base: str, *
         label = f"{at}.freshness" if scope.current else stored_freshness_sql(f"{at}.snapshot_id", current)
         columns |= {"freshness": label, "usable_for": usable_for_sql(label, "s", flight.schema.names)}
     if flight.name in GROUPED:
-        columns |= _current_distribution(scope.allow_stale) if labelled else _own_distribution(columns["freshness"])
+        exact = {"ndv_exact": _exactness("s.distribution_freshness")}
+        columns |= exact if labelled else _own_distribution(columns["freshness"])
     where = " AND ".join(condition for condition in conditions if condition != "true") or "true"
     order = _order(flight.name, at)
     return FlightSource(base + join, parameters, columns, order, where, names=names, base=base if join else "")
@@ -227,7 +217,7 @@ def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
     """SQL of the rows at requested snapshots. A plain filter for tables that have a record of every target at exactly
     that snapshot; only the versions of other tables are ranked."""
     parameters: list[Any] = []
-    if name not in PARTED or scope.only is not None:
+    if name not in PARTED or scope.only is not None or scope.current:
         return _best_rows(name, scope, limited_to("r", scope, parameters)), parameters
     among = limited_to("r", scope, parameters)
     if scope.snapshot is not None:

@@ -59,8 +59,8 @@ def expected_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> lis
         counted = flight == "stats.tables" or any(row[name] is not None for name in COUNTS)
         found = ((label != "STALE", counted, *rank), row["snapshot_id"], label, freshness.usable_for(label, row))
         best[target] = max(best.get(target, found), found)
-        if flight == "stats.columns" and any(row[name] is not None for name in DISTRIBUTION):
-            order = (label != "STALE", row["ndv"] is not None, *rank)
+        if flight == "stats.columns" and label != "STALE" and any(row[name] is not None for name in DISTRIBUTION):
+            order = (row["ndv"] is not None, *rank)
             shown = (order, row["snapshot_id"], label, row["ndv"], row["avg_width_bytes"])
             distributions[target] = max(distributions.get(target, shown), shown, key=lambda each: each[0])
     none = () if flight == "stats.tables" else (None, None, None, None, None)
@@ -72,10 +72,8 @@ def expected_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> lis
 def current_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> list[tuple[Any, ...]]:
     names = ", ".join(("table_key", *IDENTITY[flight], "snapshot_id", "freshness", "usable_for"))
     if flight == "stats.columns":
-        names += ", distribution_snapshot_id, distribution_freshness" + "".join(
-            f", CASE WHEN distribution_snapshot_id = snapshot_id THEN {name} ELSE inherited_{name} END"
-            for name in ("ndv", "avg_width_bytes")
-        )
+        for name in ("distribution_snapshot_id", "distribution_freshness", "ndv", "avg_width_bytes"):
+            names += f", CASE WHEN distribution_snapshot_id IS NOT NULL THEN {name} END"
     return sorted(store.database.rows(f"SELECT {names} FROM {BY_SNAPSHOT[flight]}_current"), key=repr)
 
 
