@@ -69,7 +69,8 @@ class StatsReader(Connection):
             columns: Columns in this order; None for all.
             where: Condition on the rows: SQL text, a `pyarrow.compute` expression, a filter tree, or a list of trees
                 combined by AND; None for all rows.
-            snapshot: For `stats.*` only: "current" or an id returns one valid row per target, None all stored rows.
+            snapshot: For `stats.*` only: "current" or an id returns one valid row per target, "all" or None all
+                stored rows.
             allow_stale: With `snapshot`, include rows of older snapshots with other schemas, labelled STALE.
             limit: Most rows to return; None for all.
             stream: Return a RecordBatchReader instead of a Table, for results larger than memory.
@@ -87,7 +88,7 @@ class StatsReader(Connection):
             command["columns"] = list(columns)
         if where is not None:
             command |= _condition(where)
-        if snapshot is not None:
+        if snapshot not in (None, "all"):
             command["snapshot"] = snapshot
         if allow_stale:
             command["allow_stale"] = True
@@ -137,7 +138,7 @@ class StatsReader(Connection):
         self,
         table: str,
         *,
-        snapshot: str | int | None = None,
+        snapshot: str | int | None = "current",
         columns: Sequence[str] | None = None,
         where: Where = None,
         allow_stale: bool = False,
@@ -152,7 +153,7 @@ class StatsReader(Connection):
             allow_stale: See `read`.
 
         Returns:
-            One row per file and stored snapshot, or one per file with `snapshot`.
+            One row per file of the snapshot; of each stored one with "all".
 
         Raises:
             pa.ArrowKeyError: UNKNOWN_TABLE.

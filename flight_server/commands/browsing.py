@@ -25,7 +25,7 @@ from flight_server.commands.common import (
     known_name,
     snapshot_of,
 )
-from flight_server.commands.output import CommandError, say
+from flight_server.commands.output import CommandError, say, say_left_out
 from flight_server.commands.reading import FormatOption
 from flight_server.present import catalog_summary, render, shapes, table_summary, text
 from flight_server.present import history as histories
@@ -77,10 +77,11 @@ def ls(
         place for place, name in enumerate(headers) if name not in ("format", "trouble") or any(r[place] for r in lines)
     ]
     right = [headers[place] in ("rows", "files", "size", "captured") for place in kept]
-    text.write_text(
+    left_out = text.write_text(
         [headers[place] for place in kept], [[line[place] for place in kept] for line in lines], right=right,
         whole=("table",), spare=("files", "format", "captured"),
     )  # fmt: skip
+    say_left_out(left_out)
 
 
 def history(
@@ -115,7 +116,9 @@ def history(
         for row in rows
     ]  # fmt: skip
     right = [False, False, True, True, True, False, False, True, True]
-    text.write_text(headers, lines, right=right, whole=("snapshot", "committed"), spare=("stddev", "mean"))
+    say_left_out(
+        text.write_text(headers, lines, right=right, whole=("snapshot", "committed"), spare=("stddev", "mean"))
+    )
     for statistic in histories.NUMBERS:
         values = [row.get(statistic) for row in rows]
         numbers = [value for value in values if value is not None]

@@ -16,6 +16,8 @@ import typer
 from flight_server.client import reason
 from flight_server.commands.common import (
     SERVER,
+    Answer,
+    AnswerFormat,
     Server,
     TableNames,
     TlsRoots,
@@ -26,7 +28,7 @@ from flight_server.commands.common import (
     names_of,
     snapshot_of,
 )
-from flight_server.commands.output import STARTED, in_flags, misuse, say, tell, warn
+from flight_server.commands.output import STARTED, in_flags, misuse, say, tell, tell_json, warn
 from flight_server.commands.progress import capture_each
 from store.schemas import KINDS
 
@@ -62,6 +64,7 @@ def capture(
     every: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Repeat at this interval, such as 15m, until Ctrl-C.")
     ] = None,
+    format: AnswerFormat = Answer.TEXT,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
@@ -85,6 +88,7 @@ def capture(
             )  # fmt: skip
 
         names, failed = expand(client, targets)
+        rows: list[dict[str, Any]] = []
         asking: Callable[[str], list[dict[str, Any]]] = ask
         if chosen is not None:  # a column that a table lacks fails before anything is captured
             asking = {name: ask(name) for name in names}.__getitem__
@@ -92,12 +96,19 @@ def capture(
             if isinstance(ended, flight.FlightUnavailableError | flight.FlightUnauthenticatedError):
                 raise ended  # the other calls would fail too
             if isinstance(ended, Exception):
-                warn(f"statflight: {name}: {in_flags(reason(ended))}")
+                words = in_flags(reason(ended))
+                warn(f"statflight: {name}: {words}")
+                rows.append({"table": name, "error": words})
                 failed += 1
                 continue
             if at != "current" and chosen is None:
                 ended = [outcome for outcome in ended if not _of_no_column(outcome)]
-            failed += _report(name, ended, asynchronous)
+            rows += [{"table": name, **outcome} for outcome in ended]
+            if format is Answer.TEXT:
+                _tell(name, ended, asynchronous)
+            failed += _warn(name, ended)
+        if format is Answer.JSON:
+            tell_json(rows)
         if sys.stderr.isatty() and not asynchronous:
             say(f"took {time.monotonic() - started:.1f} s")
         return failed
@@ -157,14 +168,18 @@ def _of_no_column(outcome: Mapping[str, Any]) -> bool:
     return outcome["outcome"] not in GOOD and "no column with id" in (outcome.get("detail") or "")
 
 
-def _report(name: str, outcomes: list[dict[str, Any]], asynchronous: bool) -> int:
-    """Prints the outcomes of a table's targets in a line, or its job ids; returns how many failed."""
-    failed = [outcome for outcome in outcomes if outcome["outcome"] not in GOOD]
+def _tell(name: str, outcomes: list[dict[str, Any]], asynchronous: bool) -> None:
+    """Prints the outcomes of a table's targets in a line, or its job ids."""
     if asynchronous:
         for job in dict.fromkeys(outcome["job_id"] for outcome in outcomes if outcome.get("job_id")):
             tell(job)
     elif outcomes:
         tell(f"{name}: {_summary(outcomes)}")
+
+
+def _warn(name: str, outcomes: list[dict[str, Any]]) -> int:
+    """Prints what failed on standard error; returns how much."""
+    failed = [outcome for outcome in outcomes if outcome["outcome"] not in GOOD]
     reasons: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for outcome in failed:
         reasons.setdefault((outcome["outcome"], outcome.get("detail") or ""), []).append(outcome)
@@ -202,6 +217,7 @@ def resolve(
     budget: Annotated[
         int | None, typer.Option("--budget-ms", min=0, help="How long a capture may take, in milliseconds.")
     ] = None,
+    format: AnswerFormat = Answer.TEXT,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
@@ -216,9 +232,13 @@ def resolve(
             for request in client.capture_requests(name, snapshot=at, columns=names_of(columns))
         ]
         outcomes = client.resolve(requests) if requests else []
-    for request, outcome in zip(requests, outcomes, strict=True):
-        record = outcome.get("record") or {}
-        target = record.get("column_name") or " ".join(str(part) for part in request["target"].values())
-        tell("  ".join(filter(None, (request["table"], target, outcome["outcome"], outcome.get("detail") or ""))))
+    answers = list(zip(requests, outcomes, strict=True))
+    if format is Answer.JSON:
+        tell_json({"table": request["table"], **outcome} for request, outcome in answers)
+    else:
+        for request, outcome in answers:
+            record = outcome.get("record") or {}
+            target = record.get("column_name") or " ".join(str(part) for part in request["target"].values())
+            tell("  ".join(filter(None, (request["table"], target, outcome["outcome"], outcome.get("detail") or ""))))
     if missing or any(outcome["outcome"] not in GOOD for outcome in outcomes):
         raise typer.Exit(1)

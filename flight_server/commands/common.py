@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -38,6 +39,16 @@ TlsRoots = Annotated[
                  help="PEM certificates to check the server's with.", rich_help_panel=_ON),
 ]  # fmt: skip
 SERVER = DEFAULT_URI
+
+
+class Answer(StrEnum):
+    """Formats of what a command did."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+AnswerFormat = Annotated[Answer, typer.Option("--format", "-f", help="How the outcome is written.")]
 
 
 def check_server(uri: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Annotated, Any
 
@@ -20,7 +19,15 @@ from flight_server.commands.common import (
     known_name,
     snapshot_of,
 )
-from flight_server.commands.output import CommandError, misuse, say, tell, until_the_reader_leaves, warn
+from flight_server.commands.output import (
+    CommandError,
+    misuse,
+    say,
+    say_left_out,
+    tell_json,
+    until_the_reader_leaves,
+    warn,
+)
 from flight_server.commands.reading import FormatOption
 from flight_server.present import render, table_summary, text
 from flight_server.present.comparison import Change, changes, parse_gate
@@ -71,15 +78,14 @@ def diff(
 
 def _write(differences: list[Change], format: Format) -> None:
     if format is Format.JSON:
-        rows = (render.plain(change.to_json()) for change in differences)
-        tell("[" + ",".join("\n" + json.dumps(row, ensure_ascii=False) for row in rows) + "\n]")
+        tell_json(render.plain(change.to_json()) for change in differences)
     elif format is not Format.TABLE:
         render.write(pa.Table.from_pylist(list(map(_row, differences)), _SCHEMA), format)
     elif differences:
         headers = ("of", "statistic", "before", "after", "change", "%")
         lines = [[change.of, change.statistic, *_worded(change)] for change in differences]
         right = [False, False, True, True, True, True]
-        text.write_text(headers, lines, right=right, whole=("statistic",), spare=("change",))
+        say_left_out(text.write_text(headers, lines, right=right, whole=("statistic",), spare=("change",)))
 
 
 _SCHEMA = pa.schema({

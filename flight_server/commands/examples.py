@@ -31,6 +31,7 @@ EXAMPLES: Final = {
         "statflight capture 'lake.*'",
         "statflight capture orders --columns id,amount --kinds NDV,HISTOGRAM",
         "statflight capture events --sample random --max-seconds 10",
+        "statflight capture orders --format json",
     ),
     "resolve": ("statflight resolve orders --columns id --budget-ms 500",),
     "publish": (
@@ -50,6 +51,7 @@ EXAMPLES: Final = {
     "diff": ("statflight diff orders 11 12", "statflight diff orders 11 current --fail-on 'row_count < -10%'"),
     "query": (
         "statflight query stats.columns --columns column_name,ndv --where 'ndv > 100'",
+        "statflight query stats.tables --snapshot all --format csv",
         "statflight query sys.flights",
     ),
     "sql": (

@@ -9,6 +9,8 @@ import typer
 
 from flight_server.commands.common import (
     SERVER,
+    Answer,
+    AnswerFormat,
     Server,
     TlsRoots,
     Token,
@@ -17,7 +19,7 @@ from flight_server.commands.common import (
     find_table,
     known_name,
 )
-from flight_server.commands.output import misuse, say, tell
+from flight_server.commands.output import misuse, say, tell, tell_json
 
 
 def backup(
@@ -81,6 +83,7 @@ def expire(
         str | None, typer.Argument(metavar="TABLE", help="Only this one.", autocompletion=complete_table)
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Only list what would be deleted.")] = True,
+    format: AnswerFormat = Answer.TEXT,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
@@ -90,7 +93,11 @@ def expire(
         known_name(table)
     with connect(server, token, tls_roots) as client:
         body: dict[str, Any] = {"dry_run": dry_run} | ({} if table is None else {"table": find_table(client, table)})
-        for gone in client.actions.call("expire", body):
+        expired = client.actions.call("expire", body)
+    if format is Answer.JSON:
+        tell_json(expired)
+    else:
+        for gone in expired:
             tell("  ".join(f"{key}={value}" for key, value in gone.items() if value is not None))
     if dry_run:
         say("nothing was deleted; --no-dry-run deletes")

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flight_server.client import full_name
-from flight_server.commands.common import SERVER, Server, TlsRoots, Token, connect, table_name
-from flight_server.commands.output import misuse, say, tell, warn
+from flight_server.commands.common import (
+    SERVER,
+    Answer,
+    AnswerFormat,
+    Server,
+    TlsRoots,
+    Token,
+    connect,
+    table_name,
+)
+from flight_server.commands.output import misuse, say, tell, tell_json, warn
 from flight_server.commands.progress import while_looking
 
 if TYPE_CHECKING:
@@ -27,6 +36,7 @@ def connect_lake(
         list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Such as secret=NAME. Repeatable.")
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the lake of a connected catalog.")] = False,
+    answer: AnswerFormat = Answer.TEXT,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
@@ -38,7 +48,7 @@ def connect_lake(
         body = {"catalog": catalog, "format": format, "uri": _absolute(uri), "options": options, "discover": True}
         body |= {"replace": True} if replace else {}
         (lake,) = while_looking(client, catalog, lambda: client.actions.call("register_connector", body))
-        _tell_tables(client, catalog, lake["tables"])
+        _tell_tables(client, catalog, lake["tables"], answer)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -66,13 +76,16 @@ def _absolute(uri: str) -> str:
     return str(Path(uri).resolve()) if "://" not in uri and Path(uri).exists() else uri
 
 
-def _tell_tables(client: StatsClient, catalog: str, tables: list[Any]) -> None:
+def _tell_tables(client: StatsClient, catalog: str, tables: list[Any], answer: Answer = Answer.TEXT) -> None:
     """Prints the catalog's tables; unreadable ones go to standard error and make the exit status 1."""
     unreadable = [entry for entry in tables if isinstance(entry, dict) and entry.get("error")]
     failing = {entry.get("table") for entry in unreadable}
     names = sorted({full_name(row) for row in client.tables(catalog).to_pylist()} - failing)
-    for name in names:
-        tell(name)
+    if answer is Answer.JSON:
+        tell_json([*({"table": name} for name in names), *unreadable])
+    else:
+        for name in names:
+            tell(name)
     for entry in unreadable:
         warn(f"statflight: {entry.get('table', catalog)}: {entry['error']}")
     if not names and not unreadable:

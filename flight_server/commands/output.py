@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
@@ -63,6 +64,17 @@ def tell(line: str) -> None:
     shown = _harmless(line) if sys.stdout.isatty() else line
     sys.stdout.buffer.write(shown.encode("utf-8", "replace") + b"\n")
     sys.stdout.buffer.flush()
+
+
+def say_left_out(headers: Sequence[str]) -> None:
+    """Names the columns of a table that the terminal has no room for, if any."""
+    if headers:
+        say(f"no room for {', '.join(headers)}: a wider terminal or --format csv has them")
+
+
+def tell_json(rows: Iterable[object]) -> None:
+    """Prints JSON values as an array on standard output, one per line."""
+    tell("[" + ",".join("\n" + json.dumps(row, ensure_ascii=False) for row in rows) + "\n]")
 
 
 @contextmanager

@@ -9,6 +9,8 @@ import typer
 
 from flight_server.commands.common import (
     SERVER,
+    Answer,
+    AnswerFormat,
     Server,
     TableNames,
     TlsRoots,
@@ -19,7 +21,7 @@ from flight_server.commands.common import (
     for_each,
     snapshot_of,
 )
-from flight_server.commands.output import misuse, note, tell
+from flight_server.commands.output import misuse, note, tell, tell_json
 
 _HOMES = "iceberg, spark, trino, paimon, lance, glue or hive."
 Options = Annotated[
@@ -37,6 +39,7 @@ def publish(
         typer.Option("--allow-inherited", help="Allow an earlier snapshot of the same schema."),
     ] = False,
     option: Options = None,
+    format: AnswerFormat = Answer.TEXT,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
@@ -46,14 +49,21 @@ def publish(
     more: dict[str, Any] = {"dry_run": True} if dry_run else {}
     more |= {"allow_inherited": True} if allow_inherited else {}
     more |= _options(option)
+    rows: list[dict[str, Any]] = []
+    errors: dict[str, str] = {}
     with connect(server, token, tls_roots) as client:
 
         def write(name: str) -> None:
             for written in client.actions.call("publish", {"table": name, "snapshot": at, "to": to} | more):
-                tell(_line(written))
+                rows.append(written)
+                if format is Answer.TEXT:
+                    tell(_line(written))
 
         names, missing = expand(client, targets)
-        if for_each(names, write) or missing:
+        missing += for_each(names, write, errors)
+        if format is Answer.JSON:
+            tell_json([*rows, *({"table": name, "error": words} for name, words in errors.items())])
+        if missing:
             raise typer.Exit(1)
 
 

@@ -24,7 +24,7 @@ from flight_server.commands.common import (
     names_of,
     snapshot_of,
 )
-from flight_server.commands.output import misuse, say
+from flight_server.commands.output import misuse, say, say_left_out
 from flight_server.present import render, shapes, table_summary, text
 from flight_server.present.column_labels import labels
 from flight_server.present.render import Format
@@ -75,7 +75,8 @@ def _write(summary: table_summary.TableSummary, several: bool) -> None:
     # A statistic that no column has, such as the mean after a metadata capture, gets no column in the output.
     headers = [header for header in HEADERS if header in ALWAYS or any(line[header] for line in lines)]
     rows = [[line[header] for header in headers] for line in lines]
-    text.write_text(headers, rows, right=[header in NUMBERS for header in headers], heading=heading, spare=SPARE)
+    right = [header in NUMBERS for header in headers]
+    say_left_out(text.write_text(headers, rows, right=right, heading=heading, spare=SPARE))
     if several:
         sys.stdout.write("\n")
 
@@ -135,8 +136,12 @@ def query(
         list[str] | None, typer.Option(metavar="A,B", help="Columns, in this order. Repeatable.")
     ] = None,
     where: Annotated[str | None, typer.Option(metavar="SQL", help="A condition, such as \"ndv > 100\".")] = None,
-    snapshot: Annotated[str | None, typer.Option(help="stats.* only: an id, or 'current'; all when absent.")] = None,
-    allow_stale: Annotated[bool, typer.Option("--allow-stale", help="With --snapshot: include stale rows.")] = False,
+    snapshot: Annotated[
+        str | None,
+        typer.Option(metavar="SNAPSHOT", help="stats.* only: an id, 'current' or 'all'.",
+                     show_default="current; all if --where names snapshot_id"),
+    ] = None,
+    allow_stale: Annotated[bool, typer.Option("--allow-stale", help="Of one snapshot: include stale rows.")] = False,
     limit: Annotated[int | None, typer.Option(min=0, help="Maximum number of rows.")] = None,
     format: FormatOption = Format.TABLE,
     server: Server = SERVER,
@@ -144,9 +149,11 @@ def query(
     tls_roots: TlsRoots = None,
 ) -> None:  # fmt: skip
     """Print the rows of any flight."""
-    at = None if snapshot is None else snapshot_of(snapshot, "current")
+    if snapshot is None and flight.startswith("stats."):
+        snapshot = "all" if where is not None and "snapshot_id" in where else "current"
+    at = None if snapshot in (None, "all") else snapshot_of(snapshot, "current", "all")
     if allow_stale and at is None:
-        misuse("--allow-stale needs --snapshot")
+        misuse("--allow-stale needs one snapshot of stats.*")
     chosen, tree = names_of(columns), None
     if where is not None:
         from flight_server.conditions.sql import parse_where

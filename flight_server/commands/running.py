@@ -10,6 +10,8 @@ import typer
 
 from flight_server.commands.common import (
     SERVER,
+    Answer,
+    AnswerFormat,
     Server,
     TlsRoots,
     Token,
@@ -17,7 +19,7 @@ from flight_server.commands.common import (
     check_server,
     own_certificate,
 )
-from flight_server.commands.output import misuse, say
+from flight_server.commands.output import misuse, say, tell, tell_json
 
 if TYPE_CHECKING:
     from flight_server.config import Settings
@@ -152,12 +154,25 @@ def worker(
     raise typer.Exit(status)
 
 
-def doctor(server: Server = SERVER, token: Token = None, tls_roots: TlsRoots = None) -> None:
+def doctor(
+    format: AnswerFormat = Answer.TEXT, server: Server = SERVER, token: Token = None, tls_roots: TlsRoots = None
+) -> None:
     """Check Python, Java, the libraries of each format, and the server."""
-    from flight_server.present.doctor import examine
+    from dataclasses import asdict
+
+    from flight_server.present.doctor import findings
 
     check_server(server)
-    raise typer.Exit(examine(server, token, certificates(tls_roots), own_certificate()))
+    found = []
+    for finding in findings(server, token, certificates(tls_roots), own_certificate()):
+        found.append(finding)
+        if format is Answer.TEXT:
+            tell(f"{'ok     ' if finding.good else 'missing'}  {finding.what:<17} {finding.detail}")
+            if finding.remedy:
+                tell(f"{'':27}→ {finding.remedy}")
+    if format is Answer.JSON:
+        tell_json(map(asdict, found))
+    raise typer.Exit(0 if found[-1].good else 1)  # the last is about the server
 
 
 def demo(

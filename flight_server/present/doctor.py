@@ -44,20 +44,18 @@ class Finding:
     remedy: str = ""
 
 
-def examine(
-    server: str, token: str | None = None, tls_roots: bytes | None = None, own: Mapping[str, bytes] | None = None
-) -> int:
-    """Prints every finding; returns 0 if the server answers."""
-    answers = False
-    for finding in _findings(server, token, tls_roots, own or {}):
-        answers = finding.good
-        line = f"{'ok     ' if finding.good else 'missing'}  {finding.what:<17} {finding.detail}"
-        sys.stdout.write(line + (f"\n{'':27}→ {finding.remedy}" if finding.remedy else "") + "\n")
-    return 0 if answers else 1
+def findings(server: str, token: str | None, tls_roots: bytes | None, own: Mapping[str, bytes]) -> Iterator[Finding]:
+    """Examines this machine and the server.
 
+    Args:
+        server: Address of the server.
+        token: Bearer token, if any.
+        tls_roots: PEM certificates to check the server's with.
+        own: The client's certificate and key, `tls_cert` and `tls_key`.
 
-def _findings(server: str, token: str | None, tls_roots: bytes | None, own: Mapping[str, bytes]) -> Iterator[Finding]:
-    """The findings; the server's is the last."""
+    Yields:
+        The findings; the server's is the last.
+    """
     yield Finding(sys.version_info >= (3, 11), "python", sys.version.split()[0])
     yield java()
     extras = metadata("statflight").get_all("Provides-Extra") or []

@@ -28,7 +28,7 @@ def harmless(text: str) -> str:
 def write_text(
     headers: Sequence[str], rows: Sequence[Sequence[str]], out: BinaryIO | None = None, right: Sequence[bool] = (),
     whole: Collection[str] = (), heading: str = "", spare: Sequence[str] = (),
-) -> None:  # fmt: skip
+) -> list[str]:  # fmt: skip
     """Writes a table: complete lines on a pipe, fitted to the width of a terminal.
 
     Args:
@@ -39,23 +39,28 @@ def write_text(
         whole: Headers of columns never elided, because users copy them.
         heading: A line above.
         spare: Headers of columns that a narrow terminal leaves out, in this order.
+
+    Returns:
+        The headers of the columns that are left out.
     """
     right = [*right, *[False] * (len(headers) - len(right))]
     safe = [[harmless(cell) for cell in row] for row in rows]
     if out is None and sys.stdout.isatty():
         size = shutil.get_terminal_size()
         kept = without(headers, safe, size.columns, whole, spare)
+        left_out = [header for place, header in enumerate(headers) if place not in kept]
         headers, safe = [headers[place] for place in kept], [[row[place] for place in kept] for row in safe]
         right = [right[place] for place in kept]
         lines = list(fit(headers, safe, right, size.columns, whole, styled="NO_COLOR" not in os.environ))
         page([*([harmless(heading)] if heading else []), *lines], size.lines)
-        return
+        return left_out
     target = out or sys.stdout.buffer
     if heading:
         target.write(harmless(heading).encode() + b"\n")
     for line in _aligned([list(headers), *safe], right):
         target.write(line.encode() + b"\n")
     target.flush()
+    return []
 
 
 def without(

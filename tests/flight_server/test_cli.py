@@ -38,6 +38,21 @@ def test_query_sends_all_of_its_flags(server, run):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["stats.columns"], "current"),
+        (["stats.columns", "--snapshot", "all"], None),
+        (["stats.columns", "--snapshot", "7", "--allow-stale"], 7),
+        (["stats.columns", "--where", "snapshot_id = 7"], None),
+        (["sys.flights"], None),
+    ],
+)
+def test_query_reads_the_current_snapshot_of_statistics(server, run, arguments, expected):
+    assert run("query", *arguments)[0] == 0
+    assert server.commands[-1].get("snapshot") == expected
+
+
 def test_server_error_is_one_line_on_stderr(server, run):
     server.tables["sys.flights"] = pa.ArrowKeyError("[UNKNOWN_FLIGHT] no such thing")
     status, out, err = run("query", "sys.flights", "--format", "json")
@@ -222,6 +237,54 @@ def test_every_command_has_help(run, name):
     assert status == 0 and cli.COMMANDS[name].help in " ".join(out.split()) and "--quiet" in out
 
 
+# What a command did, as JSON.
+
+
+def test_outcomes_are_json_arrays(server, run, tables):
+    set_capture_outcome(server, detail="ß")
+    status, out, _ = run("capture", "lake.s.*", "--format", "json")
+    captured = json.loads(out)
+    assert status == 0 and {row["table"] for row in captured} == {"lake.s.a", "lake.s.b"} and "ß" in out
+    assert {row["outcome"] for row in captured} == {"CAPTURED"} and {row["job_id"] for row in captured} == {"j-1"}
+    server.answers["resolve"] = lambda body: [{"outcome": "HIT", "record": None} for _ in body["requests"]]
+    assert json.loads(run("resolve", "a", "-f", "json")[1])[0] == {
+        "table": "lake.s.a",
+        "outcome": "HIT",
+        "record": None,
+    }
+    server.answers["expire"] = lambda body: [{"table": NAME, "deleted": 3}]
+    assert json.loads(run("expire", "-f", "json")[1]) == [{"table": NAME, "deleted": 3}]
+    server.answers["health"] = lambda body: [{"status": "ok"}]
+    findings = json.loads(run("doctor", "-f", "json")[1])
+    assert findings[-1]["what"] == "server" and findings[-1]["good"] is True and findings[-1].keys() >= {"remedy"}
+
+
+def test_failures_are_in_the_json_too(server, run, tables):
+    def fail(body):
+        raise pa.ArrowInvalid("[NO_WORKER] no worker")
+
+    server.answers |= {"capture": fail, "publish": fail}
+    for command in (["capture", "a"], ["publish", "a", "--to", "trino"]):
+        status, out, err = run(*command, "--format", "json")
+        assert status == 1 and json.loads(out) == [{"table": "lake.s.a", "error": "[NO_WORKER] no worker"}]
+        assert "no worker" in err
+    unreadable = {"table": "lake.s.b", "error": "no log"}
+    server.answers["register_connector"] = lambda body: [{"tables": [unreadable]}]
+    status, out, _ = run("connect", "lake", "delta", "s3://b/l", "--format", "json")
+    assert status == 1 and json.loads(out) == [{"table": "lake.s.a"}, unreadable]
+
+
+def test_columns_without_room_are_named(server, run, monkeypatch):
+    server.rows("stats.columns", column_row(ndv=3.0, max="x" * 60))
+    wide = run("show", NAME)
+    assert "no room" not in wide[2]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "72")
+    status, out, err = run("show", NAME)
+    assert status == 0 and "avg bytes" not in out
+    assert err.startswith("no room for ") and "avg bytes" in err and "--format csv" in err
+
+
 # Short names.
 
 
@@ -258,7 +321,7 @@ def test_examples_of_every_command_are_shown_and_can_be_read(run, name):
     out = run(name, "--help")[1]
     for line in EXAMPLES[name]:
         assert f"    {line}\n" in out
-        words = shlex.split(re.sub(r" < \S+$", "", line))
+        words = shlex.split(re.sub(r" < \w\S*$", "", line))
         assert words[:2] == ["statflight", name]
         get_command(cli.app).get_command(None, name).make_context(name, words[2:])  # all options exist, all values fit
 
@@ -286,7 +349,9 @@ def test_module_runs_the_command_line(monkeypatch, capsys):
         ["query", "sys.flights", "--limit", "-1"],
         ["query", "sys.flights", "--format", "xml"],
         ["query", "sys.flights", "--columns", ","],
-        ["query", "stats.columns", "--allow-stale"],
+        ["query", "sys.flights", "--allow-stale"],
+        ["query", "stats.columns", "--snapshot", "all", "--allow-stale"],
+        ["query", "stats.columns", "--snapshot", "yesterday"],
         ["query", "sys.flights", "--server", "127.0.0.1:8815"],
         ["query", "sys.flights", "--tls-roots", "/no/such/file"],
         ["connect", "c", "delta"],
