@@ -96,17 +96,35 @@ _OF_PARTITION: Final = {
 """SQL of a partition's columns over its files; of others, which all its files share, the least."""
 
 
+_OF_EMPTY_TABLE: Final = {
+    "partition_data_json": "NULL::VARCHAR", "partition_spec_id": "NULL::INTEGER", "row_count": "0::BIGINT",
+    "file_count": "0::BIGINT", "size_bytes": "0::BIGINT", "delete_file_count": "0::BIGINT",
+    "last_sequence_number": "NULL::BIGINT",
+}  # fmt: skip
+"""SQL of the only row of a table without partitions and files; of other columns, that of its row of stats.tables."""
+
+
 def _partitions(scope: ReadScope) -> FlightSource:
     files, names = stats_source(FLIGHTS["stats.files"], scope), FLIGHTS["stats.partitions"].schema.names
     chosen = ", ".join(f'{sql} AS "{name}"' for name, sql in files.columns.items())
     groups = [*KEY, "partition_data_json", "partition_spec_id"]
-    values = ", ".join(f'{_OF_PARTITION.get(name, f"min({name})")} AS "{name}"' for name in names if name not in groups)
+    values = ", ".join(
+        f'"{name}"' if name in groups else f'{_OF_PARTITION.get(name, f"min({name})")} AS "{name}"' for name in names
+    )
+    empty = stats_source(FLIGHTS["stats.tables"], scope)
+    of_table = ", ".join(f'{_OF_EMPTY_TABLE.get(name) or empty.columns[name]} AS "{name}"' for name in names)
+    at = " AND f.snapshot_id = s.snapshot_id" if scope.is_stored else ""
     sql = (
-        f"(SELECT table_key, {', '.join(groups)}, {values} FROM (SELECT s.table_key, {chosen} FROM {files.sql}"
-        f" WHERE {files.where}) GROUP BY table_key, {', '.join(groups)}) s"
+        f"(WITH files AS (SELECT s.table_key, {chosen} FROM {files.sql} WHERE {files.where})"
+        f" SELECT table_key, {values}"
+        f" FROM files GROUP BY table_key, {', '.join(groups)} UNION ALL"
+        f" SELECT s.table_key, {of_table} FROM {empty.sql} WHERE {empty.where} AND s.data_file_count = 0"
+        f" AND NOT EXISTS (SELECT 1 FROM files f WHERE f.table_key = s.table_key{at}) AND NOT EXISTS (SELECT 1"
+        " FROM tables p WHERE p.table_key = s.table_key AND len(p.partition_keys) > 0)) s"
     )
     order = "s.table_key, s.snapshot_id, s.partition_data_json, s.partition_spec_id"
-    return FlightSource(sql, files.parameters, {name: f's."{name}"' for name in names}, order, arrow=files.arrow)
+    parameters, arrow = [*files.parameters, *empty.parameters], {**files.arrow, **empty.arrow}
+    return FlightSource(sql, parameters, {name: f's."{name}"' for name in names}, order, arrow=arrow)
 
 
 def _flights(queries: Queries, scope: ReadScope) -> Iterator[dict[str, Any]]:

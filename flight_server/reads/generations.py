@@ -24,7 +24,8 @@ Generation: TypeAlias = tuple[int, ...]
 _SKETCHED: Final = ("stats.sketches", "stats.columns")
 _SOURCES: Final = {
     "stats.sketches": ("stats.sketches", "file_sketches"), "stats.histograms": _SKETCHED,
-    "stats.most_common_values": _SKETCHED, "stats.quantiles": _SKETCHED, "stats.partitions": ("stats.files",),
+    "stats.most_common_values": _SKETCHED, "stats.quantiles": _SKETCHED,
+    "stats.partitions": ("stats.files", "stats.tables"),
 }  # fmt: skip
 """Flight → the stored flights that its rows come from; other flights are stored themselves."""
 

@@ -117,6 +117,26 @@ def test_partitions_sum_up_the_files_of_the_snapshot(tmp_path):
         assert _partitions(app, snapshot=1, filter=condition)[0] == expected[1:]
 
 
+def test_empty_table_without_partitions_has_one_row(tmp_path):
+    names = ("table_catalog", "table_schema", "table_name", "snapshot_id", "row_count", "completeness")
+    table = {name: value for name, value in _file("a").items() if name in names}
+    with app_in(tmp_path) as app:
+        put(app, [table | {"row_count": 0, "data_file_count": 0, "total_size_bytes": 0}], "stats.tables")
+        empty = (None, 0, 0, 0, 0, None)
+        for read_at in ({"snapshot": "current"}, {"snapshot": 1}, {}):
+            found, rows = _partitions(app, **read_at)
+            assert found == [empty]
+            assert (rows[0]["freshness"], rows[0]["usable_for"], rows[0]["snapshot_id"]) == ("EXACT", "PRUNING", 1)
+        put(app, [_file("a", 2, None)], "stats.files")
+        put(app, [table | {"snapshot_id": 2, "data_file_count": 1}], "stats.tables")
+        assert _partitions(app, snapshot="current")[0] == [(None, 10, 1, 100, 0, 1)]
+        assert _partitions(app, snapshot=1)[0] == [empty]
+        key = app.catalog.get("lake.s.t").table_key
+        keyed = "UPDATE tables SET partition_keys = ['day']"
+        app.database.write(lambda c: c.execute(keyed) and app.database.touch(key))
+        assert _partitions(app, snapshot=1)[0] == []
+
+
 def test_partitions_of_one_value_in_two_specs_are_two(tmp_path):
     with app_in(tmp_path) as app:
         put(app, [_file("a"), _file("b", partition_spec_id=1)], "stats.files")
