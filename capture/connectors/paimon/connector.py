@@ -132,7 +132,7 @@ class PaimonConnector(SnapshotLister):
                 files,
                 file_columns,
                 analyzed_rows(current, leaves, ids, rows) if current else None,
-                merged_size_bytes=current.size if current else None,
+                merged_size_bytes=current.size if current else view.merged_size(rows),
                 row_deletes=any(f.live != f.meta.row_count for f in view.files),
                 earlier=_earlier(offer, view, schema, leaves, ids),
                 remarks=tuple(dict.fromkeys(view.remarks)),

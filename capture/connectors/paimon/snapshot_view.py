@@ -124,6 +124,18 @@ class SnapshotView:
             total += count
         return total
 
+    def merged_size(self, rows: int | None) -> int | None:
+        """Bytes of the live rows as Paimon's ANALYZE estimates them: size of the files × live rows / records; None if
+        the live rows are unknown.
+
+        Args:
+            rows: Live rows.
+        """
+        records = self.snapshot.total_record_count or sum(file.meta.row_count for file in self.files)
+        if rows is None or not records or rows > records:
+            return None if rows != 0 else 0
+        return int(sum(file.meta.file_size for file in self.files) * (rows / records))
+
     def merged_rows(self) -> int | None:
         """Live rows, counted by merging keys where necessary; None if more than `MERGE_BYTES` would be read."""
         units = [unit for unit in self.units if len(unit) > 1 or unit[0].live is None]
