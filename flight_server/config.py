@@ -240,7 +240,7 @@ class Settings:
     arrow_memory_bytes: int | None = None
     max_streams: int = 128
     max_queries: int | None = None
-    max_stream_bytes: int = 1 << 40
+    max_stream_bytes: int = 1 << 30
     stream_seconds: float = 3600.0
     auto_analyze: str = "off"
     auto_analyze_seconds: float = 300.0
