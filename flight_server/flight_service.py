@@ -300,8 +300,9 @@ class StatflightServer(flight.FlightServerBase):
             body = _body(action)
             results = entry.run(self._called(call, caller), body)
             # the first result is made before anything is sent, so that an error is a refusal, not a broken stream
-            first = [_result(item) for item in (results if isinstance(results, list) else islice(results, 1))]
-            audit_log.action(name, body, caller.name, call.correlation_id)
+            items = results if isinstance(results, list) else list(islice(results, 1))
+            first = [_result(item) for item in items]
+            audit_log.action(name, body, caller.name, call.correlation_id, items)
             if isinstance(results, list) or not first:
                 return first
             stream = self._stream(call, first, results)

@@ -156,7 +156,7 @@ class IcebergPublisher(Publisher):
         with contextlib.suppress(StatflightError, OSError, pa.ArrowException, ValueError):
             options = {**self.destination.config.options, **loaded.io.properties}
             folder = open_place(f"{loaded.io.resolve(loaded.metadata.location).rstrip('/')}/metadata", options)
-            sweep(folder, referenced, older_than=self.orphan_seconds)
+            self.removed_orphans += sweep(folder, referenced, older_than=self.orphan_seconds)
 
     @cached_property
     def _folder(self) -> Place | None:

@@ -205,7 +205,8 @@ class PaimonPublisher(Publisher):
             return names
 
         for folder in ("statistics", "manifest", "snapshot"):
-            sweep(self._place.below(folder), referenced, older_than=self.orphan_seconds)
+            place = self._place.below(folder)
+            self.removed_orphans += sweep(place, referenced, older_than=self.orphan_seconds)
 
     def _document(self, name: str | None) -> dict[str, Any] | None:
         if not name:

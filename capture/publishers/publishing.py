@@ -50,7 +50,8 @@ def publish(
             return _publication(publisher, draft, draft.made_snapshot_id, "DRY_RUN" if dry_run else "CURRENT")
         made_snapshot_id = _writing(publisher, lambda: publisher.write(draft))
         location = publisher.verify(draft)
-        return replace(_publication(publisher, draft, made_snapshot_id, "CURRENT"), location=location)
+        published = _publication(publisher, draft, made_snapshot_id, "CURRENT")
+        return replace(published, location=location, removed_orphans=tuple(publisher.removed_orphans))
 
     return _with_retries(attempt_once, attempts, pause)
 

@@ -229,6 +229,7 @@ class Publication:
         columns: Published columns.
         made_snapshot_id: Snapshot that the publication created in the table; None if it created none.
         left_out: Column → reason why it was not published.
+        removed_orphans: Names of removed files that killed writers had left.
     """
 
     snapshot_id: int
@@ -239,10 +240,11 @@ class Publication:
     detail: str = ""
     made_snapshot_id: int | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
+    removed_orphans: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """JSON form, sent from a worker to the server."""
-        return asdict(self) | {"columns": list(self.columns)}
+        return asdict(self) | {"columns": list(self.columns), "removed_orphans": list(self.removed_orphans)}
 
 
 class Publisher(ABC):
@@ -266,6 +268,7 @@ class Publisher(ABC):
         self.destination = destination
         self.statistics = publishable(statistics, with_distribution=not self.reads_data)
         self.remarks: list[str] = []  # added to the publication's detail
+        self.removed_orphans: list[str] = []  # names of files
         if inherited := self._inherited():
             self.remarks.append(f"inherited: {inherited}")
         if unknown := sorted(destination.options.keys() - self.options):

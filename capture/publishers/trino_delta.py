@@ -70,7 +70,7 @@ class TrinoDeltaPublisher(Publisher):
             "columnStatistics": entries,
         }  # fmt: skip
         folder = open_place(self._location, self.destination.config.options).below(FILE.rpartition("/")[0])
-        sweep(folder, frozenset)
+        self.removed_orphans += sweep(folder, frozenset)
         replace_file(self._place, json.dumps(self._written, separators=(",", ":")).encode())
         return None
 

@@ -75,7 +75,8 @@ class Publishing:
             is_cancelled: True once the caller has left.
 
         Returns:
-            table, snapshot_id, to, state, location, columns (names), detail.
+            table, snapshot_id, to, state, location, columns (names), detail, removed_orphans (names of files that
+            killed writers had left).
 
         Raises:
             StatflightError: The worker's, when nothing was published.
@@ -94,7 +95,8 @@ class Publishing:
         if not dry_run:
             self._record(table, home, result)
         names = ("snapshot_id", "to", "state", "location", "columns", "detail")
-        return {"table": table.full_name} | {name: result[name] for name in names}
+        orphans = list(result.get("removed_orphans", ()))  # a worker of an earlier version tells none
+        return {"table": table.full_name} | {name: result[name] for name in names} | {"removed_orphans": orphans}
 
     def withdraw(
         self, table: TableEntry, home: str, *, options: Mapping[str, str] | None = None,

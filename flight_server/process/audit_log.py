@@ -6,7 +6,7 @@ Events have names of tables, callers and actions, and the code of the answer; ne
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -29,11 +29,23 @@ def write(method: str, caller: str, correlation_id: str, **fields: Any) -> None:
     log.info("write", **_cut({"method": method, "caller": caller, "correlation_id": correlation_id} | fields))
 
 
-def action(name: str, body: bytes, caller: str, correlation_id: str) -> None:
-    """Logs an action that writes. The end of an inspection is not one: it stores nothing itself."""
+def action(name: str, body: bytes, caller: str, correlation_id: str, results: Sequence[Any] = ()) -> None:
+    """Logs an action that writes. The end of an inspection is not one: it stores nothing itself.
+
+    Args:
+        name: Name of the action.
+        body: Its body.
+        caller: Name of the caller.
+        correlation_id: Id of the call.
+        results: The first results; of a publication its columns, version and removed orphans are logged.
+    """
     if name not in WRITES:
         return
     fields = of_body(body)
+    if name == "publish" and results:
+        (published,) = results
+        fields |= {"columns": published["columns"], "version": published["snapshot_id"],
+                   "removed_orphans": published["removed_orphans"]}  # fmt: skip
     if not (name == "finish_job" and str(fields.get("job_id", "")).startswith("look-")):
         write(f"DoAction/{name}", caller, correlation_id, **fields)
 

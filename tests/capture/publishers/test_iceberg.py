@@ -206,8 +206,9 @@ def test_orphaned_files_are_removed_after_their_grace_period(tmp_path, monkeypat
     assert left in stats_files(table)  # too young: it may belong to a running writer
     monkeypatch.setattr(IcebergPublisher, "orphan_seconds", 0.0)
     statistics = table.statistics()
-    publish(table.publisher(table.statistics(columns=statistics.columns[::-1][:1] + statistics.columns[:0])))
+    last = publish(table.publisher(table.statistics(columns=statistics.columns[::-1][:1] + statistics.columns[:0])))
     assert left not in stats_files(table)
+    assert left in last.removed_orphans and left in last.to_json()["removed_orphans"]
 
 
 def test_inherited_sketch_keeps_its_snapshot(tmp_path):

@@ -136,6 +136,15 @@ def test_malformed_event_line_is_relayed_as_output():
     assert found["event"] == "output" and found["text"] == '{"at": broken\n{"at": 1}'
 
 
+def test_audit_log_of_a_publication_names_columns_version_and_orphans():
+    stream = configured_stream("json")
+    published = {"columns": ["a", "b"], "snapshot_id": 7, "removed_orphans": ["old.puffin"]}
+    audit_log.action("publish", json.dumps({"table": "l.s.t", "to": "iceberg"}).encode(), "me", "c-1", [published])
+    (line,) = events(stream)
+    assert (line["columns"], line["version"], line["removed_orphans"]) == (["a", "b"], 7, ["old.puffin"])
+    assert (line["table"], line["to"]) == ("l.s.t", "iceberg")
+
+
 def test_audit_log_omits_inspections_and_reads():
     stream = configured_stream("json")
     for job_id in ("look-1", "task-2", "3"):
