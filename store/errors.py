@@ -43,7 +43,7 @@ class InvalidField(InvalidArgument):
     def __init__(self, field: str, reason: str, *, expected: object, actual: object, where: str = ""):
         place = f" ({where})" if where else ""
         super().__init__(
-            f"{field}: {reason}{place}: expected {expected}, got {_shown(actual)}",
+            f"{field}: {reason}{place}: expected {expected}, got {_quoted(actual)}",
             params={"field": field, "reason": reason, "expected": str(expected), "actual": _shown(actual)},
         )
         self.field = field
@@ -152,6 +152,17 @@ def nearest(name: str, known: list[str]) -> str:
 
     matches = difflib.get_close_matches(name, known, 1, 0.6)
     return f'did you mean "{matches[0]}"?' if matches else ""
+
+
+class Words(str):
+    """Words about a value, which an error shows without quotes."""
+
+    __slots__ = ()
+
+
+def _quoted(value: object) -> str:
+    """A value as an error shows it: texts in quotes, so that "5" and 5 differ."""
+    return f'"{_shown(value)}"' if type(value) is str else _shown(value)
 
 
 def _shown(value: object) -> str:

@@ -199,11 +199,11 @@ def _digits(text: str) -> bool:
 
 
 def _refused(text: str, reason: str, expected: str) -> InvalidField:
-    return InvalidField("logical_type", reason, expected=expected, actual=repr(text))
+    return InvalidField("logical_type", reason, expected=expected, actual=text)
 
 
 def _unknown(text: str, name: str) -> InvalidField:
-    error = InvalidField("logical_type", "is unknown", expected=f"one of {', '.join(Kind)}", actual=repr(text))
+    error = InvalidField("logical_type", "is unknown", expected=f"one of {', '.join(Kind)}", actual=text)
     error.hint = nearest(name, _KNOWN)
     return error
 

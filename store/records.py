@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from store import bounds, logical_types, schemas, target_ids, targets
 from store.casts import cast, castable, json_object, like, lists, other_type, shown, trimmed
 from store.decoded_sizes import decoded_bytes
-from store.errors import InvalidArgument, InvalidField, first_line, nearest
+from store.errors import InvalidArgument, InvalidField, Words, first_line, nearest
 from store.impossible import first_impossible
 from store.logical_types import Kind, LogicalType
 from store.schemas import Flight
@@ -127,11 +127,13 @@ def _check_names(flight: Flight, given: pa.Schema) -> pa.Schema:
     for name in required(flight):
         if name not in names:
             raise InvalidField(
-                name, f"the column is missing, {flight.name} requires it", expected=name, actual=", ".join(names)
+                name, f"the column is missing, {flight.name} requires it", expected=name, actual=Words(", ".join(names))
             )
     either = _ALTERNATIVES.get(flight.name)
     if either and not set(either) & set(names):
-        raise InvalidField(either[0], "the column is missing", expected=" or ".join(either), actual=", ".join(names))
+        raise InvalidField(
+            either[0], "the column is missing", expected=" or ".join(either), actual=Words(", ".join(names))
+        )
     kept = [name for name in known if name in names and name not in schemas.COMPUTED]
     for name in kept:
         if not castable(given.field(name).type, flight.schema.field(name).type):

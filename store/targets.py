@@ -89,7 +89,7 @@ class Target:
         if not isinstance(engine_kind, str) or not engine_kind.strip():
             raise InvalidField("engine_kind", "is blank", expected="an engine such as spark", actual=engine_kind)
         if not key:
-            raise InvalidField("engine_expression_key", "is empty", expected="the expression's key", actual="''")
+            raise InvalidField("engine_expression_key", "is empty", expected="the expression's key", actual="")
         return cls(
             TargetKind.EXPRESSION,
             engine_kind=engine_kind.strip().lower(),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from flight_server.auth.principal import ALL_SCOPES, EVERYTHING, Principal
 from flight_server.config import check_keys
-from store.errors import InvalidArgument, InvalidField, Unauthenticated
+from store.errors import InvalidArgument, InvalidField, Unauthenticated, Words
 
 if TYPE_CHECKING:
     from jwt import PyJWK, PyJWKClient
@@ -73,10 +73,12 @@ class Oidc:
             raise InvalidArgument("[oidc] needs PyJWT", hint="pip install 'statflight[server]'") from None
         issuer, jwks = body.get("issuer"), body.get("jwks")
         if not issuer and not jwks:
-            raise InvalidField("issuer", "is missing", expected="issuer or jwks", actual="neither", where="[oidc]")
+            raise InvalidField(
+                "issuer", "is missing", expected="issuer or jwks", actual=Words("neither"), where="[oidc]"
+            )
         if "audience" not in body:
             expected = "who the tokens are for"
-            raise InvalidField("audience", "is missing", expected=expected, actual="nothing", where="[oidc]")
+            raise InvalidField("audience", "is missing", expected=expected, actual=Words("nothing"), where="[oidc]")
         claims = {name: body[name] for name in ("scopes_claim", "tables_claim") if name in body}
         if issuer and not jwks and not _is_url(issuer):
             raise InvalidField("issuer", "is not a URL", expected="https://… or jwks", actual=issuer, where="[oidc]")

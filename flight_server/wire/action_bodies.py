@@ -12,7 +12,7 @@ import pyarrow as pa
 from capture.spec import KEYS, CaptureSpec, Engine, enum_of, parse_engine
 from capture.spi import Mode, Outcome
 from flight_server.wire.scan_request import CURRENT, parse_json, refuse_unknown_keys
-from store.errors import InvalidArgument, InvalidField
+from store.errors import InvalidArgument, InvalidField, Words
 from store.names import split_name
 from store.schemas import FLIGHTS
 from store.targets import TargetKind
@@ -77,7 +77,7 @@ def check_object(body: Any, required: Mapping[str, type], optional: Mapping[str,
         if not fits:
             raise InvalidField(name, "has the wrong type", expected=_expected(type_), actual=value)
         if name in required and value == "":
-            raise InvalidField(name, "is empty", expected=_expected(type_), actual='""')
+            raise InvalidField(name, "is empty", expected=_expected(type_), actual="")
     return body
 
 
@@ -185,7 +185,7 @@ def _item(item: Any, where: str, capture: bool, engine: Engine | None) -> Captur
     spec = CaptureSpec.from_json(item, where)
     if spec.partitions and not capture:  # statistics of partitions are those of their files
         expected = "a target; stats.file_columns has what was captured of partitions"
-        raise InvalidField(f"{where}.partitions", "are for capture", expected=expected, actual="resolve")
+        raise InvalidField(f"{where}.partitions", "are for capture", expected=expected, actual=Words("resolve"))
     mode = enum_of(Mode, item.get("mode", "SYNC"), f"{where}.mode")
     extras = frozenset(name for name in _EXTRAS if _truth(item.get(name), f"{where}.{name}"))
     if "sketches" in extras and spec.target.kind is TargetKind.FILE:

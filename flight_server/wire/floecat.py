@@ -21,7 +21,7 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from store.errors import InvalidArgument, InvalidField
+from store.errors import InvalidArgument, InvalidField, Words
 from store.predicates.tree import MAX_NODES, Op
 
 _SYSTEM: Final = "ai.floedb.floecat.system"
@@ -126,7 +126,7 @@ def _table(message: Any) -> str:
             name = ".".join([*ref.path, ref.name.strip()]).lower()
             if ref.name.strip():
                 return name
-            raise InvalidField("target.name", "names no table", expected="path and name", actual=f'"{name}"')
+            raise InvalidField("target.name", "names no table", expected="path and name", actual=name)
         case "id":
             raise InvalidField(
                 "target",
@@ -135,14 +135,14 @@ def _table(message: Any) -> str:
                 actual=message.target.id.id,
             )
         case _:
-            raise InvalidField("target", "is missing", expected="target.name", actual="a command without one")
+            raise InvalidField("target", "is missing", expected="target.name", actual=Words("a command without one"))
 
 
 def _query_id(own: str, header: str | None) -> str:
     given = [text for text in (own, header) if text and text.strip()]
     if not given:
         raise InvalidField(
-            "query_id", "is missing", expected="one in the command or the header x-query-id", actual="neither"
+            "query_id", "is missing", expected="one in the command or the header x-query-id", actual=Words("neither")
         )
     if len(set(given)) > 1:
         raise InvalidField("query_id", "differs from the header x-query-id", expected=header, actual=own)

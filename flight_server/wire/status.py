@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from store.errors import ResourceExhausted, StatflightError, first_line
+from store.errors import ResourceExhausted, StatflightError, UpstreamError, first_line
 
 log = logging.getLogger("statflight.server")
 
@@ -30,6 +30,8 @@ _ARROW_ERRORS: Final[dict[str, type[Exception]]] = {
 }
 
 
+PERMANENT: Final = "UPSTREAM_PERMANENT"  # code of trouble upstream that another try would meet again
+
 to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 """JSON text of a value in the results of actions."""
 
@@ -44,12 +46,15 @@ def to_flight(error: BaseException, correlation_id: str) -> BaseException:
     if isinstance(error, MemoryError):  # Arrow's too
         error = ResourceExhausted("the server has no memory left for this", hint="ask for less, or try again later")
     if isinstance(error, StatflightError):
-        message = f"[{error.code}] {error}".encode("utf-8", "replace").decode()  # it may contain lone surrogates
-        if plain := _ARROW_ERRORS.get(error.status):
+        status, code = error.status, error.code
+        if isinstance(error, UpstreamError) and not error.retryable:  # UNAVAILABLE would tell clients to try again
+            status, code = "INVALID_ARGUMENT", PERMANENT if code == UpstreamError.code else code
+        message = f"[{code}] {error}".encode("utf-8", "replace").decode()  # it may contain lone surrogates
+        if plain := _ARROW_ERRORS.get(status):
             return plain(message)
-        extra = {"code": error.code, "params": error.params, "hint": error.hint,
+        extra = {"code": code, "params": error.params, "hint": error.hint,
                  "retryable": error.retryable, "correlation_id": correlation_id}  # fmt: skip
-        return _FLIGHT_ERRORS[error.status](message, json.dumps(extra, default=str).encode())
+        return _FLIGHT_ERRORS[status](message, json.dumps(extra, default=str).encode())
     if isinstance(error, flight.FlightCancelledError | flight.FlightTimedOutError):
         return error
     if isinstance(error, pa.ArrowInvalid):  # raised by Arrow for a caller's stream

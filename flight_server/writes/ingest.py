@@ -23,7 +23,15 @@ from flight_server.wire.ipc_sizes import declared_bytes
 from flight_server.wire.scan_request import find_flight, parse_json, path_name, refuse_unknown_keys
 from store import records, target_ids
 from store.bounds import ZonePolicy
-from store.errors import Cancelled, InvalidArgument, InvalidField, PermissionDenied, ResourceExhausted, first_line
+from store.errors import (
+    Cancelled,
+    InvalidArgument,
+    InvalidField,
+    PermissionDenied,
+    ResourceExhausted,
+    Words,
+    first_line,
+)
 from store.names import join_name
 from store.schemas import Flight
 from store.sketches.readable import first_unreadable
@@ -182,7 +190,7 @@ def _check_sketches(rows: pa.Table, first_row: int) -> None:
     if unreadable := first_unreadable(rows["sketch_type"], rows["data"]):
         row, reason = unreadable
         type, data = rows["sketch_type"][row].as_py(), rows["data"][row].as_py()
-        raise InvalidField("data", reason, expected=f"the bytes of an {type}", actual=f"{len(data)} bytes",
+        raise InvalidField("data", reason, expected=f"the bytes of an {type}", actual=Words(f"{len(data)} bytes"),
                            where=f"row {first_row + row + 1}")  # fmt: skip
 
 

@@ -237,7 +237,7 @@ def _comparison(leaf: Leaf, column: Column, negated: bool) -> _Plain:
     for value in leaf.values:
         if value is not None and bounds.read(_local(value, kind), kind) is None:
             raise BadLiteral(column.name, f"a literal cannot be read as {column.type}", expected=_expected(kind),
-                             actual=f'"{str(value)[:100]}"')  # fmt: skip
+                             actual=str(value)[:100])  # fmt: skip
     values = tuple(None if value is None else _local(value, kind) for value in leaf.values)
     if kind in _FLOATS and any(_is_nan(value) for value in values):
         return _Constant.UNDECIDED

@@ -339,7 +339,7 @@ def check(node: Node | None, schema: pa.Schema) -> None:
                 if not is_readable(value, field.type):
                     raise BadLiteral(
                         field.name, f"a literal cannot be read as {field.type}", expected=_kind_of(field.type),
-                        actual=f'"{_cut(value)}"',
+                        actual=str(_cut(value)),
                     )  # fmt: skip
         case And(children) | Or(children):
             for child in children:

@@ -1,0 +1,32 @@
+"""Statuses of errors: what will not pass is not UNAVAILABLE, which tells clients to try again."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+from capture.connectors.storage.places import Unreadable
+from flight_server.wire.status import to_flight
+from store.errors import InvalidField, UpstreamError, Words, from_json, to_json
+
+
+def test_trouble_upstream_that_may_pass_is_unavailable():
+    refusal = to_flight(UpstreamError("the catalog cannot be reached"), "id")
+    assert isinstance(refusal, flight.FlightUnavailableError) and "[UPSTREAM] the catalog" in str(refusal)
+
+
+def test_permanent_trouble_upstream_is_not_unavailable():
+    error = Unreadable("file a.parquet is damaged")
+    for same in (error, from_json(to_json(error))):  # as the worker tells the server
+        refusal = to_flight(same, "id")
+        assert isinstance(refusal, pa.ArrowInvalid)
+        assert str(refusal) == "[UPSTREAM_PERMANENT] file a.parquet is damaged"
+
+
+@pytest.mark.parametrize(
+    ("actual", "shown"), [("5", '"5"'), (5, "5"), ("", '""'), (None, "None"), (Words("3 bytes"), "3 bytes")]
+)
+def test_wrong_text_is_shown_with_quotes(actual, shown):
+    error = InvalidField("limit", "must be an integer", expected="an integer", actual=actual)
+    assert str(error).endswith(f"expected an integer, got {shown}")
