@@ -31,7 +31,7 @@ from flight_server.reads.streams import Stream
 from flight_server.sql.lazy import LazyEndpoint
 from flight_server.wire import flight_sql, plan_request, scan_request, status, tickets
 from flight_server.writes import ingest
-from store.errors import InvalidArgument, StatflightError, Unauthenticated, Unimplemented
+from store.errors import Cancelled, InvalidArgument, StatflightError, Unauthenticated, Unimplemented
 from store.role import Role
 from store.schemas import FLIGHTS
 
@@ -262,7 +262,10 @@ class StatflightServer(flight.FlightServerBase):
                 answer = self._sql.get().put(command, (chunk.data for chunk in reader), caller)
             else:
                 answer = json.dumps(self._put(call, caller, descriptor, reader)).encode()
-            writer.write(pa.py_buffer(answer))
+            try:
+                writer.write(pa.py_buffer(answer))
+            except OSError:
+                raise Cancelled("the caller disconnected before the answer to its put") from None
 
     def _put(
         self, call: _Answering, caller: Principal, descriptor: flight.FlightDescriptor,

@@ -160,6 +160,36 @@ def keep_files_private() -> None:
         os.umask(0o077)
 
 
+class FreeMemory:
+    """Gives freed memory back to the system (`trim`): glibc and Arrow keep what a burst of large calls has freed.
+
+    Calls cost a read of a file, until the process has grown by a tenth since the last time. DuckDB's own allocator
+    gives back what a thread has freed while that thread works on. (Its background threads would do so at once; any
+    instance that ends, such as that of a backup, turns them off for the whole process.)
+    """
+
+    def __init__(self) -> None:
+        self._least = 0  # bytes resident after the last time
+
+    def __call__(self) -> None:
+        if _kept("trim") or not sys.platform.startswith("linux"):
+            return
+        now = _resident_bytes()
+        if now > self._least * 1.1:
+            import pyarrow as pa
+
+            pa.default_memory_pool().release_unused()
+            with contextlib.suppress(AttributeError):  # of another libc
+                ctypes.CDLL(None).malloc_trim(0)
+            now = _resident_bytes()
+            self._least = now
+        self._least = min(self._least, now)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def allow_open_files() -> None:
     """Raises the limit of open files to what the system allows (`files`): each connection takes one, and with the
     usual limit of 1024 many callers would leave none for the database."""

@@ -24,6 +24,7 @@ from flight_server.process.housekeeping import Housekeeping
 from flight_server.process.listener import Listener, tls_options
 from flight_server.process.log import configure
 from flight_server.process.runtime import (
+    FreeMemory,
     allow_open_files,
     freeze_garbage,
     hush_tracebacks,
@@ -106,7 +107,7 @@ def serve(settings: Settings) -> int:
     workers = Housekeeping({"starting workers": children.keep})
     upkeep = Housekeeping({
         "taking back leases": app.leases.sweep, "counting reads": app.usage.flush,
-        "auto-analyze": app.auto.look_later,
+        "auto-analyze": app.auto.look_later, "freeing memory": FreeMemory(),
     })  # fmt: skip
     swept = looked = time.monotonic()
     status = 0
