@@ -6,7 +6,8 @@ A policy is a string: `on`, `off`, `metadata` (the table's own statistics, no sc
 
 Table statistics come from metadata and are cheap: every new snapshot is captured at once, and after a failure again
 once `min_interval` has passed. Columns are scanned when enough rows changed, the schema changed, or statistics are
-older than `max_age`, at most once per `min_interval`, and never when they are fresh.
+older than `max_age` or behind by more than `max_snapshots_behind` snapshots; at most once per `min_interval`, and never
+when they are fresh.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from store.errors import InvalidField
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _EXPECTED: Final = (
-    "on, off, metadata, or rules such as max_age=1d, changed=0.2, min_interval=10m, columns=used|all|none, wide=100"
+    "on, off, metadata, or rules such as max_age=1d, max_snapshots_behind=3, changed=0.2, min_interval=10m,"
+    " columns=used|all|none, wide=100"
 )
 
 
@@ -34,6 +36,8 @@ class Rules:
     Attributes:
         max_age: Age at which statistics of an earlier snapshot are renewed, however little changed.
         changed: Share of rows (0 to 1) in files added or removed since, at which they are renewed before `max_age`.
+        max_snapshots_behind: Number of snapshots by which statistics may be behind the current one; more renew them,
+            however little changed. None for any.
         min_interval: Minimum time since the last attempt; for table statistics, since the last attempt at the same
             snapshot.
         columns: `used`: in tables with more than `wide` columns only those that readers request; `all`: every column;
@@ -46,6 +50,7 @@ class Rules:
     min_interval: timedelta = timedelta(minutes=5)
     columns: str = "used"
     wide: int = 100
+    max_snapshots_behind: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,12 @@ def _share(text: str) -> float:
     return share
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError
+    return int(text)
+
+
 def _word(text: str) -> str:
     if text not in ("used", "all", "none"):
         raise ValueError
@@ -128,6 +139,7 @@ def _word(text: str) -> str:
 
 _READ: Final[Mapping[str, Callable[[str], Any]]] = {
     "max_age": _duration, "changed": _share, "min_interval": _duration, "columns": _word, "wide": int,
+    "max_snapshots_behind": _count,
 }  # fmt: skip
 assert set(_READ) == {f.name for f in fields(Rules)}
 
@@ -144,6 +156,7 @@ class TableState:
     captured_schema_hash: str | None = None
     captured_at: datetime | None = None
     captured_columns: frozenset[int] = frozenset()  # at the current snapshot
+    snapshots_behind: int | None = None  # snapshots since the newest scan, the current one included; None: unknown
     changed_share: float | None = None  # share of rows in files added or removed since then; None: unknown
     used: Mapping[int, int] = field(default_factory=dict)  # column id → reads
     tried_at: datetime | None = None
@@ -163,6 +176,7 @@ class Because(StrEnum):
     SCHEMA = "the schema changed"
     CHANGED = "enough rows changed"
     AGE = "the statistics are old"
+    BEHIND = "the statistics are of too old a snapshot"
     LITTLE = "little changed"
     METADATA = "the policy is about metadata alone"
     UNUSED = "the table is wide and no reader requests its columns"
@@ -246,6 +260,9 @@ def _stale(rules: Rules, state: TableState, now: datetime) -> tuple[Because, str
         return Because.CHANGED, f"{share:.0%}, of {rules.changed:.0%}"
     if now - state.captured_at >= rules.max_age:
         return Because.AGE, f"since {state.captured_at:%Y-%m-%d %H:%M}"
+    behind, most = state.snapshots_behind, rules.max_snapshots_behind
+    if behind is not None and most is not None and behind > most:
+        return Because.BEHIND, f"{behind} snapshots, of {most}"
     if share is None:
         return Because.UNKNOWN, ""
     return Because.LITTLE, f"{share:.0%}, of {rules.changed:.0%}"

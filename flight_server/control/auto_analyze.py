@@ -192,6 +192,8 @@ class AutoAnalyze:
             " GROUP BY 1 ORDER BY max(n.ordinal) DESC LIMIT 1", key,
         )  # fmt: skip
         captured, captured_at = scans[0] if scans else (None, None)
+        known = list(snapshots)  # oldest first
+        is_behind = captured in snapshots and current in snapshots
         names = {name: number for name, number in ids.items() if name in leaves}
         used = {names[name]: reads for name, reads in host.usage.of(key).items() if name in names}
         return TableState(
@@ -202,6 +204,7 @@ class AutoAnalyze:
             captured_snapshot_id=captured,
             captured_schema_hash=snapshots[captured].schema_hash if captured in snapshots else None,
             captured_at=captured_at,
+            snapshots_behind=known.index(current) - known.index(captured) if is_behind else None,
             captured_columns=frozenset(i for (i,) in rows(
                 "SELECT column_id FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
                 " AND producer = 'ENGINE_COMPUTED'", key, current)),

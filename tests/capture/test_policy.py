@@ -106,6 +106,28 @@ def test_columns_verdict_follows_the_state(facts, capture, because):
     assert bool(verdict.columns) == capture
 
 
+@pytest.mark.parametrize(("behind", "capture"), [(3, False), (4, True), (None, False)])
+def test_statistics_too_many_snapshots_behind_are_captured_again(behind, capture):
+    rules = parse("max_snapshots_behind=3").rules("s", "t")
+    verdict = columns_verdict(rules, replace(BEHIND, changed_share=0.0, snapshots_behind=behind), NOW)
+    assert verdict.capture is capture
+    if capture:
+        assert verdict.text == "now, because: the statistics are of too old a snapshot (4 snapshots, of 3)"
+    assert not columns_verdict(RULES, replace(BEHIND, changed_share=0.0, snapshots_behind=behind), NOW).capture
+
+
+def test_bound_of_zero_snapshots_renews_at_each_snapshot():
+    rules = parse("max_snapshots_behind=0").rules("s", "t")
+    assert columns_verdict(rules, replace(BEHIND, snapshots_behind=1), NOW).because is Because.BEHIND
+    assert not columns_verdict(rules, replace(FRESH, snapshots_behind=0), NOW).capture
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "", "many"])
+def test_wrong_bound_of_snapshots_is_refused(text):
+    with pytest.raises(InvalidField, match="max_snapshots_behind"):
+        parse(f"max_snapshots_behind={text}")
+
+
 def test_only_missing_columns_are_captured():
     assert columns_verdict(RULES, replace(FRESH, captured_columns=frozenset({2})), NOW).columns == (1,)
 
