@@ -111,7 +111,9 @@ class App:
         self.watch = Watch(self.lakes, self.tasks, self._connected, self._watch_interval)
         self.publishing = Publishing(self.database, self.catalog, self.lakes, self.tasks)
         webhook = None if settings.webhook is None else Webhook(settings.webhook, settings.webhook_secret)
-        self.checking = Checking(self.database, self.catalog, self.scanner, settings.checks, rules, webhook)
+        self.checking = Checking(
+            self.database, self.catalog, self.scanner, settings.checks, rules, webhook, settings.check_late_seconds
+        )
         self.commit.on_committed = self._captured
         register_computed(
             self.scanner.queries,

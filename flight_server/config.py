@@ -196,6 +196,7 @@ class Settings:
         auto_analyze: Default policy of connectors (see `capture.policy`).
         auto_analyze_seconds: Seconds between two inspections of lakes with a policy.
         checks: File of rules that are checked after each capture.
+        check_late_seconds: How long a rule waits for statistics of the current snapshot until it is late.
         webhook: URL to which changes of the rules' states are posted.
         webhook_secret: Signs the posts.
         replicate_to: Place to which the database's log is shipped: a directory, s3://, gs:// or abfss://.
@@ -245,6 +246,7 @@ class Settings:
     auto_analyze: str = "off"
     auto_analyze_seconds: float = 300.0
     checks: Path | None = None
+    check_late_seconds: float = 900.0
     webhook: str | None = None
     webhook_secret: str | None = field(default=None, repr=False)
     replicate_to: str | None = None
@@ -342,6 +344,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "auto_analyze": _auto,
     "auto_analyze_seconds": _seconds,
     "checks": _path,
+    "check_late_seconds": _seconds,
     "webhook": _url,
     "webhook_secret": _text,
     "replicate_to": _text,

@@ -21,13 +21,16 @@ from store.errors import InvalidArgument
 _NUMBERS: Final = frozenset({"INT", "FLOAT", "DOUBLE", "DECIMAL"})
 _NOT_DRIFTING: Final = frozenset({"STRING", "BINARY", "UUID", "JSON", "VARIANT"})  # types without a number line
 
+_OF_DISTRIBUTION: Final = frozenset({"ndv", "distinct_fraction", "mean", "stddev", "avg_width_bytes"})  # not counts
+
 
 class State(StrEnum):
-    """Results of a rule; a rule of level warn does not fail."""
+    """Results of a rule; a rule of level warn does not fail. Only the server, which waits, calls a rule late."""
 
     PASSED = "PASSED"
     WARNED = "WARNED"
     FAILED = "FAILED"
+    LATE = "LATE"
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Result:
         value: Value of the measure; None if unknown.
         snapshot_id: Snapshot of the statistics.
         detail: The error of an estimate, or why the value is unknown.
+        pending: True if a capture of the current snapshot may still turn the result: the value is unknown, or of an
+            earlier snapshot.
     """
 
     table: str
@@ -55,6 +60,7 @@ class Result:
     value: float | None
     snapshot_id: int | None
     detail: str = ""
+    pending: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The result as an object of JSON values."""
@@ -65,14 +71,17 @@ class _UnknownValue(Exception):
     """Raised when the value of a measure is unknown; the message says why."""
 
 
+class _NeverKnown(_UnknownValue):
+    """Raised when no capture can tell the value."""
+
+
 class _DoesNotApply(Exception):
     """Raised when a measure does not apply to a column, such as the mean of strings."""
 
 
 def check(
-    reader: Reader, table: str, rules: Sequence[Rule], against: int | str | None = None, now: datetime | None = None,
-    captured_only: bool = False,
-) -> list[Result]:  # fmt: skip
+    reader: Reader, table: str, rules: Sequence[Rule], against: int | str | None = None, now: datetime | None = None
+) -> list[Result]:
     """Evaluates the rules that apply to a table.
 
     Args:
@@ -82,7 +91,6 @@ def check(
         against: Snapshot to compare with, for rules that name none: an id, or "previous" for the captured one before
             the current. When there is none, rules that compare with it have no result.
         now: The time; that of the clock by default.
-        captured_only: Rules about targets without statistics have no result; otherwise they fail.
 
     Raises:
         InvalidArgument: A rule compares snapshots and names none, and `against` is None.
@@ -96,9 +104,7 @@ def check(
     if not mine:
         return []
     subject = _Subject(reader, table, against, now or datetime.now(UTC))
-    return [
-        result for rule in mine if not captured_only or subject.is_captured(rule) for result in subject.results(rule)
-    ]
+    return [result for rule in mine for result in subject.results(rule)]
 
 
 class _Subject:
@@ -120,8 +126,9 @@ class _Subject:
             return
         rows = [row for row in self._facts.rows if rule.takes(row["column_name"] or "")]
         if not rows:
-            why = "no such column" if self.is_captured(rule) else "nothing captured at the current snapshot"
-            yield self._judged(rule, ", ".join(rule.columns) or None, None, None, why)
+            exists = self._may_come(rule)
+            why = "nothing captured at the current snapshot" if exists else "no such column"
+            yield self._judged(rule, ", ".join(rule.columns) or None, None, None, why, pending=exists)
         for row in rows:
             try:
                 yield self._result(rule, row)
@@ -130,16 +137,10 @@ class _Subject:
                 if any("*" not in pattern for pattern in rule.columns):
                     yield self._judged(rule, row["column_name"], None, row["snapshot_id"], str(why))
 
-    def is_captured(self, rule: Rule) -> bool:
-        """False if the statistics that a rule needs can be captured but are not yet."""
-        if rule.measure == "age_seconds":
-            return True
-        if rule.is_of_table and rule.measure not in AGAINST:
-            return self._facts.table is not None
-        if any(rule.takes(row["column_name"] or "") for row in self._facts.rows):
-            return True
+    def _may_come(self, rule: Rule) -> bool:
+        """True if a rule's columns have no statistics yet; False if there are no such columns."""
         known = read_table(self._reader, "information_schema.columns", self._table, ["column_name"])
-        return bool(self._facts.rows) and not any(map(rule.takes, known["column_name"].to_pylist()))
+        return not self._facts.rows or any(map(rule.takes, known["column_name"].to_pylist()))
 
     def _result(self, rule: Rule, row: Row | None) -> Result:
         about = row if row is not None else self._facts.table
@@ -148,20 +149,29 @@ class _Subject:
         try:
             value, detail = self._of_table(rule) if row is None else self._of_column(rule, row)
         except _UnknownValue as why:
-            return self._judged(rule, column, None, snapshot_id, str(why))
-        if about is not None and about["freshness"] == "INHERITED":
+            return self._judged(rule, column, None, snapshot_id, str(why), pending=not isinstance(why, _NeverKnown))
+        of = "distribution_" if rule.measure in _OF_DISTRIBUTION else ""
+        inherited = about is not None and about.get(f"{of}freshness") == "INHERITED" and rule.measure != "age_seconds"
+        if about is not None and inherited:
+            snapshot_id = about[f"{of}snapshot_id"]
             detail = "; ".join(filter(None, (detail, f"inherited from {snapshot_id}")))
-        return self._judged(rule, column, value, snapshot_id, detail)
+        if rule.measure == "drift" and about is not None:
+            sketch = self._sketch("current", about["column_id"])
+            inherited = sketch is not None and sketch["freshness"] == "INHERITED"
+        return self._judged(rule, column, value, snapshot_id, detail, inherited)
 
     def _judged(
-        self, rule: Rule, column: str | None, value: float | Fraction | None, snapshot_id: int | None, detail: str
-    ) -> Result:
+        self, rule: Rule, column: str | None, value: float | Fraction | None, snapshot_id: int | None, detail: str,
+        pending: bool = False,
+    ) -> Result:  # fmt: skip
         missed = State.FAILED if rule.level is Level.FAIL else State.WARNED
         state = State.PASSED if value is not None and rule.holds(value) else missed
         shown: float | None = None if value is None else float(value)
         if isinstance(value, Fraction) and value.denominator == 1:
             shown = value.numerator
-        return Result(self._table, column, rule.text, rule.measure, rule.level, state, shown, snapshot_id, detail)
+        return Result(
+            self._table, column, rule.text, rule.measure, rule.level, state, shown, snapshot_id, detail, pending
+        )
 
     # Measures.
 
@@ -275,7 +285,8 @@ class _Subject:
     def _sketch(self, snapshot: int | str, column_id: int) -> Row | None:
         if snapshot not in self._sketches:
             rows = read_table(
-                self._reader, "stats.sketches", self._table, ["column_id", "snapshot_id", "data", "params"],
+                self._reader, "stats.sketches", self._table,
+                ["column_id", "snapshot_id", "freshness", "data", "params"],
                 equal("role", "QUANTILES"), equal("target_kind", "COLUMN"), snapshot=snapshot,
             ).to_pylist()  # fmt: skip
             self._sketches[snapshot] = {row["column_id"]: row for row in rows}
@@ -294,7 +305,7 @@ class _Subject:
         against = self._previous if self._against_of(rule) == PREVIOUS else self._against_of(rule)
         assert against is not None, "check() refuses such a rule, and results() leaves it out"
         if int(against) not in [row["snapshot_id"] for row in self._snapshots()]:
-            raise _UnknownValue(f"snapshot {against} does not exist")
+            raise _NeverKnown(f"snapshot {against} does not exist")
         return int(against)
 
     @cached_property

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +40,7 @@ class Checking:
         path: The rules file; None checks nothing.
         rules: The parsed rules.
         webhook: Where changes of state are posted.
+        late_seconds: Time after a table's first look at a snapshot in which a rule waits for what it is about.
         clock: Seconds, monotonic.
 
     Attributes:
@@ -47,13 +49,16 @@ class Checking:
 
     def __init__(
         self, database: Database, catalog: Catalog, scanner: Scanner, path: Path | None,
-        rules: Sequence[grammar.Rule], webhook: Webhook | None, clock: Callable[[], float] = time.monotonic,
+        rules: Sequence[grammar.Rule], webhook: Webhook | None, late_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         self._catalog, self._path, self._webhook, self._clock = catalog, path, webhook, clock
         self._store, self._reader = CheckStore(database), LocalReader(scanner, ANONYMOUS)
         self._rules = rules
         self._stamp = self._look()
+        self._late_seconds = late_seconds
         self._captured: dict[int, float] = {}  # table key → when something was last captured of it
+        self._waiting: dict[int, _Wait] = {}  # by table key
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self.results: dict[str, list[Result]] = {}
@@ -82,20 +87,32 @@ class Checking:
             ready = [key for key, since in self._captured.items() if now - since >= SETTLE_SECONDS]
             for key in ready:
                 del self._captured[key]
+        ready += [
+            key for key, wait in self._waiting.items() if now >= wait.until and not wait.over and key not in ready
+        ]
         if ready:
             self._renew()
         for key in ready:
             try:
                 self._check(self._catalog.by_key(key))
             except (NotFound, KeyError, pa.ArrowKeyError):  # its connector was dropped since
-                continue
+                self._waiting.pop(key, None)
             except StatflightError as error:
                 log.warning("checks: %s", error)
         return len(ready)
 
     def _check(self, table: TableEntry) -> None:
-        results = check(self._reader, table.full_name, self._rules, grammar.PREVIOUS, captured_only=True)
-        self.results[table.full_name] = results
+        found = check(self._reader, table.full_name, self._rules, grammar.PREVIOUS)
+        results = [result for result in found if not result.pending]
+        pending = [result for result in found if result.pending]
+        if self._waits_no_longer(table, bool(pending)):
+            results += map(_late, pending)
+            self.results[table.full_name] = results
+        else:  # what was known before still stands
+            names = {result.rule for result in pending}
+            known = {(result.rule, result.column) for result in results}
+            kept = [old for old in self.results.get(table.full_name, ()) if old.rule in names]
+            self.results[table.full_name] = [*results, *(old for old in kept if (old.rule, old.column) not in known)]
         if table.current_snapshot_id is None or not results:
             return
         at = datetime.now(UTC)
@@ -108,6 +125,17 @@ class Checking:
                 "table": table.full_name, "snapshot_id": table.current_snapshot_id, "checked_at": at.isoformat(),
                 "changes": [_change_json(change) for change in reported],
             })  # fmt: skip
+
+    def _waits_no_longer(self, table: TableEntry, pending: bool) -> bool:
+        """True once rules have waited for a table's current snapshot for `late_seconds`."""
+        now, wait = self._clock(), self._waiting.get(table.table_key)
+        if not pending:
+            self._waiting.pop(table.table_key, None)
+            return True
+        if wait is None or wait.snapshot_id != table.current_snapshot_id:
+            wait = self._waiting[table.table_key] = _Wait(table.current_snapshot_id, now + self._late_seconds)
+        wait.over = now >= wait.until
+        return wait.over
 
     def _renew(self) -> None:
         """Reloads the rules file if it changed; an unreadable file changes nothing."""
@@ -133,6 +161,26 @@ class Checking:
                 self.run()
             except Exception:
                 log.exception("checks failed; they are tried again with the next capture")
+
+
+@dataclass
+class _Wait:
+    """How long the rules of a table wait for statistics of its current snapshot."""
+
+    snapshot_id: int | None
+    until: float  # seconds of the clock
+    over: bool = False
+
+
+def _late(result: Result) -> Result:
+    """The result of a rule that has waited long enough.
+
+    A value of an earlier snapshot is judged as it is, for a policy may leave small changes uncaptured; distinct values
+    of an earlier snapshot by the rows of this one are no fraction.
+    """
+    if result.value is not None and result.measure != "distinct_fraction":
+        return result
+    return replace(result, state=State.LATE)
 
 
 def _row(result: Result) -> CheckRow:

@@ -21,7 +21,7 @@ class ResultFormat(StrEnum):
 
 def write_table(results: Sequence[Result]) -> None:
     """Writes a line for each result, misses first."""
-    order = {State.FAILED: 0, State.WARNED: 1, State.PASSED: 2}
+    order = {State.FAILED: 0, State.WARNED: 1, State.LATE: 2, State.PASSED: 3}
     rows = [
         [
             result.state.lower(), result.table, result.column or "", result.rule,

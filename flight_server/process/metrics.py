@@ -262,9 +262,9 @@ class _AppCollector:
         labels = ["table", "column", "rule", "level"]
         family = GaugeMetricFamily("statflight_check_failing", "1 if a rule fails, else 0", labels=labels)
         results = [result for of_table in self._app.checking.results.copy().values() for result in of_table]
-        results.sort(key=lambda result: result.state is State.PASSED)  # failures are always reported
+        results.sort(key=lambda result: result.state in (State.PASSED, State.LATE))  # failures are always reported
         for result in results[:MAX_CHECKS]:
-            missed = 0.0 if result.state is State.PASSED else 1.0
+            missed = 0.0 if result.state in (State.PASSED, State.LATE) else 1.0
             family.add_metric([result.table, result.column or "", result.rule, str(result.level)], missed)
         yield family
 

@@ -16,11 +16,22 @@ from flight_server.control.checking import SETTLE_SECONDS, Checking
 from flight_server.present.reader import equal
 from flight_server.process.metrics import Metrics
 from flight_server.reads.local_reader import LocalReader
+from store.discovery import Discovery
 from store.errors import InvalidArgument
 from tests.flight_server.serving import app_in, put
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
 RULES = '[[rule]]\nexpect = "null_fraction <= 0.1"\n[[rule]]\nexpect = "row_count > 500"\nlevel = "warn"\n'
+
+
+LATE_SECONDS = 900.0
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class Notifications(list):
@@ -35,11 +46,11 @@ def setup(tmp_path):
     """An app, its rules file, the posted notifications, and a function that puts a snapshot and checks it."""
     (tmp_path / "rules.toml").write_text(RULES)
     with app_in(tmp_path, checks=tmp_path / "rules.toml") as app:
-        now, notifications = [0.0], Notifications()
+        clock, notifications = Clock(), Notifications()
         old = app.checking
         checking = Checking(
-            app.database, app.catalog, app.scanner, tmp_path / "rules.toml", old._rules, notifications,
-            clock=lambda: now[0],
+            app.database, app.catalog, app.scanner, tmp_path / "rules.toml", old._rules, notifications, LATE_SECONDS,
+            clock=clock,
         )  # fmt: skip
         app.checking = checking
 
@@ -49,7 +60,7 @@ def setup(tmp_path):
             put(app, [at | {"column_id": 1, "column_name": "id", "row_count": 100, "null_count": nulls}])
             checking.captured(app.catalog.get("lake.s.t"))
             assert checking.run() == 0  # not settled yet
-            now[0] += SETTLE_SECONDS
+            clock.now += SETTLE_SECONDS
             return checking.run()
 
         yield app, tmp_path / "rules.toml", notifications, snapshot
@@ -78,22 +89,102 @@ def test_results_are_stored_per_snapshot_and_state_changes_notified(setup):
     assert len(notifications) == 2  # no state changed
 
 
-def test_captured_only_skips_rules_on_statistics_not_yet_captured(tmp_path):
+def test_results_that_a_capture_may_turn_are_pending(tmp_path):
     at = KEY | {"snapshot_id": 1}
     rules = [parse(text) for text in ("row_count > 5", "age_seconds < 0", "null_fraction <= 0.1", "nosuch: ndv > 1")]
     with app_in(tmp_path) as app:
 
-        def results(**more):
-            found = check(LocalReader(app.scanner, ANONYMOUS), "lake.s.t", rules, **more)
-            return {result.rule: (str(result.state), result.detail) for result in found}
+        def results():
+            found = check(LocalReader(app.scanner, ANONYMOUS), "lake.s.t", rules)
+            return {result.rule: (str(result.state), result.detail, result.pending) for result in found}
 
         nothing = "nothing captured at the current snapshot"
         put(app, [at | {"row_count": 100, "captured_at": datetime(2026, 1, 1, tzinfo=UTC)}], "stats.tables")
-        assert set(results(captured_only=True)) == {"row_count > 5", "age_seconds < 0"}
-        assert results()["null_fraction <= 0.1"] == results()["nosuch: ndv > 1"] == ("FAILED", nothing)
+        found = results()
+        assert {rule for rule, (*_, pending) in found.items() if not pending} == {"row_count > 5", "age_seconds < 0"}
+        assert found["null_fraction <= 0.1"] == found["nosuch: ndv > 1"] == ("FAILED", nothing, True)
         put(app, [at | {"column_id": 1, "column_name": "id", "row_count": 100, "null_count": 0}])
-        found = results(captured_only=True)
-        assert found["null_fraction <= 0.1"][0] == "PASSED" and found["nosuch: ndv > 1"] == ("FAILED", "no such column")
+        found = results()
+        assert found["null_fraction <= 0.1"] == ("PASSED", "", False)
+        assert found["nosuch: ndv > 1"] == ("FAILED", "no such column", False)
+
+
+@pytest.fixture
+def loads(setup):
+    """A lake's table; functions that make snapshots up to a number, that put statistics and check them, and that let
+    time pass. The latter two return the states of the rules at the newest checked snapshot."""
+    app, path, _, _ = setup
+    texts = ("row_count > 5", "id: ndv >= 90", "id: distinct_fraction = 1")
+    path.write_text("".join(f'[[rule]]\nexpect = "{text}"\n' for text in texts))
+    app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
+    reader = LocalReader(app.scanner, ANONYMOUS)
+
+    def load(number):
+        ids = list(range(1, number + 1))
+        snapshots = [
+            {"snapshot_id": i, "ordinal": i, "schema_hash": "h", "parent_snapshot_id": None, "sequence_number": None,
+             "committed_at": None, "operation": None} for i in ids
+        ]  # fmt: skip
+        found = {"schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
+                 "schemas": {"h": [["id", "INT", True, None]]}, "current_snapshot_id": number,
+                 "live_snapshot_ids": ids, "snapshots": snapshots}  # fmt: skip
+        app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", found, ()))
+
+    def captured(number, rows, ndv=None):
+        at = KEY | {"snapshot_id": number, "row_count": rows}
+        put(app, [at], "stats.tables")
+        column = {"column_id": 1, "column_name": "id", "logical_type": "INT", "null_count": 0}
+        put(app, [at | column | ({} if ndv is None else {"ndv": ndv, "ndv_exact": True})])
+        app.checking.captured(app.catalog.get("lake.s.t"))
+        return passed(SETTLE_SECONDS)
+
+    def passed(seconds):
+        app.checking._clock.now += seconds
+        app.checking.run()
+        found = reader.read("sys.checks").to_pylist()
+        newest = max(row["snapshot_id"] for row in found)
+        return {row["measure"]: row["state"] for row in found if row["snapshot_id"] == newest}
+
+    return load, captured, passed
+
+
+def test_rules_wait_for_columns_that_land_after_metadata(setup, loads):
+    _, _, notifications, _ = setup
+    load, captured, passed = loads
+    load(1)
+    assert captured(1, 100) == {"row_count": "PASSED"}
+    assert passed(LATE_SECONDS / 2) == {"row_count": "PASSED"}
+    all_passed = {"row_count": "PASSED", "ndv": "PASSED", "distinct_fraction": "PASSED"}
+    assert captured(1, 100, 100.0) == all_passed
+    # A good load of as many rows again: its distinct values are still those of the snapshot before.
+    load(2)
+    assert captured(2, 200) == {"row_count": "PASSED"}
+    assert captured(2, 200, 200.0) == all_passed
+    passed(2 * LATE_SECONDS)
+    assert notifications == []  # nobody is called
+
+
+def test_rules_are_late_but_not_failed_when_statistics_do_not_come(setup, loads):
+    app, _, notifications, _ = setup
+    load, captured, passed = loads
+    load(1)
+    captured(1, 100)
+    late = {"row_count": "PASSED", "ndv": "LATE", "distinct_fraction": "LATE"}
+    assert passed(LATE_SECONDS) == late
+    (told,) = notifications
+    assert {change["after"] for change in told["changes"]} == {"LATE"}
+    assert "statflight_check_failing" in (
+        body := Metrics(app, "0", lambda _: ANONYMOUS).exposition(None, "")[2].decode()
+    )
+    assert "} 1.0" not in [line[-5:] for line in body.splitlines() if line.startswith("statflight_check_failing")]
+    assert passed(LATE_SECONDS) == captured(1, 100) == late and len(notifications) == 1  # told once
+    assert captured(1, 100, 50.0) == {"row_count": "PASSED", "ndv": "FAILED", "distinct_fraction": "FAILED"}
+    # Of the next snapshot only metadata is captured: in the end the distinct values before are judged as they are.
+    load(2)
+    assert captured(2, 200) == {"row_count": "PASSED"}
+    failing = {(result.measure, result.state) for result in app.checking.results["lake.s.t"]}
+    assert failing == {("row_count", "PASSED"), ("ndv", "FAILED"), ("distinct_fraction", "FAILED")}  # still known
+    assert passed(LATE_SECONDS) == {"row_count": "PASSED", "ndv": "FAILED", "distinct_fraction": "LATE"}
 
 
 def test_comparing_rules_use_the_previous_snapshot_or_the_named_one(setup):
