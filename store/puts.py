@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -83,34 +83,6 @@ class Put:
     flight: str
     rows: pa.Table
     mode: PutMode = PutMode.CREATE
-
-
-@dataclass(frozen=True, slots=True)
-class Novel:
-    """Tables and snapshots that are new in a transaction, so that lookups of their stored rows can be skipped.
-
-    Attributes:
-        tables: Keys of the new tables.
-        snapshots: (table key, snapshot id) of the new snapshots, also of existing tables.
-        flights: Flights in which the transaction has stored rows.
-    """
-
-    tables: set[int] = field(default_factory=set)
-    snapshots: set[tuple[int, int]] = field(default_factory=set)
-    flights: set[str] = field(default_factory=set)
-
-    def has_snapshots(self, flight: str, rows: pa.Table) -> bool:
-        """True if no rows of a flight are stored for any table and snapshot of the rows.
-
-        Args:
-            flight: The flight of the rows.
-            rows: Rows with `table_key` and `snapshot_id`.
-        """
-        if flight in self.flights or not self.snapshots:
-            return False
-        first = first_of_each(rows, ["table_key", "snapshot_id"])
-        places = (rows[name].take(first).to_pylist() for name in ("table_key", "snapshot_id"))
-        return self.snapshots.issuperset(zip(*places, strict=True))
 
 
 def cosmetic(flight: str) -> frozenset[str]:

@@ -33,17 +33,15 @@ class SnapshotMerge:
         current: Table key → current snapshot id, None if there is none.
         current_rows: Tables of the transaction to be re-ranked.
         has_tables: False if the flight has no stored rows for any of the tables.
-        has_snapshots: False if it has none for any of the put's snapshots.
         has_sketches: False if no sketches are stored for any of the tables.
     """
 
     def __init__(
         self, mode: PutMode, flight: str, rows: pa.Table, name_of: NameOf, current: Mapping[int, int | None],
-        current_rows: CurrentRows, *, has_tables: bool = True, has_snapshots: bool = True, has_sketches: bool = True,
+        current_rows: CurrentRows, *, has_tables: bool = True, has_sketches: bool = True,
     ):  # fmt: skip
         self.mode, self.flight, self.current, self.current_rows = mode, flight, current, current_rows
-        self._has_tables, self._has_snapshots = has_tables, has_tables and has_snapshots
-        self._has_sketches = has_sketches and flight != "stats.sketches"
+        self._has_tables, self._has_sketches = has_tables, has_sketches and flight != "stats.sketches"
         self.staged = Staged(flight, rows, name_of, ("snapshot_id",))
         self.tables = parts(flight)
         self.is_parted, self.is_grouped = flight in PARTED, flight in GROUPED
@@ -62,7 +60,7 @@ class SnapshotMerge:
             Conflict: In mode `create` another record is stored for a target.
         """
         staged = self.staged
-        if self.mode is PutMode.CAPTURE and self.is_grouped and self._has_snapshots:
+        if self.mode is PutMode.CAPTURE and self.is_grouped and self._has_tables:
             self._keep_distributions(connection)
         stored = self._matches(connection)
         other = stored.filter(pc.invert(stored["same"]))
@@ -75,7 +73,7 @@ class SnapshotMerge:
         if self.mode is not PutMode.FILL:
             replaced = other.num_rows
             self._delete(connection, other)
-        if self.mode is PutMode.REPLACE_SNAPSHOT and self._has_snapshots:
+        if self.mode is PutMode.REPLACE_SNAPSHOT and self._has_tables:
             self._delete_absent(connection, stored)
         in_place = replaced == fresh.num_rows and pc.all(pc.equal(other["part"], 0), min_count=0).as_py()
         self._insert(connection, fresh, generation, in_place=in_place)
@@ -92,7 +90,7 @@ class SnapshotMerge:
         return " UNION ALL ".join(f"SELECT {select} WHERE {scope}" for select in each)
 
     def _matches(self, connection: Connection) -> pa.Table:
-        if not self._has_snapshots:
+        if not self._has_tables:
             return _NOTHING
         scope = self.staged.scope(snapshots=True)
         first = (f"(SELECT {n} FROM {table} WHERE {scope} LIMIT 1)" for n, table in enumerate(self.tables))

@@ -35,30 +35,25 @@ class SnapshotRegistry(ABC):
     def set_entry(self, entry: TableEntry) -> None:
         """Makes an entry visible to the writer, and to readers once it is committed."""
 
-    def register_snapshots(
-        self, connection: Connection, seen: pa.Table, new_tables: Collection[int] = ()
-    ) -> set[tuple[int, int]]:
+    def register_snapshots(self, connection: Connection, seen: pa.Table, new_tables: Collection[int] = ()) -> None:
         """Registers the snapshots of a put, and advances the current snapshot of external tables.
 
         Args:
             connection: The writer's.
             seen: Distinct table_key and snapshot_id, with schema_hash (null if the rows have none).
             new_tables: Keys of tables that have no snapshots yet.
-
-        Returns:
-            (table key, snapshot id) of the snapshots that were not registered before.
         """
         places = zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True)
         unsure = pa.array([self.schema_hashes.get(place) is None for place in places], pa.bool_())
         new = seen.filter(unsure)
-        registered = self._register(connection, new, new_tables) if new.num_rows else set()
+        if new.num_rows:
+            self._register(connection, new, new_tables)
         greatest: dict[int, int] = {}
         for key, snapshot_id in zip(seen["table_key"].to_pylist(), seen["snapshot_id"].to_pylist(), strict=True):
             greatest[key] = max(greatest.get(key, snapshot_id), snapshot_id)
         self.database.touch_all(greatest)
         if later := {key: snapshot_id for key, snapshot_id in greatest.items() if self._is_later(key, snapshot_id)}:
             self._advance(connection, later)
-        return registered
 
     def cache_hashes(self, hashes: Iterable[tuple[int, int, str | None]]) -> None:
         """Caches the schema hashes of registered snapshots: (table key, snapshot id, hash) of each."""
@@ -74,7 +69,7 @@ class SnapshotRegistry(ABC):
         current = entry.current_snapshot_id
         return entry.format == EXTERNAL and (current is None or snapshot_id > current)
 
-    def _register(self, connection: Connection, seen: pa.Table, new_tables: Collection[int]) -> set[tuple[int, int]]:
+    def _register(self, connection: Connection, seen: pa.Table, new_tables: Collection[int]) -> None:
         places = list(zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True))
         hashes = dict(zip(places, seen["schema_hash"].to_pylist(), strict=True))
         is_unsure = (key not in new_tables and not self._is_later(key, id_) for key, id_ in places)
@@ -100,7 +95,6 @@ class SnapshotRegistry(ABC):
         self.cache_hashes((*place, stored.get(place) or hashes[place]) for place in places)
         for key, _ in new:
             self.table_digests.pop(key, None)  # so that the next inspection stores the table again
-        return set(new)
 
     def _stored_hashes(self, connection: Connection, seen: pa.Table) -> dict[tuple[int, int], str | None]:
         """(table key, snapshot id) → schema hash, of those of the snapshots that are stored."""

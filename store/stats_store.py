@@ -30,7 +30,7 @@ from store.file_listings import FAMILIES, forget_marks
 from store.file_spans import STORAGE_ID, delete_by_span, rows_of, where_target
 from store.layout import BY_SNAPSHOT, parts
 from store.names import join_name
-from store.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Novel, Put, PutMode, codes, digest, snapshots_of
+from store.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Put, PutMode, codes, digest, snapshots_of
 from store.snapshot_merge import SnapshotMerge
 from store.span_merge import SpanMerge, waves
 from store.targets import Target, TargetKind, storage_id
@@ -158,10 +158,10 @@ class DuckDBStatsStore(StatsStore):
         if idempotency_key is not None and (replay := self._replay(connection, idempotency_key, content)):
             return replay
         generation = self._next_generation()
-        counts, novel = Counts(), Novel()
-        puts = self._registered(connection, puts, novel)
+        counts, new_tables = Counts(), set[int]()
+        puts = self._registered(connection, puts, new_tables)
         for put in puts:
-            counts += self._store(connection, put, generation, novel)
+            counts += self._store(connection, put, generation, new_tables)
         if idempotency_key is not None:
             now = datetime.now(UTC)
             connection.execute("DELETE FROM idempotency WHERE epoch(?::TIMESTAMPTZ) - epoch(stored_at) > ?",
@@ -181,18 +181,19 @@ class DuckDBStatsStore(StatsStore):
             )
         return Counts(**json.loads(replies[0][1]))
 
-    def _registered(self, connection: Connection, puts: Sequence[Put], novel: Novel) -> list[Put]:
-        """The puts that have rows, with `table_key` added; registers new tables and snapshots."""
+    def _registered(self, connection: Connection, puts: Sequence[Put], new_tables: set[int]) -> list[Put]:
+        """The puts that have rows, with `table_key` added; registers new tables, which it adds to the set, and
+        snapshots."""
         keyed = [
-            replace(put, rows=self._with_table_keys(connection, put.rows, novel)) for put in puts if put.rows.num_rows
+            replace(put, rows=self._with_table_keys(connection, put.rows, new_tables))
+            for put in puts
+            if put.rows.num_rows
         ]
         if keyed:  # together, because a schema hash that comes only with a later put would cause a re-ranking
-            novel.snapshots.update(
-                self.catalog.register_snapshots(connection, snapshots_of([put.rows for put in keyed]), novel.tables)
-            )
+            self.catalog.register_snapshots(connection, snapshots_of([put.rows for put in keyed]), new_tables)
         return keyed
 
-    def _store(self, connection: Connection, put: Put, generation: int, novel: Novel) -> Counts:
+    def _store(self, connection: Connection, put: Put, generation: int, new_tables: set[int]) -> Counts:
         """Stores one put whose rows have `table_key`, for any number of tables."""
         rows = put.rows
         keys = rows["table_key"].unique().to_pylist()
@@ -202,7 +203,7 @@ class DuckDBStatsStore(StatsStore):
         if put.flight in ("stats.columns", "stats.file_columns"):
             rows = self.columns.with_ids(connection, rows)
             if put.flight == "stats.columns":
-                is_novel = novel.tables.issuperset(keys) and not presence.is_any(put.flight, keys)
+                is_novel = new_tables.issuperset(keys) and not presence.is_any(put.flight, keys)
                 self.columns.note(connection, rows, is_novel=is_novel)
         current = {key: self.catalog.by_key(key).current_snapshot_id for key in keys}
         families = {put.flight: rows}
@@ -214,8 +215,7 @@ class DuckDBStatsStore(StatsStore):
             if part.num_rows and family in BY_SNAPSHOT:
                 merge = SnapshotMerge(
                     put.mode, family, part, self._name_of, current, self.catalog.current_rows,
-                    has_tables=presence.is_any(family, keys), has_snapshots=not novel.has_snapshots(family, part),
-                    has_sketches=presence.is_any("stats.sketches", keys),
+                    has_tables=presence.is_any(family, keys), has_sketches=presence.is_any("stats.sketches", keys),
                 )  # fmt: skip
                 counts += merge.apply(connection, generation)
             elif part.num_rows:
@@ -226,7 +226,6 @@ class DuckDBStatsStore(StatsStore):
                     )  # fmt: skip
                     counts += spans.apply(connection, generation)
                     presence.add(family, keys)  # the next wave must compare with these rows
-            novel.flights.add(family)
             if part.num_rows:
                 presence.add(family, keys)
         return counts
@@ -234,8 +233,8 @@ class DuckDBStatsStore(StatsStore):
     def _name_of(self, table_key: int) -> str:
         return self.catalog.by_key(table_key).full_name
 
-    def _with_table_keys(self, connection: Connection, rows: pa.Table, novel: Novel) -> pa.Table:
-        """The rows with a column `table_key` (int64); registers new tables."""
+    def _with_table_keys(self, connection: Connection, rows: pa.Table, new_tables: set[int]) -> pa.Table:
+        """The rows with a column `table_key` (int64); registers new tables, and adds them to the set."""
         numbers = codes(rows, _TABLE)
         distinct, first, places = np.unique(numbers, return_index=True, return_inverse=True)
         order = np.argsort(first)
@@ -253,7 +252,7 @@ class DuckDBStatsStore(StatsStore):
             latest = _greatest_snapshots(rows, places, len(distinct))
             current = {name: latest[at] for name, at in zip(names, order, strict=True)}
             entries = self.catalog.register_all(connection, {name: given[name] for name in unknown}, current=current)
-            novel.tables.update(entry.table_key for entry in entries.values())
+            new_tables.update(entry.table_key for entry in entries.values())
         keys: Codes = np.empty(len(distinct), np.int64)
         for name, at in zip(names, order, strict=True):
             entry = self.catalog.find(name)
