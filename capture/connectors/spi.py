@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -334,13 +334,26 @@ class SnapshotSelection:
         return self.full_rescan or snapshot_id not in self.known_snapshot_ids
 
 
-class SnapshotLister(ABC):
-    """Base class of connectors: turns the arguments of `enumerate_snapshots` into a `SnapshotSelection`."""
+class Connector(ABC):
+    """An opened lake. `format` is its name among the `statflight.connectors` entry points."""
 
-    @property
-    def tables_at_once(self) -> int:
-        """Number of tables to describe concurrently, in threads; above 1 if describing mostly waits for I/O."""
-        return 1
+    format: ClassVar[str]
+
+    @abstractmethod
+    def __init__(self, config: ConnectorConfig) -> None:
+        """Checks the options (InvalidArgument names a wrong one and lists the valid ones); does no slow I/O."""
+
+    @abstractmethod
+    def list_namespaces(self) -> list[str]:
+        """Namespaces, empty ones of a catalog too; raises NotFound or UpstreamError if the URI cannot be read."""
+
+    @abstractmethod
+    def list_tables(self, namespace: str) -> list[str]:
+        """Tables of a namespace, sorted."""
+
+    @abstractmethod
+    def describe(self, namespace: str, name: str) -> TableDescriptor:
+        """Describes a table; raises NotFound if it does not exist, UpstreamError if it cannot be read."""
 
     def enumerate_snapshots(
         self,
@@ -357,48 +370,23 @@ class SnapshotLister(ABC):
     @abstractmethod
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing: ...
 
-
-class Connector(Protocol):
-    """An opened lake. `format` is its name among the `statflight.connectors` entry points."""
-
-    format: ClassVar[str]
-
-    def __init__(self, config: ConnectorConfig) -> None:
-        """Checks the options (InvalidArgument names a wrong one and lists the valid ones); does no slow I/O."""
-
-    def list_namespaces(self) -> list[str]:
-        """Namespaces, empty ones of a catalog too; raises NotFound or UpstreamError if the URI cannot be read."""
-
-    def list_tables(self, namespace: str) -> list[str]:
-        """Tables of a namespace, sorted."""
-
-    def describe(self, namespace: str, name: str) -> TableDescriptor:
-        """Describes a table; raises NotFound if it does not exist, UpstreamError if it cannot be read."""
-
-    def enumerate_snapshots(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        full_rescan: bool = False,
-        known_snapshot_ids: frozenset[int] = frozenset(),
-        target_snapshot_ids: frozenset[int] | None = None,
-    ) -> SnapshotListing:
-        """Lists the target snapshots; without targets all on a full rescan, else those not in `known_snapshot_ids`."""
-
+    @abstractmethod
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> NativeStats:
         """Native statistics of a snapshot, for columns with these names or keys (None: all columns)."""
 
+    @abstractmethod
     def plan_files(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> Iterator[ScanTask]:
         """Yields one task per live data file, with columns in the schema of the snapshot."""
 
+    @abstractmethod
     def close(self) -> None:
         """Releases connections and caches; the connector must not be used afterwards."""
 
     @property
     def tables_at_once(self) -> int:
-        """Number of tables to describe concurrently, in threads; 1 if that does not help."""
+        """Number of tables to describe concurrently, in threads; above 1 if describing mostly waits for I/O."""
+        return 1

@@ -82,7 +82,7 @@ def _inspections(
     connector: Connector, inspect_table: Callable[[tuple[str, str]], dict[str, Any]], names: Sequence[tuple[str, str]]
 ) -> Iterator[Callable[[], dict[str, Any]]]:
     """A function per table that returns its findings or raises; tables of a remote lake are inspected concurrently."""
-    at_once = getattr(connector, "tables_at_once", 1)
+    at_once = connector.tables_at_once
     if at_once == 1 or len(names) < 2:
         yield from (partial(inspect_table, name) for name in names)
         return

@@ -30,11 +30,11 @@ from capture.connectors.delta.unity import UnityCatalog
 from capture.connectors.options import PathRewrite, check_options
 from capture.connectors.spi import (
     ColumnIds,
+    Connector,
     ConnectorConfig,
     NativeStats,
     ScanTask,
     Snapshot,
-    SnapshotLister,
     SnapshotListing,
     SnapshotSelection,
     TableDescriptor,
@@ -44,7 +44,7 @@ from capture.connectors.storage.lake_directories import Folder, Lake
 from capture.connectors.storage.places import Place, Unreadable
 
 
-class DeltaConnector(SnapshotLister):
+class DeltaConnector(Connector):
     """Delta tables below a directory or object store prefix, or in a Unity Catalog (`uc://host/catalog`)."""
 
     format: ClassVar[str] = "delta"

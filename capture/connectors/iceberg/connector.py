@@ -14,12 +14,12 @@ from capture.connectors.iceberg.schema import constraints, partition_keys, schem
 from capture.connectors.iceberg.snapshot_view import SnapshotView
 from capture.connectors.spi import (
     ColumnIds,
+    Connector,
     ConnectorConfig,
     NativeStats,
     ScanTask,
     Schema,
     Snapshot,
-    SnapshotLister,
     SnapshotListing,
     SnapshotSelection,
     TableDescriptor,
@@ -29,7 +29,7 @@ from capture.connectors.storage.immutable_cache import scope
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class IcebergConnector(SnapshotLister):
+class IcebergConnector(Connector):
     """Iceberg tables. A directory lake has namespace `default`, or the dotted names of parent directories."""
 
     format: ClassVar[str] = "iceberg"

@@ -14,11 +14,11 @@ from capture.connectors.lance.snapshot_view import SnapshotView
 from capture.connectors.options import check_options, patient
 from capture.connectors.spi import (
     ColumnIds,
+    Connector,
     ConnectorConfig,
     NativeStats,
     ScanTask,
     Snapshot,
-    SnapshotLister,
     SnapshotListing,
     SnapshotSelection,
     TableDescriptor,
@@ -30,7 +30,7 @@ from store.errors import NotFound, StatflightError, first_line
 SUFFIX = ".lance"
 
 
-class LanceConnector(SnapshotLister):
+class LanceConnector(Connector):
     """Lance datasets. A snapshot is a version. Lance has no table ids and no stable column ids."""
 
     format: ClassVar[str] = "lance"

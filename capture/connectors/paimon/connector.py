@@ -28,6 +28,7 @@ from capture.connectors.spi import (
     FILE_SCHEMA,
     Column,
     ColumnIds,
+    Connector,
     ConnectorConfig,
     EarlierColumns,
     NativeStats,
@@ -35,7 +36,6 @@ from capture.connectors.spi import (
     ScanTask,
     Schema,
     Snapshot,
-    SnapshotLister,
     SnapshotListing,
     SnapshotSelection,
     TableDescriptor,
@@ -47,7 +47,7 @@ from store.errors import StatflightError, UpstreamError
 _OWN: Final = ("warehouse", "catalog-key")
 
 
-class PaimonConnector(SnapshotLister):
+class PaimonConnector(Connector):
     """Paimon tables. Paimon's field ids start at 0 and column ids at 1, so a column id is the field id plus one."""
 
     format: ClassVar[str] = "paimon"

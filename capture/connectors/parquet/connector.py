@@ -43,6 +43,7 @@ from capture.connectors.spi import (
     FILE_COLUMN_SCHEMA,
     Column,
     ColumnIds,
+    Connector,
     ConnectorConfig,
     FilePart,
     NativeStats,
@@ -50,7 +51,6 @@ from capture.connectors.spi import (
     ScanTask,
     Schema,
     Snapshot,
-    SnapshotLister,
     SnapshotListing,
     SnapshotSelection,
     TableDescriptor,
@@ -70,7 +70,7 @@ _PART: Final = 256  # approximate number of files per `FilePart`
 _WILD = re.compile(r"[*?\[]")
 
 
-class ParquetConnector(SnapshotLister):
+class ParquetConnector(Connector):
     """Tables of plain Parquet files. Option `hive_partitioning`: `k=v` directories are columns."""
 
     format: ClassVar[str] = "parquet"

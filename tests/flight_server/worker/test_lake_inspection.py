@@ -26,6 +26,8 @@ class Panic(BaseException):
 class FakeLake:
     format = "made-up"
 
+    tables_at_once = 1
+
     def __init__(self, **tables: BaseException | None):
         self.tables = tables
         self.namespaces: dict[str, BaseException | None] = {"s": None}
