@@ -21,11 +21,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flight_server.conditions.literals import FLIPPED
+
 Tree = dict[str, Any]
 
 _COMPARES: Final = {"equal": "EQ", "not_equal": "NEQ", "less": "LT", "less_equal": "LTE", "greater": "GT",
                     "greater_equal": "GTE"}  # fmt: skip
-_FLIPPED: Final = {"EQ": "EQ", "NEQ": "NEQ", "LT": "GT", "LTE": "GTE", "GT": "LT", "GTE": "LTE"}
 _LANGUAGE: Final = "a condition may use ==, !=, <, <=, >, >=, isin, is_null, is_valid, &, | and ~"
 _MATCH, _SKIP = 0, 1  # SetLookupOptions: a null in the set matches null, or not
 
@@ -155,7 +156,7 @@ def _tree(call: _Call) -> Tree:
         raise ValueError(f"{call.function}() cannot be a filter; {_LANGUAGE}")
     left, right = arguments
     if isinstance(left, pa.Scalar):
-        left, right, op = right, left, _FLIPPED[op]
+        left, right, op = right, left, FLIPPED[op]
     if not isinstance(right, pa.Scalar):
         raise ValueError(f"a filter compares a column with a value; {_LANGUAGE}")
     return {"column": _column(left), "op": op, "values": [_value(right)]}

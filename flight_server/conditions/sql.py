@@ -16,11 +16,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flight_server.conditions.exact_json import exact
+from flight_server.conditions.literals import FLIPPED, chained
 
 MAX_BYTES: Final = 64 * 1024
 _LANGUAGE: Final = "a condition compares columns with literals: =, <>, <, <=, >, >=, BETWEEN, IN, IS NULL, AND, OR, NOT"
 _BEFORE_PARENTHESIS: Final = frozenset({"", "AND", "OR", "NOT", "IN", "BETWEEN"})
-_FLIPPED: Final = {"EQ": "EQ", "NEQ": "NEQ", "LT": "GT", "LTE": "GTE", "GT": "LT", "GTE": "LTE"}
 _TIMESTAMP: Final = re.compile(
     r"(?P<date>\d{4}-\d{2}-\d{2})(?:[T ](?P<time>\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?))?"
     r" ?(?P<zone>Z|[+-]\d{2}(?::?\d{2})?)?",
@@ -90,14 +90,14 @@ def _tree(node: Any) -> dict[str, Any]:
             return _tree(_only(node, "this"))
         case exp.And() | exp.Or():
             word = "and" if isinstance(node, exp.And) else "or"
-            return {word: [_tree(part) for part in _chain(node)]}
+            return {word: [_tree(part) for part in chained(node)]}
         case exp.Not():
             return _not(_tree(_only(node, "this")))
         case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
             op = type(node).__name__
             left, right = _only(node, "this", "expression")
             if isinstance(right, exp.Column) and not isinstance(left, exp.Column):
-                return _leaf(right, _FLIPPED[op], left)
+                return _leaf(right, FLIPPED[op], left)
             return _leaf(left, op, right)
         case exp.Between():
             column, low, high = _only(node, "this", "low", "high")
@@ -122,19 +122,6 @@ def _only(node: Any, *names: str) -> Any:
         raise _outside(_shown(node))
     parts = [node.args[name] for name in names]
     return parts[0] if len(parts) == 1 else parts
-
-
-def _chain(node: Any) -> list[Any]:
-    """The terms of `a AND b AND c`, which sqlglot nests to the left, one level for each."""
-    kind, terms, open_ = type(node), [], [node]
-    while open_:
-        term = open_.pop()
-        if type(term) is kind:
-            left, right = _only(term, "this", "expression")
-            open_ += [right, left]
-        else:
-            terms.append(term)
-    return terms
 
 
 def _not(tree: dict[str, Any]) -> dict[str, Any]:

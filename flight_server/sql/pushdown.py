@@ -16,14 +16,11 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 from sqlglot import exp
 
+from flight_server.conditions.literals import FLIPPED, chained
 from store.predicates.bounds import BOUNDS
 from store.predicates.literals import is_readable
 from store.predicates.tree import And, BadLiteral, Leaf, Node, Not, Op, Or
 
-_FLIPPED: Final = {Op.EQ: Op.EQ, Op.NEQ: Op.NEQ, Op.LT: Op.GT, Op.LTE: Op.GTE, Op.GT: Op.LT, Op.GTE: Op.LTE}
-_COMPARES: Final[dict[type[exp.Expression], Op]] = {
-    exp.EQ: Op.EQ, exp.NEQ: Op.NEQ, exp.LT: Op.LT, exp.LTE: Op.LTE, exp.GT: Op.GT, exp.GTE: Op.GTE,
-}  # fmt: skip
 _INSTANT: Final = re.compile(
     r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?))?(Z|[+-]\d{2}(?::\d{2})?)?", re.ASCII
 )
@@ -153,7 +150,7 @@ def _tree(node: exp.Expression, column: Column) -> Node:
             return _tree(node.this, column)
         case exp.And() | exp.Or():
             kind: type[And] | type[Or] = And if isinstance(node, exp.And) else Or
-            return kind(tuple(_tree(part, column) for part in _chain(node)))
+            return kind(tuple(_tree(part, column) for part in chained(node)))
         case exp.Not():
             return Not(_tree(node.this, column))
         case exp.Column():
@@ -167,25 +164,13 @@ def _tree(node: exp.Expression, column: Column) -> Node:
             return _leaf(node.this, Op.BETWEEN, [node.args["low"], node.args["high"]], column)
         case exp.In() if node.expressions and not node.args.get("query"):
             return _leaf(node.this, Op.IN, node.expressions, column)
-    op = _COMPARES.get(type(node))
-    if op is None:
+    op = type(node).__name__
+    if op not in FLIPPED:
         raise _Untranslatable
     left, right = node.this, node.expression
     if isinstance(right, exp.Column) and not isinstance(left, exp.Column):
-        left, right, op = right, left, _FLIPPED[op]
-    return _leaf(left, op, [right], column)
-
-
-def _chain(node: exp.Expression) -> list[exp.Expression]:
-    """The terms of `a AND b AND c`, which sqlglot nests to the left, one level for each."""
-    terms, open_ = [], [node]
-    while open_:
-        term = open_.pop()
-        if type(term) is type(node):
-            open_ += [term.expression, term.this]
-        else:
-            terms.append(term)
-    return terms
+        left, right, op = right, left, FLIPPED[op]
+    return _leaf(left, Op(op), [right], column)
 
 
 def _field(node: exp.Expression, column: Column) -> pa.Field:
