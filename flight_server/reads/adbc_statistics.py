@@ -15,23 +15,19 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from flight_server.estimates import COLUMN_FIELDS, TABLE_FIELDS, Estimate, of_column, of_table
 from flight_server.wire.scan_request import ScanRequest
-from store.freshness import EXACT, NAN_TYPES
 from store.predicates.arrow import to_arrow
 from store.schemas import ADBC_STATISTIC, FLIGHTS
 
 FLIGHT: Final = FLIGHTS["adbc.statistics"]
-AVERAGE_BYTE_WIDTH, DISTINCT_COUNT, MAX_BYTE_WIDTH, MAX_VALUE, MIN_VALUE, NULL_COUNT, ROW_COUNT = range(
-    7
-)  # ADBC's keys
+_KEYS: Final = {
+    "avg_width_bytes": 0, "ndv": 1, "max_width_bytes": 2, "max": 3, "min": 4, "null_count": 5, "row_count": 6,
+}  # of ADBC  # fmt: skip
 _INT64, _FLOAT64, _BINARY = 0, 2, 3  # children of the union
 _NAMES: Final = ("table_catalog", "table_schema", "table_name")
-_SURE: Final = ("freshness", "completeness")
-TABLE_COLUMNS: Final = (*_NAMES, "row_count", *_SURE)
-COLUMNS: Final = (
-    *_NAMES, "column_name", "logical_type", "null_count", "ndv", "ndv_exact", "min", "max", "min_is_exact",
-    "max_is_exact", "avg_width_bytes", "max_width_bytes", "nan_count", *_SURE,
-)  # fmt: skip
+TABLE_COLUMNS: Final = (*_NAMES, *TABLE_FIELDS)
+COLUMNS: Final = (*_NAMES, "column_name", *COLUMN_FIELDS)
 
 Rows = Sequence[Mapping[str, Any]]
 Statistic = tuple[str | None, int, Any, bool]
@@ -75,10 +71,10 @@ def build(tables: Rows, columns: Rows, keep: Callable[[str], bool] = lambda _: T
     """
     statistics: dict[tuple[str, str, str], list[Statistic]] = {}
     for row in tables:
-        if row["row_count"] is not None:
-            statistics.setdefault(_name(row), []).append((None, ROW_COUNT, row["row_count"], not _is_sure(row)))
+        if found := of_table(row):
+            statistics.setdefault(_name(row), []).extend(_statistics(None, found))
     for row in columns:
-        statistics.setdefault(_name(row), []).extend(_of_column(row))
+        statistics.setdefault(_name(row), []).extend(_statistics(row["column_name"], of_column(row)))
     builder = _Builder()
     catalogs: list[str] = []
     for catalog, of_catalog in groupby(sorted(name for name in statistics if keep(name[0])), key=lambda name: name[0]):
@@ -95,43 +91,11 @@ def _name(row: Mapping[str, Any]) -> tuple[str, str, str]:
     return row["table_catalog"], row["table_schema"], row["table_name"]
 
 
-def _is_sure(row: Mapping[str, Any]) -> bool:
-    return bool(row["freshness"] == "EXACT" and row["completeness"] == "COMPLETE")
-
-
-def _may_be_exact(row: Mapping[str, Any]) -> bool:
-    """False for records of an earlier snapshot and for records marked incomplete."""
-    return bool(row["freshness"] in (None, EXACT) and row["completeness"] in (None, "COMPLETE"))
-
-
-def _of_column(row: Mapping[str, Any]) -> Iterator[Statistic]:
-    name, rough = row["column_name"], not _is_sure(row)
-    if row["avg_width_bytes"] is not None:
-        yield name, AVERAGE_BYTE_WIDTH, float(row["avg_width_bytes"]), rough
-    if (ndv := row["ndv"]) is not None:
-        exact = bool(row["ndv_exact"]) and float(ndv).is_integer() and _may_be_exact(row)
-        yield name, DISTINCT_COUNT, int(ndv) if exact else float(ndv), not exact
-    if row["max_width_bytes"] is not None:
-        yield name, MAX_BYTE_WIDTH, row["max_width_bytes"], rough
-    for key, bound in ((MAX_VALUE, "max"), (MIN_VALUE, "min")):
-        if row[bound] is not None:
-            nan_is_known = row["logical_type"] not in NAN_TYPES or row["nan_count"] is not None
-            exact = row[f"{bound}_is_exact"] and nan_is_known and _may_be_exact(row)
-            yield name, key, _value(row[bound], row["logical_type"] or ""), not exact
-    if row["null_count"] is not None:
-        yield name, NULL_COUNT, row["null_count"], rough
-
-
-def _value(text: str, logical_type: str) -> int | float | bytes:
-    """A bound as a value of the union: integers and floats as numbers, others as the bytes of their canonical text."""
-    try:
-        if logical_type.startswith("INT") and -(2**63) <= (number := int(text)) < 2**63:
-            return number
-        if logical_type.startswith(("FLOAT", "DOUBLE")):
-            return float(text)
-    except ValueError:
-        pass
-    return text.encode()
+def _statistics(column: str | None, estimates: Mapping[str, Estimate]) -> Iterator[Statistic]:
+    for name, key in _KEYS.items():
+        if name in estimates:
+            value, is_exact = estimates[name]
+            yield column, key, value.encode() if isinstance(value, str) else value, not is_exact
 
 
 @dataclass
