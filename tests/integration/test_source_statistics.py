@@ -87,11 +87,14 @@ def test_statistics_of_an_older_paimon_snapshot_are_not_read_for_a_newer_one(tmp
         capture_table(client, name)
         uncomputed = column(client, snapshot="current")  # bounds of its own files, nothing from the older statistics
         assert (uncomputed["snapshot_id"], uncomputed["freshness"], uncomputed["row_count"]) == (3, "EXACT", 20_000)
-        assert (uncomputed["ndv"], uncomputed["avg_width_bytes"], uncomputed["max"]) == (None, None, "19999")
+        assert (uncomputed["ndv"], uncomputed["ndv_exact"], uncomputed["max"]) == (10.0, False, "19999")
+        inherited = (uncomputed["distribution_snapshot_id"], uncomputed["distribution_freshness"])
+        assert inherited == (2, "INHERITED"), "the older statistics are those of their own snapshot"
         answer = resolve_ndv(client, name)
         assert answer["outcome"] == "CAPTURED" and answer["record"]["ndv"] == pytest.approx(20_000, rel=0.05)
         recomputed = column(client, snapshot="current")
         assert (recomputed["snapshot_id"], recomputed["freshness"]) == (3, "EXACT")
+        assert (recomputed["distribution_snapshot_id"], recomputed["distribution_freshness"]) == (3, "EXACT")
 
 
 def test_published_statistics_of_an_older_lance_version_are_inherited(tmp_path):
