@@ -26,7 +26,7 @@ from tests.flight_server.live_server import STATFLIGHT, Client, eventually
 from tests.integration.aws_server import KEY, SECRET
 from tests.store.replication.writing import note, notes
 
-ROUNDS = int(os.environ.get("STATFLIGHT_KILL_ROUNDS", "2"))  # 500 for the full proof
+ROUNDS = int(os.environ.get("STATFLIGHT_KILL_ROUNDS", "1"))  # 500 for the full proof
 LEASE_SECONDS = 4
 
 
