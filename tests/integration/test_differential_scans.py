@@ -36,7 +36,7 @@ from tests.integration.test_differential import Sink, capture, lake_of, targets
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 
 SEEDS = (1,)
-CONDITIONS: Final = 50  # of each lake and way of capture; 1,400 in all
+CONDITIONS: Final = 50  # of each lake and way of capture
 TABLE: Final = "lake.s.t"
 KNOWN: Final = ("stats.columns", "stats.file_columns")
 NAMES: Final = ("table_catalog", "table_schema", "table_name")
