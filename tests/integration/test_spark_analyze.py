@@ -185,15 +185,14 @@ def test_capture_of_all_columns_skips_unsupported_types(spark, client):
     assert (found["dotted.name"]["max"], found["place.lat"]["max"]) == ("49", "24.5")
 
 
-def test_capture_of_named_columns_fails_for_containers_only(client):
-    ids = dict(zip(*client.read_table("information_schema.columns", "lake.default.mixed",
-                                      ["column_name", "column_id"]).to_pydict().values(), strict=True))  # fmt: skip
+def test_capture_of_named_containers_counts_their_rows_and_nulls(client):
     outcomes = client.capture("lake.default.mixed", columns=["tags", "ID", "place", "pairs"])
-    by_column = {outcome["target"].get("column_id"): (outcome["outcome"], outcome["detail"]) for outcome in outcomes}
-    assert by_column[ids["id"]] == ("CAPTURED", "")
+    assert {outcome["outcome"] for outcome in outcomes} == {"CAPTURED"}, outcomes
+    found = columns(client, "mixed")
     for name in ("tags", "place", "pairs"):
-        outcome, detail = by_column[ids[name]]
-        assert (outcome, f'target unsupported: "{name}" is a container' in detail) == ("UNCAPTURABLE", True)
+        row = found[name]
+        assert (row["row_count"], row["null_count"] is None) == (found["id"]["row_count"], False), row
+        assert [row[column] for column in ("min", "max", "ndv")] == [None] * 3
     with pytest.raises(pa.ArrowKeyError, match='no column "nothing"; it has id, tags'):
         client.capture("lake.default.mixed", columns=["id", "nothing"])
 
