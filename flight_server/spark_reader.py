@@ -41,9 +41,10 @@ from pyspark.sql.types import StructType
 
 from flight_server.client import connection, errors
 from flight_server.client.connection import Connection
+from flight_server.conditions import exact_json
 
 DEFAULT_PARTITIONS: Final = 4
-for _module in (sys.modules[__name__], connection, errors):
+for _module in (sys.modules[__name__], connection, errors, exact_json):
     cloudpickle.register_pickle_by_value(_module)
 _COMPARES: Final[dict[type, str]] = {
     EqualTo: "EQ", GreaterThan: "GT", GreaterThanOrEqual: "GTE", LessThan: "LT", LessThanOrEqual: "LTE",
