@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.arrow_sql import execute, query, query_few, within
-from store.layout import Connection, stored_columns
+from store.layout import GROUPED, Connection, records, stored_columns
 from store.puts import IDENTITY, contradicts, cosmetic, once
 
 NONE = pa.chunked_array([], pa.int64())
@@ -144,7 +144,10 @@ class Staged:
             Conflict: Always.
         """
         new = dict.fromkeys(self.columns) | self.rows.slice(row_no, 1).to_pylist()[0]
-        row = connection.sql(f"SELECT * FROM {table} WHERE rowid = {int(rowid)}").to_arrow_table().to_pylist()[0]
+        columns = records(self.flight, table) if self.flight in GROUPED else "*"
+        row = (
+            connection.sql(f"SELECT {columns} FROM {table} WHERE rowid = {int(rowid)}").to_arrow_table().to_pylist()[0]
+        )
         stored = {name: row[name] for name in self.columns}
         keys = [key for key in self.keys if key != "table_key"]
         raise contradicts(self.flight, self.name_of(new["table_key"]), keys, stored, new)

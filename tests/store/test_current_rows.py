@@ -224,3 +224,30 @@ def test_row_of_another_schema_yields_to_an_older_row_of_the_current_one(store):
         given = [{"column_id": column, "schema_hash": hash_} for column, hash_ in content.items()]
         put(store, "stats.columns", rows("stats.columns", *given, name=name, snapshot=snapshot))
         assert current_rows(store) == expected_rows(store)
+
+
+def test_capture_without_distinct_counts_keeps_those_of_its_snapshot(store):
+    name = ("kept", "s", "t")
+    whole = {"column_id": 1, "row_count": 9, "null_count": 0, "ndv": 4.0, "mean": 2.5, "completeness": "COMPLETE"}
+    put(store, "stats.columns", rows("stats.columns", whole, name=name), "capture")
+    less = {"column_id": 1, "row_count": 9, "null_count": 0, "min": "1", "completeness": "COMPLETE"}
+    put(store, "stats.columns", rows("stats.columns", less, name=name), "capture")
+    row = store.get(store.catalog.get("kept.s.t"), 1, Target.column(1))
+    assert (row["min"], row["ndv"], row["mean"]) == ("1", 4.0, 2.5)
+
+
+def test_conflict_names_the_values_of_the_record_itself(store):
+    """Not those of the distribution that its row is served with."""
+    name = ("conflict", "s", "t")
+    for snapshot, values in ((1, {"ndv": 4.0}), (2, {"avg_width_bytes": 8.0})):
+        row = {"column_id": 1, "row_count": 9, "schema_hash": "x", **values}
+        put(store, "stats.columns", rows("stats.columns", row, name=name, snapshot=snapshot), "upsert")
+    again = rows(
+        "stats.columns",
+        {"column_id": 1, "row_count": 9, "schema_hash": "x", "avg_width_bytes": 7.0},
+        name=name,
+        snapshot=2,
+    )
+    with pytest.raises(Conflict) as refused:
+        put(store, "stats.columns", again, "create")
+    assert refused.value.params["field"] == "avg_width_bytes", refused.value
