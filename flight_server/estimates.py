@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 COLUMN_FIELDS: Final = (
     "logical_type", "null_count", "ndv", "ndv_exact", "min", "max", "min_is_exact", "max_is_exact", "avg_width_bytes",
-    "max_width_bytes", "nan_count", "freshness", "completeness",
+    "max_width_bytes", "nan_count", "freshness", "completeness", "distribution_freshness",
 )  # fmt: skip
 """Columns of `stats.columns` that `of_column` needs."""
 TABLE_FIELDS: Final = ("row_count", "freshness", "completeness")
@@ -40,11 +40,12 @@ def of_table(row: Row) -> dict[str, Estimate]:
 def of_column(row: Row) -> dict[str, Estimate]:
     """The statistics of a row of `stats.columns` by column; unknown ones are left out."""
     sure, found = _is_sure(row), dict[str, Estimate]()
-    for name in ("null_count", "max_width_bytes"):
+    if row["null_count"] is not None:
+        found["null_count"] = Estimate(row["null_count"], sure)
+    width_is_sure = sure and row["distribution_freshness"] == "EXACT"
+    for name, kind in (("avg_width_bytes", float), ("max_width_bytes", int)):
         if row[name] is not None:
-            found[name] = Estimate(row[name], sure)
-    if row["avg_width_bytes"] is not None:
-        found["avg_width_bytes"] = Estimate(float(row["avg_width_bytes"]), sure)
+            found[name] = Estimate(kind(row[name]), width_is_sure)
     # flags of their own, which do not count for rows of an earlier snapshot or incomplete ones
     may_be_exact = row["freshness"] in (None, "EXACT") and row["completeness"] in (None, "COMPLETE")
     if (ndv := row["ndv"]) is not None:

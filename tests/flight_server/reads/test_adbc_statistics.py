@@ -12,7 +12,8 @@ EXACT_COMPLETE = {"freshness": "EXACT", "completeness": "COMPLETE"}
 
 
 def column(**values):
-    return dict.fromkeys(COLUMNS) | NAME | {"column_name": "c"} | values
+    label = {"distribution_freshness": values.get("freshness")}
+    return dict.fromkeys(COLUMNS) | NAME | {"column_name": "c"} | label | values
 
 
 def statistics(table: pa.Table) -> dict:
@@ -70,6 +71,11 @@ def test_inherited_or_partial_statistics_are_approximate():
         3,
         False,
     )  # exact by ndv_exact alone, without a completeness
+
+
+def test_widths_of_an_inherited_distribution_are_approximate():
+    values = {"null_count": 1, "avg_width_bytes": 2.0, "max_width_bytes": 4, "distribution_freshness": "INHERITED"}
+    assert of_column(**values, **EXACT_COMPLETE) == {0: (2.0, True), 2: (4, True), 5: (1, False)}
 
 
 def test_one_row_per_catalog():
