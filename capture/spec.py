@@ -35,7 +35,7 @@ class Sampling(StrEnum):
 
 
 class Engine(StrEnum):
-    """Where data is read; AUTO: where it is measured to finish sooner."""
+    """The place in which data is read; AUTO takes the one that is measured to finish sooner."""
 
     AUTO = "auto"
     SPARK = "spark"

@@ -184,7 +184,7 @@ class CaptureRequest:
 
     @property
     def engine(self) -> Engine | None:
-        """Where data is read; None for the setting of the worker."""
+        """The place in which data is read; None for the setting of the worker."""
         return self.spec.engine
 
     @property

@@ -268,7 +268,7 @@ class Settings:
 
     @property
     def scan_engine(self) -> str:
-        """Where workers read data: `engine`, else `spark` if the master is another than `local[…]`, else `auto`."""
+        """The workers' engine: `engine`, else `spark` if the master is another than `local[…]`, else `auto`."""
         if self.engine is not None:
             return self.engine
         is_local = self.spark_master is None or re.fullmatch(r"local(\[.*\])?", self.spark_master)

@@ -57,7 +57,7 @@ class Conflict(StatflightError):
 
 
 class NotCaptured(StatflightError):
-    """What the request needs to know of a table has not been captured."""
+    """Statistics of a table that the request needs have not been captured."""
 
     code = "NOT_CAPTURED"
     status = "INVALID_ARGUMENT"  # Arrow has no error for FAILED_PRECONDITION

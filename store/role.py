@@ -63,7 +63,7 @@ class Role:
         return {"role": self.name, "lag_ms": self.lag_ms}
 
     def trouble(self) -> str:
-        """What is wrong, for health checks; empty if nothing is."""
+        """The trouble of the role, for health checks; empty if there is none."""
         return ""
 
     def check_writes(self) -> None:

@@ -1,5 +1,5 @@
-"""What Hive's metastore and AWS Glue share: column statistics whose kind depends on the Hive type, and the publisher of
-both."""
+"""The common part of Hive's metastore and AWS Glue: column statistics whose kind depends on the Hive type, and the base
+of both publishers."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _write(plan: Scan) -> None:
 
 
 def _totals(plan: Scan, to_read: int) -> str:
-    """What is kept and skipped, and by what."""
+    """Lines on the files, rows and bytes kept and skipped, and on what skipped them."""
     files, rows = plan.summary["files"], plan.summary["rows"]
     skipped = ", ".join(
         f"{files[f'skipped_by_{what}']:,} by {what}" for what in ("partition", "bounds") if files[f"skipped_by_{what}"]

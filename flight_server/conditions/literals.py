@@ -1,4 +1,4 @@
-"""What the translators of conditions share: SQL of `--where`, SQL of Flight SQL, and Arrow expressions.
+"""Literals and comparisons for the translators of conditions: SQL of `--where` and Flight SQL, Arrow expressions.
 
 Imports nothing, because the client requires only pyarrow.
 """

@@ -110,7 +110,7 @@ _Plain = _Every | _Any | _Test | _Constant
 
 @dataclass(frozen=True)
 class Facts:
-    """What a condition needs to know of one column, for each file.
+    """The facts of one column in each file that a condition needs.
 
     Attributes:
         select: Select list over the rows `s`: `w`, true if the row is PRUNING, and for each comparison `m…` (may; null:

@@ -43,7 +43,7 @@ _PATIENCE: Final = 5  # looks at a damaged or missing object until the follower 
 
 
 class _Copy(NamedTuple):
-    """What the copy holds."""
+    """The contents of the copy."""
 
     base: Base
     position: Position

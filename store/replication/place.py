@@ -21,7 +21,7 @@ _CALL: Final = "20s"  # longest request to an object store; one that hangs must 
 
 
 class Place(Protocol):
-    """Where a replica is kept. Names are paths with `/`; all methods raise `UpstreamError` if it is out of reach."""
+    """The directory or bucket of a replica. Names are paths with `/`; methods raise `UpstreamError` if it is away."""
 
     url: str
 

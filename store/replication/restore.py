@@ -90,7 +90,7 @@ class Span(NamedTuple):
 
 
 def spans(log: Log) -> Iterator[Span]:
-    """What can be restored, the newest first; of segments only the last one is read."""
+    """Generations that can be restored, the newest first; of segments only the last one is read."""
     for base, segments in bases(log):
         last = Commit(base.generation, base.micros, 0) if not segments else log.segment(segments[-1]).commits[-1]
         yield Span(base, last.generation, last.micros, len(segments))

@@ -269,7 +269,7 @@ class Writer(Role):
         self._settle_waiting()
 
     def _batch(self) -> list[Any]:
-        """What the next object has of the queue: a base, or commits up to the next base."""
+        """The part of the queue for the next object: a base, or commits up to the next base."""
         batch: list[_Pending | Base] = []
         size = 0
         for item in self._queue:

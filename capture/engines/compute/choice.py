@@ -13,7 +13,7 @@ from capture.spec import Engine
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where a scan runs, and why.
+    """The place in which a scan runs, with the reason.
 
     Attributes:
         on_spark: Whether Spark computes it.
