@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from store.schemas import COMPUTED, FLIGHTS, KEY, RECORDED
+from store.model.schemas import COMPUTED, FLIGHTS, KEY, RECORDED
 
 _NONE: Final[Mapping[str, Any]] = {}
 

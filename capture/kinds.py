@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from capture.compute.partial import MEASURED, NUMERIC
-from store import logical_types
+from store.model import logical_types
 
 _FIELDS_OF: Final = {
     "ROW_COUNT": ("row_count",), "FILE_COUNT": ("data_file_count",), "TOTAL_BYTES": ("total_size_bytes",),

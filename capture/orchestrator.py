@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from capture.spec import CaptureSpec
 from capture.spi import Mode
-from store.errors import StatflightError
+from store.model.errors import StatflightError
 
 DEFAULT_BUDGET_MS: Final = 1000
 MAX_BUDGET_MS: Final = 10_000

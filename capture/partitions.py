@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from capture.connectors.spi import NativeStats, ScanTask
 from capture.spec import Partition, value_text
 from capture.spi import TableHandle
-from store import bounds, logical_types
-from store.errors import InvalidArgument, NotFound, nearest
-from store.logical_types import LogicalType
-from store.names import join_name
+from store.model import bounds, logical_types
+from store.model.errors import InvalidArgument, NotFound, nearest
+from store.model.logical_types import LogicalType
+from store.model.names import join_name
 
 _SHOWN: Final = 5  # partitions or fields listed in an error
 

@@ -20,7 +20,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from store.errors import InvalidField
+from store.model.errors import InvalidField
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _EXPECTED: Final = (

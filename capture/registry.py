@@ -22,8 +22,8 @@ from capture.spi import (
     elapsed_ms,
     rank,
 )
-from store.errors import Cancelled, InvalidArgument, may_pass
-from store.targets import Target
+from store.model.errors import Cancelled, InvalidArgument, may_pass
+from store.model.targets import Target
 
 log = logging.getLogger("statflight.worker")
 

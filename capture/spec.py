@@ -13,9 +13,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from store.errors import InvalidArgument, InvalidField, nearest
-from store.schemas import KINDS
-from store.targets import Target, TargetKind
+from store.model.errors import InvalidArgument, InvalidField, nearest
+from store.model.schemas import KINDS
+from store.model.targets import Target, TargetKind
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -66,7 +66,7 @@ class CaptureSpec:
 
     Attributes:
         target: The table, a column, a file, an expression or a group of columns.
-        kinds: Kinds of statistics from `store.schemas.KINDS`; empty for all.
+        kinds: Kinds of statistics from `store.model.schemas.KINDS`; empty for all.
         column_selectors: Columns included in the capture of a table or file; empty for all.
         sampling: Sampling method; NONE reads everything.
         budget: Limits of a sample.

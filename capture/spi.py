@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from capture.connectors.spi import Column, Connector, Schema
 from capture.spec import PARTITIONED, Budget, CaptureSpec, Engine, Partition, Sampling
-from store.schemas import FLIGHTS, KINDS
-from store.targets import Target, TargetKind
+from store.model.schemas import FLIGHTS, KINDS
+from store.model.targets import Target, TargetKind
 
 __all__ = [
     "METADATA_PRIORITY",

@@ -23,17 +23,18 @@ from capture.connectors.storage.places import unknown_snapshot
 from capture.engines import default_engines
 from capture.registry import Registry
 from capture.spi import CaptureEngine, CaptureRequest, CaptureResult, Listing, Sink, TableHandle
-from store import records
-from store.catalog_store import Catalog, TableEntry
-from store.database import Database
-from store.discovery import Discovery
-from store.errors import Cancelled, NotFound
-from store.file_spans import rows_of
-from store.layout import Connection
-from store.puts import Counts, Put, PutMode
-from store.schemas import COMPUTED, FLIGHTS
+from store.catalog.catalog import Catalog
+from store.catalog.discovery import Discovery
+from store.duckdb.database import Database
+from store.duckdb.layout import Connection
+from store.history import validation
+from store.history.file_spans import rows_of
+from store.model.catalog_entries import TableEntry
+from store.model.errors import Cancelled, NotFound
+from store.model.puts import Counts, Put, PutMode
+from store.model.schemas import COMPUTED, FLIGHTS
+from store.model.targets import Target
 from store.stats_store import DuckDBStatsStore
-from store.targets import Target
 
 _FAMILIES: Final = {"stats.sketches": ("stats.sketches", "file_sketches")}  # other flights are one family
 
@@ -52,7 +53,7 @@ class StoreSink(Sink):
 
     def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
         mode = PutMode.FILL if extra else PutMode.REPLACE_SNAPSHOT if whole else PutMode.CAPTURE
-        prepared = records.prepare(FLIGHTS[flight], rows, clamp=True)
+        prepared = validation.prepare(FLIGHTS[flight], rows, clamp=True)
         self._rows.setdefault((flight, mode), []).append(prepared)
 
     def list_files(self, table: TableHandle, listing: Listing) -> bool:  # noqa: ARG002  of the protocol

@@ -33,10 +33,11 @@ from flight_server.reads.scanner import Scanner
 from flight_server.reads.slice_cache import SliceCache
 from flight_server.reads.streams import MAX_QUERIES, Streams
 from flight_server.reads.usage import Usage
-from store.catalog_store import EXTERNAL, Catalog, TableEntry
-from store.database import Database
-from store.job_store import JobStore
-from store.role import Role
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Database
+from store.model.catalog_entries import EXTERNAL, TableEntry
+from store.queue.job_store import JobStore
+from store.replication.role import Role
 from store.stats_store import DuckDBStatsStore
 
 log = logging.getLogger("statflight.server")

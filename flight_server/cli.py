@@ -184,7 +184,7 @@ def _words(error: BaseException) -> tuple[int, str] | None:
     import pyarrow.flight as flight
 
     from flight_server.client import reason
-    from store.errors import StatflightError
+    from store.model.errors import StatflightError
 
     if isinstance(error, StatflightError):
         return 1, str(error)

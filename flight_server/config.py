@@ -15,10 +15,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from store.errors import InvalidArgument, InvalidField, nearest
+from store.model.errors import InvalidArgument, InvalidField, nearest
 
 if TYPE_CHECKING:
-    from store.bounds import ZonePolicy
+    from store.model.bounds import ZonePolicy
 
 DEFAULT_FILE: Final = Path("statflight.toml")
 PREFIX: Final = "STATFLIGHT_"
@@ -262,7 +262,7 @@ class Settings:
     @property
     def zone_policy(self) -> ZonePolicy:
         """The treatment of zoned bounds, as the store takes it."""
-        from store.bounds import ZonePolicy
+        from store.model.bounds import ZonePolicy
 
         return ZonePolicy(self.timestamp_no_tz_policy is ZonedTimestamps.CONVERT, self.session_timezone)
 

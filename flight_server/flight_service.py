@@ -31,9 +31,9 @@ from flight_server.reads.streams import Stream
 from flight_server.sql.lazy import LazyEndpoint
 from flight_server.wire import flight_sql, plan_request, scan_request, status, tickets
 from flight_server.writes import ingest
-from store.errors import Cancelled, InvalidArgument, StatflightError, Unauthenticated, Unimplemented
-from store.role import Role
-from store.schemas import FLIGHTS
+from store.model.errors import Cancelled, InvalidArgument, StatflightError, Unauthenticated, Unimplemented
+from store.model.schemas import FLIGHTS
+from store.replication.role import Role
 
 if TYPE_CHECKING:
     from flight_server.process.metrics import Metrics

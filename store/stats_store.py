@@ -1,9 +1,9 @@
 """The stats store: its interface, and its DuckDB implementation.
 
-Rows are Arrow tables in a flight's schema, already cast and validated (`store.records`). A put compares them with the
-stored rows and writes only differences: identical content leaves the first record as it is. Records of tables, columns,
-expressions, groups and their sketches are stored once per snapshot; those of files once per file content, with the span
-of file listings they belong to, so that a snapshot takes space only for its changes.
+Rows are Arrow tables in a flight's schema, already cast and validated (`store.history.validation`). A put compares them
+with the stored rows and writes only differences: identical content leaves the first record as it is. Records of tables,
+columns, expressions, groups and their sketches are stored once per snapshot; those of files once per file content, with
+the span of file listings they belong to, so that a snapshot takes space only for its changes.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.arrow_sql import execute
-from store.catalog_store import EXTERNAL, Catalog, TableEntry
-from store.column_names import ColumnNames
-from store.content_hash import content_hash
-from store.database import Connection, Database
-from store.deletion import delete_records
-from store.errors import Conflict, NotFound
-from store.file_listings import FAMILIES, forget_marks
-from store.file_spans import STORAGE_ID, delete_by_span, rows_of, where_target
-from store.layout import BY_SNAPSHOT, parts
-from store.names import join_name
-from store.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Put, PutMode, codes, digest, snapshots_of
-from store.snapshot_merge import SnapshotMerge
-from store.span_merge import SpanMerge, waves
-from store.targets import Target, TargetKind, storage_id
+from store.catalog.catalog import Catalog
+from store.catalog.column_ids import ColumnNames
+from store.catalog.deletion import delete_records
+from store.duckdb.arrow_sql import execute
+from store.duckdb.database import Connection, Database
+from store.duckdb.layout import BY_SNAPSHOT, parts
+from store.history.content_hash import content_hash
+from store.history.file_listings import FAMILIES, forget_marks
+from store.history.file_spans import STORAGE_ID, delete_by_span, rows_of, where_target
+from store.history.snapshot_merge import SnapshotMerge
+from store.history.span_merge import SpanMerge, waves
+from store.model.catalog_entries import EXTERNAL, TableEntry
+from store.model.errors import Conflict, NotFound
+from store.model.names import join_name
+from store.model.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Put, PutMode, codes, digest, snapshots_of
+from store.model.targets import Target, TargetKind, storage_id
 
 __all__ = ["IDENTITY", "Counts", "DuckDBStatsStore", "Meta", "Put", "PutMode", "StatsStore"]
 

@@ -60,4 +60,4 @@ def test_paths_named_in_docstrings_exist():
 
 def test_missing_paths_are_found():
     gone = {"store/no_such.py", "no_such_room/", "capture.no_such.connector"}
-    assert missing(f"`store/layout.py`, capture.spi, {', '.join(f'`{name}`' for name in gone)}") == gone
+    assert missing(f"`store/duckdb/layout.py`, capture.spi, {', '.join(f'`{name}`' for name in gone)}") == gone

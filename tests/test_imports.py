@@ -41,27 +41,39 @@ def test_package_imports_no_higher_package(level):
     assert not violations
 
 
-# Rooms of flight_server, its subpackages and modules: each may import itself and the rooms named here.
+# Rooms of each package, its subpackages and modules: each may import itself and the rooms named here.
+HISTORY = {"model", "duckdb", "history"}
 BASE = {"config", "estimates"}
 REQUESTS = BASE | {"wire", "conditions", "auth"}
 DATA = REQUESTS | {"reads", "writes"}
 APP = DATA | {"checks", "control", "app"}
 ROOMS = {
-    "config": set(),
-    "estimates": set(),
-    "conditions": BASE,
-    "wire": BASE | {"conditions"},
-    "auth": BASE | {"wire"},  # errors of the handshake are statuses
-    "reads": REQUESTS,
-    "writes": REQUESTS,
-    "control": DATA | {"checks"},
-    "client": {"conditions", "estimates"},
-    "worker": REQUESTS | {"client"},
-    "app": APP,
-    "actions": APP,
-    "sql": APP,
-    "flight_service": APP | {"actions", "sql", "process"},  # process: the audit log
-    "process": APP | {"actions", "sql", "web", "worker", "flight_service", "client"},  # client: of the worker
+    "store": {
+        "model": set(),
+        "duckdb": {"model"},
+        "history": {"model", "duckdb"},
+        "catalog": HISTORY,
+        "queue": {"model", "duckdb"},
+        "replication": {"model", "duckdb"},
+        "stats_store": HISTORY | {"catalog"},
+    },
+    "flight_server": {
+        "config": set(),
+        "estimates": set(),
+        "conditions": BASE,
+        "wire": BASE | {"conditions"},
+        "auth": BASE | {"wire"},  # errors of the handshake are statuses
+        "reads": REQUESTS,
+        "writes": REQUESTS,
+        "control": DATA | {"checks"},
+        "client": {"conditions", "estimates"},
+        "worker": REQUESTS | {"client"},
+        "app": APP,
+        "actions": APP,
+        "sql": APP,
+        "flight_service": APP | {"actions", "sql", "process"},  # process: the audit log
+        "process": APP | {"actions", "sql", "web", "worker", "flight_service", "client"},  # client: of the worker
+    },
 }
 
 
@@ -109,22 +121,25 @@ def graph() -> dict[str, set[str]]:
 
 
 def room(module: str) -> str:
-    return module.split(".")[1]
+    return module.partition(".")[2].partition(".")[0]
 
 
-def test_room_imports_only_the_rooms_it_may(graph):
+@pytest.mark.parametrize("package", ROOMS)
+def test_room_imports_only_the_rooms_it_may(graph, package):
+    rooms = ROOMS[package]
     violations = {
         f"{name} imports {other}"
         for name, others in graph.items()
         for other in others
-        if name.startswith("flight_server.") and other.startswith("flight_server.")
-        if room(name) in ROOMS and room(other) not in ROOMS[room(name)] | {room(name)}
+        if name.startswith(f"{package}.") and other.startswith(f"{package}.")
+        if room(name) in rooms and room(other) not in rooms[room(name)] | {room(name)}
     }
     assert violations == set()
 
 
-def test_rooms_with_import_rules_exist(graph):
-    assert set(ROOMS) <= {room(name) for name in graph if name.startswith("flight_server.")}
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_with_import_rules_exist(graph, package):
+    assert set(ROOMS[package]) <= {room(name) for name in graph if name.startswith(f"{package}.")}
 
 
 def test_modules_have_no_import_cycle():

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from store import logical_types
-from store.logical_types import MAX_DECIMAL128, LogicalType
-from store.sketches import murmur3
-from store.sketches.murmur3 import Hashes, Longs
+from store.model import logical_types
+from store.model.logical_types import MAX_DECIMAL128, LogicalType
+from store.model.sketches import murmur3
+from store.model.sketches.murmur3 import Hashes, Longs
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 """Shape (n, 4); the sign is in the last word."""

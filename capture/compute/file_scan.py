@@ -18,9 +18,9 @@ from capture.compute import kernels
 from capture.compute.partial import ALL, Partial, SketchSelection
 from capture.compute.readers import base, tasks
 from capture.connectors.spi import ScanColumn, ScanTask
-from store import logical_types, sketches
-from store.errors import StatflightError
-from store.sketches import murmur3
+from store.model import logical_types, sketches
+from store.model.errors import StatflightError
+from store.model.sketches import murmur3
 
 PARTIAL_SCHEMA: Final = pa.schema([
     ("task", pa.int64()), ("column_id", pa.int64()), ("column_ids", pa.list_(pa.int64())), ("error", pa.string()),

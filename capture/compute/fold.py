@@ -20,9 +20,9 @@ from capture.compute import kernels
 from capture.compute.partial import HASHED, MEASURED, NUMERIC, Partial, SketchSelection
 from capture.connectors.spi import ScanTask
 from capture.spi import Sink, TableHandle
-from store import schemas, sketches
-from store.freshness import is_whole_arrow
-from store.logical_types import Kind, LogicalType
+from store.model import schemas, sketches
+from store.model.freshness import is_whole_arrow
+from store.model.logical_types import Kind, LogicalType
 
 _FAN_IN: Final = 64  # parts merged at once; the error of quantiles grows with the depth of the tree
 _THETA_FAN_IN: Final = 8  # theta sketches are large; grouping does not change their union

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from store import sketches
+from store.model import sketches
 
 
 def degrees(column_ids: Sequence[int], tuples: bytes, members: Mapping[int, bytes]) -> list[dict[str, Any]]:

@@ -32,10 +32,10 @@ from capture.compute.partial import (
     SketchSelection,
     width,
 )
-from store import bounds, sketches
-from store.logical_types import TEMPORAL, Kind, LogicalType
-from store.sketches import ThetaBuilder, murmur3
-from store.sketches.murmur3 import Hashes, Longs
+from store.model import bounds, sketches
+from store.model.logical_types import TEMPORAL, Kind, LogicalType
+from store.model.sketches import ThetaBuilder, murmur3
+from store.model.sketches.murmur3 import Hashes, Longs
 
 _MAX_LONG: Final = (1 << 63) - 1
 _WHOLE: Final = frozenset({Kind.INT, Kind.DECIMAL})

@@ -22,7 +22,7 @@ from capture.compute.pieces import scan
 from capture.compute.readers.base import READ_ERRORS
 from capture.connectors.spi import ScanTask
 from capture.connectors.storage.places import open_place
-from store.names import dotted_name
+from store.model.names import dotted_name
 
 CORES: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 _DIVIDED_CELLS: Final = 400_000  # cells of a file from which repeated reads of its footer are negligible

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from store.sketches.murmur3 import Longs
+from store.model.sketches.murmur3 import Longs
 
 Moments: TypeAlias = tuple[float | None, float | None]
 """Mean and sample standard deviation."""

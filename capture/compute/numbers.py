@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from store.logical_types import Kind, LogicalType
-from store.sketches.murmur3 import Hashes, Longs
+from store.model.logical_types import Kind, LogicalType
+from store.model.sketches.murmur3 import Hashes, Longs
 
 _COUNTED_ROWS: Final = 512  # below, sorting is as fast as counting
 _COUNT_STEP: Final = 1 << 15

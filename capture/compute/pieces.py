@@ -19,8 +19,8 @@ from capture.compute.fold import Fold
 from capture.compute.readers.base import READ_ERRORS
 from capture.connectors.spi import ScanTask
 from capture.connectors.storage.places import open_place
-from store import logical_types
-from store.logical_types import Kind, LogicalType
+from store.model import logical_types
+from store.model.logical_types import Kind, LogicalType
 
 PIECE_ROWS: Final = 1 << 20
 """Rows of a piece at most, unless one row group has more. Default size of row groups of pyarrow."""

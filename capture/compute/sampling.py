@@ -29,9 +29,9 @@ from capture.compute.readers.base import READ_ERRORS
 from capture.connectors.spi import NativeStats, ScanTask
 from capture.connectors.storage.places import open_place
 from capture.spi import Budget
-from store import bounds
-from store.logical_types import Kind, LogicalType
-from store.names import dotted_name
+from store.model import bounds
+from store.model.logical_types import Kind, LogicalType
+from store.model.names import dotted_name
 
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
 _MISSES: Final = 64  # consecutive points without a new row group, after which the rest is taken in order

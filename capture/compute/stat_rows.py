@@ -16,9 +16,9 @@ from capture.compute.partial import Partial
 from capture.connectors.spi import ScanTask
 from capture.flight_rows import flight_rows
 from capture.spi import Mode, TableHandle
-from store import schemas, sketches
-from store.logical_types import Kind, LogicalType
-from store.targets import Target, storage_id
+from store.model import schemas, sketches
+from store.model.logical_types import Kind, LogicalType
+from store.model.targets import Target, storage_id
 
 SAMPLE_CONFIDENCE: Final = 0.95
 _BOUNDS: Final = ("min", "max", "min_is_exact", "max_is_exact")

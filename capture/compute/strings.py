@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from capture.compute.numbers import count_codes, runs
 from capture.compute.partial import Frame, Partial
-from store import bounds, sketches
-from store.logical_types import Kind, LogicalType
-from store.sketches import ThetaBuilder, murmur3
-from store.sketches.murmur3 import Hashes, Longs
+from store.model import bounds, sketches
+from store.model.logical_types import Kind, LogicalType
+from store.model.sketches import ThetaBuilder, murmur3
+from store.model.sketches.murmur3 import Hashes, Longs
 
 _MAX_ITEM_BYTES: Final = 1024  # longer values are left out of the most common values
 _STEP: Final = 1 << 16

@@ -13,7 +13,7 @@ from typing import Final
 
 from capture.connectors.secrets import resolve
 from capture.connectors.spi import Connector, ConnectorConfig
-from store.errors import InvalidArgument, nearest
+from store.model.errors import InvalidArgument, nearest
 
 GROUP: Final = "statflight.connectors"
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, Column, ColumnIds
-from store import bounds
-from store.logical_types import Kind, LogicalType, parse, to_arrow
+from store.model import bounds
+from store.model.logical_types import Kind, LogicalType, parse, to_arrow
 
 ROWS_PER_TABLE = 262_144
 """Approximate maximum of rows in one table of file columns."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from capture.connectors.secrets import SECRET_OPTION
-from store.errors import InvalidArgument, nearest
-from store.names import join_name, matcher
+from store.model.errors import InvalidArgument, nearest
+from store.model.names import join_name, matcher
 
 TIMEOUT_OPTION: Final = "timeout"
 EVERYTHING: Final = ("*",)

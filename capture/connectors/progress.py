@@ -1,7 +1,7 @@
 """Progress of long metadata reads, with cancellation.
 
 A connector calls `report` regularly; this has no effect unless the caller registered a listener with `reporting`. The
-listener raises `store.errors.Cancelled` to stop the connector.
+listener raises `store.model.errors.Cancelled` to stop the connector.
 """
 
 from __future__ import annotations

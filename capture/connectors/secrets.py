@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 MASK: Final = "****"
 SECRET_OPTION: Final = "secret"  # noqa: S105 - the name of the option that names a secret

@@ -1,8 +1,8 @@
 """The connector interface: namespaces, tables, snapshots, native statistics and scan tasks of one lake.
 
 A connector reads metadata only and needs no JVM. Many may be open at once; none keeps state after `close()`. Upstream
-errors are raised as `store.errors.UpstreamError` (retryable or not) or `NotFound`, with a message that names the table
-and the reason.
+errors are raised as `store.model.errors.UpstreamError` (retryable or not) or `NotFound`, with a message that names the
+table and the reason.
 
 A table is `(namespace, name)`; a nested namespace is dotted. A column is displayed as its dotted path and identified by
 its key (`Column.key`). In formats without field ids `Column.field_id` is None; the store then assigns an id to the key
@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from store.names import column_key
-from store.schemas import DELETES, INT, SCALAR, TEXT
+from store.model.names import column_key
+from store.model.schemas import DELETES, INT, SCALAR, TEXT
 
 ColumnIds = Mapping[str, int]
 """Column key (`Column.key`) → column id, for every column the table ever had; also by dotted name if it is unique."""
@@ -70,7 +70,7 @@ def delete_file(
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column or struct leaf of a table's schema. `logical_type` is canonical (`store.logical_types`)."""
+    """A column or struct leaf of a table's schema. `logical_type` is canonical (`store.model.logical_types`)."""
 
     name: str
     logical_type: str
@@ -85,7 +85,7 @@ class Column:
 
     @property
     def key(self) -> str:
-        """Identifier of the column within its table, see `store.names.column_key`."""
+        """Identifier of the column within its table, see `store.model.names.column_key`."""
         return column_key(self.path) if self.path else self.name
 
     def is_among(self, names: Container[str]) -> bool:
@@ -185,7 +185,7 @@ class ScanColumn:
     """Source of a column's values in one file. Exactly one of `path` and `constant` is set.
 
     Attributes:
-        path: Key of the column's path in the file (`store.names.column_key`), without lists.
+        path: Key of the column's path in the file (`store.model.names.column_key`), without lists.
         constant: Partition value, default, or null for a column missing in the file, as a one-element array of the
             column's Arrow type.
         width_bytes: Width of an integer in the table's type, since older files may store it in fewer bytes; None: as in

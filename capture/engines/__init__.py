@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from capture.spec import CaptureSpec, Engine
 from capture.spi import CaptureEngine, rank
-from store.targets import TargetKind
+from store.model.targets import TargetKind
 
 if TYPE_CHECKING:
     from capture.spark.session import Spark

@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final
 
 from capture.publishers.spi import Publisher
-from store.errors import InvalidArgument, nearest
+from store.model.errors import InvalidArgument, nearest
 
 GROUP: Final = "statflight.publishers"
 OPTION: Final = "publish"  # connector option: homes to which its tables are published after each capture

@@ -15,7 +15,7 @@ from capture.compute.readers.base import materialised
 from capture.compute.readers.tasks import open_task
 from capture.connectors.progress import report
 from capture.connectors.spi import Connector, ScanTask
-from store.errors import UpstreamError
+from store.model.errors import UpstreamError
 
 Partial = TypeVar("Partial")
 

@@ -7,8 +7,8 @@ from datetime import date
 from typing import Final
 
 from capture.publishers.spi import ColumnStatistics
-from store import bounds
-from store.logical_types import Kind, parse
+from store.model import bounds
+from store.model.logical_types import Kind, parse
 
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _NUMBERS: Final = (Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL)

@@ -14,7 +14,7 @@ import pyarrow.fs as pafs
 
 from capture.connectors.storage.places import Place
 from capture.publishers.publishing import ORPHAN_SECONDS
-from store.errors import UpstreamError
+from store.model.errors import UpstreamError
 
 MARK = "statflight"  # part of the names of files that are referenced by another file
 

@@ -23,7 +23,7 @@ from capture.publishers.hive_types import (
     with_counts,
 )  # fmt: skip
 from capture.publishers.spi import Draft, HomeStatistics, LostRace
-from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, first_line
+from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, first_line
 
 UPDATED_AT_ONCE: Final = 25
 READ_AT_ONCE: Final = 100

@@ -26,7 +26,7 @@ from capture.publishers.hive_types import (
     with_counts,
 )  # fmt: skip
 from capture.publishers.spi import Draft, HomeStatistics, LostRace
-from store.errors import InvalidArgument, NotFound, UpstreamError
+from store.model.errors import InvalidArgument, NotFound, UpstreamError
 
 DEFAULT_PORT: Final = 9083
 _FIELDS: Final = {"LONG": "longStats", "DOUBLE": "doubleStats", "DECIMAL": "decimalStats", "DATE": "dateStats",

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, Publisher, TableStatistics
-from store.logical_types import Kind, parse
+from store.model.logical_types import Kind, parse
 
 LONG, DOUBLE, DECIMAL, DATE, STRING, BINARY = "LONG", "DOUBLE", "DECIMAL", "DATE", "STRING", "BINARY"
 _KINDS: Final = {

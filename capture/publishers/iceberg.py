@@ -18,8 +18,8 @@ from capture.publishers.files import MARK, sweep, unique_name
 from capture.publishers.iceberg_commits import Statistics, UnknownState, commit_statistics
 from capture.publishers.publishing import ORPHAN_SECONDS
 from capture.publishers.spi import Draft, HomeStatistics, Publisher
-from store.errors import Conflict, StatflightError
-from store.schemas import THETA
+from store.model.errors import Conflict, StatflightError
+from store.model.schemas import THETA
 
 _ONE_FILE = (".metadata.json", ".metadata.json.gz")
 

@@ -26,7 +26,7 @@ from capture.connectors.iceberg.catalogs import LoadedTable
 from capture.connectors.storage.places import Place
 from capture.publishers.files import create_file, read_file, replace_file
 from capture.publishers.spi import LostRace
-from store.errors import Conflict, InvalidArgument, UpstreamError
+from store.model.errors import Conflict, InvalidArgument, UpstreamError
 
 Statistics = Mapping[str, Any]
 """An entry of the metadata's `statistics`, with its JSON names (`snapshot-id`, `statistics-path`, …)."""

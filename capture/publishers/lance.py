@@ -17,7 +17,7 @@ from capture.connectors.options import patient, storage_options
 from capture.connectors.storage.places import open_place, unknown_snapshot
 from capture.publishers.external_values import average_width, greatest_width, spark_bound
 from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher
-from store.errors import InvalidArgument, UpstreamError
+from store.model.errors import InvalidArgument, UpstreamError
 
 _CHANGING: Final = ("computedAtVersion", "computedAt")  # different in each commit
 

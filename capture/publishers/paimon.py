@@ -22,8 +22,8 @@ from capture.publishers.external_values import average_width, greatest_width, ja
 from capture.publishers.files import create_file, delete_file, read_file, replace_file, sweep, unique_name, write_file
 from capture.publishers.publishing import ORPHAN_SECONDS
 from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher
-from store import sketches
-from store.errors import UpstreamError
+from store.model import sketches
+from store.model.errors import UpstreamError
 
 SKETCH_TYPE: Final = "paimon-ndv-theta-sketch-v1"
 _ROWS_STAY: Final = ("ANALYZE", "COMPACT")  # kinds of commits that do not change rows

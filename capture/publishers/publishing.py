@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from capture.publishers.spi import Draft, LostRace, Publication, Publisher
-from store.errors import InvalidArgument, StatflightError, UpstreamError
+from store.model.errors import InvalidArgument, StatflightError, UpstreamError
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from capture.connectors.options import takes_source_statistics
 from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds, Connector, ConnectorConfig, NativeStats, Snapshot
 from capture.publishers import OPTION, READ_OPTION, catalogs_of, options_of, publisher_class
 from capture.publishers.spi import ColumnStatistics, Destination, HomeStatistics, TableStatistics
-from store.errors import StatflightError
+from store.model.errors import StatflightError
 
 _SECOND: Final = timedelta(seconds=1)  # resolution of times in catalogs
 _LISTED: Final = "parquet"  # its snapshots are directory listings, which have no trace of deleted files

@@ -23,8 +23,8 @@ from capture.publishers.spark_session import (
     statistics_of,
 )  # fmt: skip
 from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, Publisher
-from store.errors import InvalidArgument, NotFound
-from store.logical_types import Kind, parse
+from store.model.errors import InvalidArgument, NotFound
+from store.model.logical_types import Kind, parse
 
 _ROW_OVERHEAD_BYTES: Final = 8  # per row, in Spark's size estimate
 _TEXT_OVERHEAD_BYTES: Final = 12  # per string or binary value, in Spark's size estimate

@@ -13,8 +13,8 @@ from itertools import groupby, pairwise
 from typing import Final
 
 from capture.publishers.spi import ColumnStatistics
-from store import sketches
-from store.logical_types import Kind, parse
+from store.model import sketches
+from store.model.logical_types import Kind, parse
 
 BINS: Final = 254  # default of spark.sql.statistics.histogram.numBins
 EVEN_WITHIN: Final = 0.05  # deviation of quantiles, as a share of the range, up to which values are evenly spread

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from store.errors import InvalidArgument, NotFound, UpstreamError
+from store.model.errors import InvalidArgument, NotFound, UpstreamError
 
 VERSION: Final = "2"  # version of Spark's CatalogColumnStat
 _SIZE, _ROWS = " size", " rows"  # pseudo-columns, used to create Scala numbers in the JVM

@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from capture.connectors.spi import Connector, ConnectorConfig
-from store.errors import Conflict, InvalidArgument, UpstreamError
-from store.freshness import EXACT, INHERITED
+from store.model.errors import Conflict, InvalidArgument, UpstreamError
+from store.model.freshness import EXACT, INHERITED
 
 _SKETCHES = ("theta", "quantiles")
 
@@ -29,7 +29,7 @@ class LostRace(UpstreamError):
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """Statistics of one column; None means unknown. Bounds are canonical text (see `store.bounds`).
+    """Statistics of one column; None means unknown. Bounds are canonical text (see `store.model.bounds`).
 
     Attributes:
         theta: Compact theta sketch of the values.

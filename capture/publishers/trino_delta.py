@@ -23,9 +23,9 @@ from capture.connectors.storage.places import Place, open_place
 from capture.publishers.data_pass import scan
 from capture.publishers.files import delete_file, read_file, replace_file, sweep
 from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher
-from store.errors import InvalidArgument
-from store.logical_types import Kind, parse
-from store.sketches.airlift_hll import HyperLogLog, hash_values, supports
+from store.model.errors import InvalidArgument
+from store.model.logical_types import Kind, parse
+from store.model.sketches.airlift_hll import HyperLogLog, hash_values, supports
 
 MODEL_VERSION: Final = 4
 FILE: Final = "_delta_log/_trino_meta/extended_stats.json"

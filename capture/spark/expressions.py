@@ -21,9 +21,9 @@ from capture.compute.readers import tasks
 from capture.connectors.spi import ScanTask
 from capture.spark.job import balanced
 from capture.spark.session import Spark, ddl
-from store import bounds, logical_types
-from store.errors import InvalidArgument, first_line
-from store.logical_types import Kind, LogicalType
+from store.model import bounds, logical_types
+from store.model.errors import InvalidArgument, first_line
+from store.model.logical_types import Kind, LogicalType
 
 _BATCH_ROWS: Final = 1 << 16
 _SPARK_TYPES: Final = {

@@ -28,7 +28,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from capture.spark.java import MIN_VERSION, java_home, java_version
-from store.errors import UpstreamError, first_line
+from store.model.errors import UpstreamError, first_line
 
 log = logging.getLogger("statflight.worker")
 

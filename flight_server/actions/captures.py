@@ -14,9 +14,9 @@ from flight_server.wire import answer_budget
 from flight_server.wire.action_bodies import CaptureItem, parse_items, parse_resolve
 from flight_server.wire.scan_request import CURRENT, of_json
 from flight_server.wire.tickets import to_ticket
-from store.catalog_store import EXTERNAL, TableEntry
-from store.errors import StatflightError
-from store.puts import FLIGHT_OF
+from store.model.catalog_entries import EXTERNAL, TableEntry
+from store.model.errors import StatflightError
+from store.model.puts import FLIGHT_OF
 
 
 def _tables(call: Call, items: Sequence[CaptureItem]) -> list[TableEntry]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from capture.publishers import check_home_options
 from flight_server.actions.registry import Call, Results, action
 from flight_server.wire.action_bodies import parse_body
-from store.errors import InvalidField
+from store.model.errors import InvalidField
 
 
 @action('{"catalog", "format", "uri", "options"?, "replace"?, "discover"?}',

@@ -23,7 +23,8 @@ from flight_server.wire.action_bodies import (
     split_body,
 )
 from flight_server.writes import ingest
-from store.errors import (
+from store.history.file_listings import Listing
+from store.model.errors import (
     Cancelled,
     Conflict,
     InvalidField,
@@ -32,8 +33,7 @@ from store.errors import (
     StatflightError,
     to_json,
 )
-from store.file_listings import Listing
-from store.job_store import ENDED
+from store.queue.job_store import ENDED
 
 
 def _found(call: Call, job_id: str) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from capture.publishers import check_home
 from flight_server.actions.registry import Call, Results, action
 from flight_server.wire.action_bodies import check_snapshot, check_table_name, parse_body
 from flight_server.wire.scan_request import CURRENT
-from store.catalog_store import EXTERNAL, TableEntry
-from store.errors import InvalidArgument, InvalidField, NotFound
+from store.model.catalog_entries import EXTERNAL, TableEntry
+from store.model.errors import InvalidArgument, InvalidField, NotFound
 
 
 @action('{"table", "snapshot"?, "to": "iceberg" | "spark" | "trino" | "paimon" | "lance" | "glue" | "hive", "dry_run"?,'

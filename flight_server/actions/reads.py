@@ -11,7 +11,7 @@ import pyarrow as pa
 from flight_server.actions.registry import Call, Results, action
 from flight_server.wire.action_bodies import check_object, parse_body
 from flight_server.wire.scan_request import check_query_id, of_command, of_json, parse_json
-from store.errors import PermissionDenied
+from store.model.errors import PermissionDenied
 
 
 @action("a JSON command", "What DoGet answers to the command, as one Arrow IPC stream in a single result")

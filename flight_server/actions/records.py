@@ -12,11 +12,11 @@ from capture.spec import parse_partitions
 from flight_server.actions.registry import Call, Results, action
 from flight_server.wire.action_bodies import check_snapshot, check_table_name, parse_body
 from flight_server.wire.scan_request import CURRENT, of_json, parse_json
-from store import logical_types, sketches
-from store.catalog_store import TableEntry
-from store.errors import InvalidArgument, NotFound
-from store.freshness import EXACT, INHERITED
-from store.targets import Target
+from store.model import logical_types, sketches
+from store.model.catalog_entries import TableEntry
+from store.model.errors import InvalidArgument, NotFound
+from store.model.freshness import EXACT, INHERITED
+from store.model.targets import Target
 
 
 def _snapshot_id(call: Call, table: TableEntry, snapshot: Any) -> int:

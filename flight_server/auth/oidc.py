@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from flight_server.auth.principal import ALL_SCOPES, EVERYTHING, Principal
 from flight_server.config import check_keys
-from store.errors import InvalidArgument, InvalidField, Unauthenticated, Words
+from store.model.errors import InvalidArgument, InvalidField, Unauthenticated, Words
 
 if TYPE_CHECKING:
     from jwt import PyJWK, PyJWKClient

@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
-from store.names import join_name, matcher
+from store.model.names import join_name, matcher
 
 
 class Permission(StrEnum):

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from flight_server.auth.oidc import Oidc
 from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, EVERYTHING, Permission, Principal
 from flight_server.config import check_keys, read_toml
-from store.errors import InvalidArgument, InvalidField, Unauthenticated
+from store.model.errors import InvalidArgument, InvalidField, Unauthenticated
 
 log = logging.getLogger("statflight.server")
 

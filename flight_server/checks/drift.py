@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 
-from store.sketches import is_partial, read_kll
+from store.model.sketches import is_partial, read_kll
 
 
 def distance(before: bytes, after: bytes) -> tuple[float, float] | None:

@@ -16,7 +16,7 @@ from flight_server.checks.rules import AGAINST, PREVIOUS, Level, Rule
 from flight_server.present import history, table_summary
 from flight_server.present.reader import Reader, equal, read_table
 from flight_server.present.table_summary import Row
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 _NUMBERS: Final = frozenset({"INT", "FLOAT", "DOUBLE", "DECIMAL"})
 _NOT_DRIFTING: Final = frozenset({"STRING", "BINARY", "UUID", "JSON", "VARIANT"})  # types without a number line

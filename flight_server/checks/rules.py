@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from flight_server.config import read_toml
-from store.errors import InvalidArgument, nearest
-from store.names import matcher
+from store.model.errors import InvalidArgument, nearest
+from store.model.names import matcher
 
 OF_TABLE: Final = ("row_count", "size_bytes", "file_count", "age_seconds", "schema_changes")
 OF_COLUMN: Final = (

@@ -1,7 +1,7 @@
 """Full table names in the client: `catalog.schema.table`.
 
-`store.names` has the same functions for the server. The client does not import it, because its user may have another
-package called `store`; a property test checks that both agree.
+`store.model.names` has the same functions for the server. The client does not import it, because its user may have
+another package called `store`; a property test checks that both agree.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from flight_server.commands.reading import FormatOption
 from flight_server.present import catalog_summary, render, shapes, table_summary, text
 from flight_server.present import history as histories
 from flight_server.present.render import Format
-from store.names import is_pattern, matcher
+from store.model.names import is_pattern, matcher
 
 
 def ls(
@@ -127,7 +127,7 @@ def history(
 
 
 def _history_table(rows: list[dict[str, Any]]) -> pa.Table:
-    from store.schemas import FLIGHTS
+    from store.model.schemas import FLIGHTS
 
     schema = FLIGHTS["stats.columns"].schema
     names = ["snapshot_id", *(name for name in histories.STATISTICS if name in schema.names)]

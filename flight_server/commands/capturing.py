@@ -30,7 +30,7 @@ from flight_server.commands.common import (
 )
 from flight_server.commands.output import STARTED, in_flags, misuse, say, tell, tell_json, warn
 from flight_server.commands.progress import capture_each
-from store.schemas import KINDS
+from store.model.schemas import KINDS
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient

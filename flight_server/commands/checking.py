@@ -26,7 +26,7 @@ from flight_server.commands.common import (
 from flight_server.commands.output import misuse, say, tell, until_the_reader_leaves
 from flight_server.present import check_results
 from flight_server.present.check_results import ResultFormat
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 
 def check(

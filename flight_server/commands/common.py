@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from flight_server.commands.output import CommandError, misuse, note, warn
-from store.names import is_pattern, matcher, split_name
+from store.model.names import is_pattern, matcher, split_name
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
@@ -288,7 +288,7 @@ def for_each(names: Iterable[str], work: Callable[[str], None], errors: dict[str
     import pyarrow.flight as flight
 
     from flight_server.client import reason
-    from store.errors import StatflightError
+    from store.model.errors import StatflightError
 
     failed = 0
     for name in names:

@@ -9,7 +9,7 @@ import typer
 
 from flight_server.commands.common import SERVER, Server, TlsRoots, Token, certificates, check_server, own_certificate
 from flight_server.commands.output import CommandError, misuse, say, tell
-from store.units import bytes_text
+from store.model.units import bytes_text
 
 if TYPE_CHECKING:
     from capture.spark.plans import Operator, Plan, UsedTable
@@ -165,8 +165,8 @@ def _publish(session: Any, holder: Any, client: Any, row: Mapping[str, Any], nam
     from capture.publishers.spark_catalog import SparkCatalogPublisher
     from capture.publishers.spi import Destination
     from flight_server.worker.publishing import stored_statistics
-    from store.errors import StatflightError
-    from store.names import join_name
+    from store.model.errors import StatflightError
+    from store.model.names import join_name
 
     quoted = ".".join(f"`{part}`" for part in name[-2:])
     if len(name) > 1:

@@ -47,7 +47,7 @@ def restore(
     ] = None,
 ) -> None:
     """Make a database of a replica; `serve --db` opens it. Secrets of lakes are not in a replica."""
-    from store.errors import InvalidArgument
+    from store.model.errors import InvalidArgument
     from store.replication.log import Log, iso
     from store.replication.place import open_place
     from store.replication.restore import NEWEST, At

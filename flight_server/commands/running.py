@@ -105,7 +105,7 @@ def _options(given: Iterable[str]) -> dict[str, str]:
 def _settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
     """Loads and checks the settings; a bad one is a usage error, whatever its source."""
     from flight_server.config import load
-    from store.errors import InvalidArgument
+    from store.model.errors import InvalidArgument
 
     try:
         settings = load(config, flags)

@@ -22,7 +22,7 @@ def config(
     """Print each setting of the server, its value, and whether a default, the file or the environment gives it."""
     from capture.connectors.secrets import mask
     from flight_server.config import effective
-    from store.errors import InvalidArgument
+    from store.model.errors import InvalidArgument
 
     try:
         settings = effective(file)

@@ -21,7 +21,7 @@ from flight_server.commands.output import in_flags, misuse, say, warn
 from flight_server.commands.reading import FormatOption
 from flight_server.present import render
 from flight_server.present.render import Format
-from store.schemas import FLIGHTS
+from store.model.schemas import FLIGHTS
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from store.predicates import literals, tree
-from store.predicates.arrow import to_arrow
-from store.predicates.tree import And, Leaf, Node, Op
+from store.model.predicates import literals, tree
+from store.model.predicates.arrow import to_arrow
+from store.model.predicates.tree import And, Leaf, Node, Op
 
 INDEXED: Final = ("column_id", "column_name", "file_path")
 NAMES: Final = ("table_catalog", "table_schema", "table_name")

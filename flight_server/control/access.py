@@ -6,8 +6,9 @@ from collections.abc import Collection
 from typing import Any
 
 from flight_server.auth.principal import Principal
-from store.catalog_store import Catalog, TableEntry
-from store.errors import InvalidArgument, NotFound, PermissionDenied
+from store.catalog.catalog import Catalog
+from store.model.catalog_entries import TableEntry
+from store.model.errors import InvalidArgument, NotFound, PermissionDenied
 
 
 class Access:

@@ -16,11 +16,12 @@ from typing import Any, Final, Protocol
 from capture import policy
 from capture.policy import Policy, Rules, TableState, Verdict
 from capture.spec import CaptureSpec
-from store.catalog_store import EXTERNAL, Catalog, TableEntry
-from store.database import Database
-from store.errors import NotFound
-from store.job_store import ACTIVE, JobStore
-from store.targets import Target
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Database
+from store.model.catalog_entries import EXTERNAL, TableEntry
+from store.model.errors import NotFound
+from store.model.targets import Target
+from store.queue.job_store import ACTIVE, JobStore
 
 ENGINE: Final = "policy"
 _CONTAINERS: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")

@@ -10,13 +10,14 @@ from typing import Any
 from flight_server.control.capture_counters import CaptureCounters
 from flight_server.control.task_queue import Task
 from flight_server.writes.drafts import Draft, DraftGroup, together
-from store.catalog_store import Catalog, TableEntry
-from store.database import Connection
-from store.errors import Cancelled, Conflict, StatflightError, UpstreamError
-from store.job_store import JobStore
-from store.jobs import MAX_ATTEMPTS, Lease
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Connection
+from store.model.catalog_entries import TableEntry
+from store.model.errors import Cancelled, Conflict, StatflightError, UpstreamError
+from store.model.targets import Target
+from store.queue.job_store import JobStore
+from store.queue.jobs import MAX_ATTEMPTS, Lease
 from store.stats_store import DuckDBStatsStore
-from store.targets import Target
 
 log = logging.getLogger("statflight.server")
 

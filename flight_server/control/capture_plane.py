@@ -19,12 +19,13 @@ from flight_server.control.task_queue import Task, TaskQueue
 from flight_server.reads.records import RecordFinder, RecordKey
 from flight_server.wire.action_bodies import ALL
 from flight_server.wire.scan_request import CURRENT
-from store import capture_facts
-from store.catalog_store import Catalog, TableEntry
-from store.errors import NotFound, StatflightError, UpstreamError
-from store.job_store import JobStore
-from store.jobs import LIGHT, SCAN, Lease, NewJob
-from store.logical_types import parse as parse_type
+from store.catalog import capture_facts
+from store.catalog.catalog import Catalog
+from store.model.catalog_entries import TableEntry
+from store.model.errors import NotFound, StatflightError, UpstreamError
+from store.model.logical_types import parse as parse_type
+from store.queue.job_store import JobStore
+from store.queue.jobs import LIGHT, SCAN, Lease, NewJob
 
 Pinned: TypeAlias = tuple[int, CaptureSpec]
 """A spec and the id of the snapshot it is for."""

@@ -19,10 +19,11 @@ from flight_server.checks.evaluate import Result, State, check
 from flight_server.control.webhook import Webhook
 from flight_server.reads.local_reader import LocalReader
 from flight_server.reads.scanner import Scanner
-from store.catalog_store import Catalog, TableEntry
-from store.check_store import CheckRow, CheckStore, StateChange
-from store.database import Database
-from store.errors import InvalidArgument, NotFound, StatflightError
+from store.catalog.catalog import Catalog
+from store.catalog.checks import CheckRow, CheckStore, StateChange
+from store.duckdb.database import Database
+from store.model.catalog_entries import TableEntry
+from store.model.errors import InvalidArgument, NotFound, StatflightError
 
 log = logging.getLogger("statflight.server")
 

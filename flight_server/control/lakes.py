@@ -16,11 +16,12 @@ from typing import Any, Final
 from capture.connectors.secrets import mask, mask_uri
 from flight_server.auth.vault import Vault
 from flight_server.control.task_queue import Task, TaskQueue
-from store import capture_facts
-from store.catalog_store import EXTERNAL, Catalog, TableEntry
-from store.database import Connection, Database
-from store.discovery import Discovery
-from store.errors import (
+from store.catalog import capture_facts
+from store.catalog.catalog import Catalog
+from store.catalog.discovery import Discovery
+from store.duckdb.database import Connection, Database
+from store.model.catalog_entries import EXTERNAL, TableEntry
+from store.model.errors import (
     Cancelled,
     Conflict,
     InvalidArgument,
@@ -29,7 +30,7 @@ from store.errors import (
     StatflightError,
     UpstreamError,
 )
-from store.names import split_name
+from store.model.names import split_name
 
 log = logging.getLogger("statflight.server")
 

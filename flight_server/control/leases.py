@@ -18,8 +18,9 @@ from typing import Any, Final
 from flight_server.control.capture_commit import CaptureCommit, HeldJob
 from flight_server.control.task_queue import LOOKS, Task, TaskQueue, lanes_of
 from flight_server.writes.drafts import Draft
-from store.database import Database
-from store.errors import (
+from store.duckdb.database import Database
+from store.history.file_listings import Listing, can_continue
+from store.model.errors import (
     Conflict,
     InvalidArgument,
     InvalidField,
@@ -28,9 +29,8 @@ from store.errors import (
     StatflightError,
     from_json,
 )
-from store.file_listings import Listing, can_continue
-from store.job_store import JobStore
-from store.jobs import LIGHT, Lease
+from store.queue.job_store import JobStore
+from store.queue.jobs import LIGHT, Lease
 from store.stats_store import Put
 
 log = logging.getLogger("statflight.server")

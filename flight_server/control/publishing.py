@@ -16,10 +16,11 @@ from typing import Any, Final
 from capture.publishers import homes_of, options_of
 from flight_server.control.lakes import Lakes
 from flight_server.control.task_queue import Task, TaskQueue
-from store.catalog_store import EXTERNAL, Catalog, TableEntry
-from store.database import Database
-from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
-from store.job_store import ACTIVE
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Database
+from store.model.catalog_entries import EXTERNAL, TableEntry
+from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
+from store.queue.job_store import ACTIVE
 
 log = logging.getLogger("statflight.server")
 

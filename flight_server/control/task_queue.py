@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from store.catalog_store import Catalog
-from store.errors import Cancelled, ResourceExhausted, ShuttingDown, StatflightError, UpstreamError
-from store.targets import Target
+from store.catalog.catalog import Catalog
+from store.model.errors import Cancelled, ResourceExhausted, ShuttingDown, StatflightError, UpstreamError
+from store.model.targets import Target
 
 LANES: Final = {
     "control": ("control",), "sync": ("light", "sync"), "light": ("light",), "watch": ("watch",),

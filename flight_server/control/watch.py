@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from flight_server.control.lakes import is_of_lake
 from flight_server.control.task_queue import Task, TaskQueue
-from store.errors import Conflict, NotFound, ShuttingDown, StatflightError
+from store.model.errors import Conflict, NotFound, ShuttingDown, StatflightError
 
 log = logging.getLogger("statflight.server")
 

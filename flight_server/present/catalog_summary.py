@@ -46,7 +46,7 @@ def _outer(left: pa.Table, right: pa.Table, kind: str) -> pa.Table:
 
 def _about(reader: Reader, conditions: Sequence[Any] | None) -> pa.Table:
     """`sys.tables`; no rows if the server does not have it."""
-    from store.schemas import FLIGHTS, INSTANT, TEXT
+    from store.model.schemas import FLIGHTS, INSTANT, TEXT
 
     types = {"checked_at": INSTANT}
     empty = pa.schema([(name, types.get(name, TEXT)) for name in (*KEY, *ABOUT)]).empty_table()

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from flight_server.present.reader import Reader, equal, read_table
 from flight_server.present.table_summary import Row, require
-from store.errors import nearest
+from store.model.errors import nearest
 
 STATISTICS: Final = (
     "row_count", "null_count", "nan_count", "ndv", "ndv_lower", "ndv_upper", "ndv_exact", "min", "max", "mean",

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from flight_server.client import of_table
-from store.errors import NotFound
+from store.model.errors import NotFound
 
 Leaf = dict[str, Any]
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from flight_server.client import full_name
 from flight_server.present import shapes
 from flight_server.present.reader import Leaf, Reader, optional, read_table
-from store.units import bytes_text
+from store.model.units import bytes_text
 
 Row = dict[str, Any]
 

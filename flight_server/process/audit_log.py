@@ -12,7 +12,7 @@ from typing import Any, Final
 import structlog
 
 from flight_server.wire.action_bodies import split_body
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 log = structlog.stdlib.get_logger("statflight.audit")
 

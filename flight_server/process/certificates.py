@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from flight_server.config import Settings
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 VALID_DAYS: Final = 825
 RENEW_DAYS: Final = 30  # before it expires; checked when the server starts

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from threading import BoundedSemaphore
 from typing import Any, Final
 
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 SERVICES: Final = ("", "arrow.flight.protocol.FlightService")
 MAX_WATCHERS: Final = 32  # each holds a thread

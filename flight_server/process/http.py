@@ -22,7 +22,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from flight_server.process.metrics import Metrics

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from flight_server.config import Settings
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 log = logging.getLogger("statflight.server")
 

@@ -53,10 +53,10 @@ from flight_server.auth.principal import Principal
 from flight_server.checks.evaluate import State
 from flight_server.control.capture_counters import READ
 from flight_server.process.table_gauges import table_gauges
-from store.catalog_store import EXTERNAL
-from store.errors import Unauthenticated
-from store.job_store import ACTIVE, ENDED
-from store.names import join_name
+from store.model.catalog_entries import EXTERNAL
+from store.model.errors import Unauthenticated
+from store.model.names import join_name
+from store.queue.job_store import ACTIVE, ENDED
 from store.stats_store import Counts
 
 MAX_TABLES: Final = 100  # tables with an age, stalest first

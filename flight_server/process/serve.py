@@ -36,9 +36,9 @@ from flight_server.process.runtime import (
 from flight_server.process.signals import Signals
 from flight_server.process.workers import OwnWorkers, WorkersEndpoint
 from flight_server.sql.lazy import LazyEndpoint
-from store.database import Database
-from store.errors import InvalidArgument
-from store.role import Role
+from store.duckdb.database import Database
+from store.model.errors import InvalidArgument
+from store.replication.role import Role
 
 if TYPE_CHECKING:
     from flight_server.process.http import Http

@@ -7,8 +7,8 @@ from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from store.database import Database
-from store.names import join_name
+from store.duckdb.database import Database
+from store.model.names import join_name
 
 _CURRENT: Final = """
 SELECT t.table_catalog, t.table_schema, t.table_name, s.row_count, s.total_size_bytes,

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from flight_server.estimates import COLUMN_FIELDS, TABLE_FIELDS, Estimate, of_column, of_table
 from flight_server.wire.scan_request import ScanRequest
-from store.predicates.arrow import to_arrow
-from store.schemas import ADBC_STATISTIC, FLIGHTS
+from store.model.predicates.arrow import to_arrow
+from store.model.schemas import ADBC_STATISTIC, FLIGHTS
 
 FLIGHT: Final = FLIGHTS["adbc.statistics"]
 _KEYS: Final = {

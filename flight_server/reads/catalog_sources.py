@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from flight_server.reads.scope import FlightSource, ReadScope, limited_to
 from flight_server.reads.stats_sources import TABLE_COLUMNS
-from store.schemas import FLIGHTS
+from store.model.schemas import FLIGHTS
 
 _CONSTRAINT_NAME: Final = {
     "constraint_catalog": "t.table_catalog", "constraint_schema": "t.table_schema", "constraint_name": "s.name",

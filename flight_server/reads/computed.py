@@ -14,12 +14,12 @@ from flight_server.reads.catalog_sources import SOURCES
 from flight_server.reads.query import Queries
 from flight_server.reads.scope import FlightSource, ReadScope
 from flight_server.reads.stats_sources import stats_source
-from store import bounds, logical_types, sketches
-from store.database import Database
-from store.errors import InvalidArgument
-from store.freshness import EXACT, PLANNING
-from store.layout import STORED
-from store.schemas import FLIGHTS, KEY, PROVENANCE
+from store.duckdb.database import Database
+from store.duckdb.layout import STORED
+from store.model import bounds, logical_types, sketches
+from store.model.errors import InvalidArgument
+from store.model.freshness import EXACT, PLANNING
+from store.model.schemas import FLIGHTS, KEY, PROVENANCE
 
 BUCKETS: Final = 32
 COMMON: Final = 100

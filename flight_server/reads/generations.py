@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from flight_server.reads.slice_cache import Slice
-from store.catalog_store import TableEntry
-from store.database import Database
-from store.errors import NotFound
-from store.layout import BY_SPAN, STORED
-from store.lru import LruCache
-from store.schemas import Flight
-from store.table_versions import TableVersions
+from store.duckdb.database import Database
+from store.duckdb.layout import BY_SPAN, STORED
+from store.duckdb.lru import LruCache
+from store.duckdb.table_versions import TableVersions
+from store.model.catalog_entries import TableEntry
+from store.model.errors import NotFound
+from store.model.schemas import Flight
 
 Generation: TypeAlias = tuple[int, ...]
 

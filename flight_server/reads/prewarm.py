@@ -1,9 +1,9 @@
 """Prewarming: builds the slices that planners read, for all tables after a start and for changed ones after a commit.
 
-The current rows of a table are packed into one value in the database (`store.materialized`), once per change, and
-loaded into the cache until it is half full; the rest is for slices requested by readers. Tables are processed in the
-order of their last read (`sys.column_usage`), then those never read, many with one query. The thread sleeps as long as
-it works.
+The current rows of a table are packed into one value in the database (`store.history.materialized`), once per change,
+and loaded into the cache until it is half full; the rest is for slices requested by readers. Tables are processed in
+the order of their last read (`sys.column_usage`), then those never read, many with one query. The thread sleeps as long
+as it works.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Final
 from flight_server.reads.scanner import PACKED, Scanner
 from flight_server.reads.slice_cache import Slice, SliceKey
 from flight_server.reads.usage import Usage
-from store.catalog_store import TableEntry
-from store.materialized import MOST_BYTES, Value
-from store.schemas import FLIGHTS
+from store.history.materialized import MOST_BYTES, Value
+from store.model.catalog_entries import TableEntry
+from store.model.schemas import FLIGHTS
 
 log = logging.getLogger("statflight.server")
 

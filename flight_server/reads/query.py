@@ -14,15 +14,15 @@ from flight_server.reads.catalog_sources import SOURCES
 from flight_server.reads.scope import FlightSource, ReadScope
 from flight_server.reads.stats_sources import TABLE_COLUMNS, lacking_sql, stats_source
 from flight_server.wire.scan_request import Part, ScanRequest
-from store.catalog_store import Catalog
-from store.database import Connection, Database
-from store.layout import BY_SNAPSHOT, PARTED, STORED, parts
-from store.lru import LruCache
-from store.predicates import tree
-from store.predicates.sql import to_sql
-from store.schemas import Flight
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Connection, Database
+from store.duckdb.layout import BY_SNAPSHOT, PARTED, STORED, parts
+from store.duckdb.lru import LruCache
+from store.duckdb.table_versions import TableVersions
+from store.model.predicates import tree
+from store.model.predicates.sql import to_sql
+from store.model.schemas import Flight
 from store.stats_store import IDENTITY
-from store.table_versions import TableVersions
 
 BATCH_ROWS: Final = 4096  # ~1 MiB of statistics
 _LARGE: Final = {"stats.sketches": 64}  # rows of a batch for flights with large values

@@ -17,13 +17,14 @@ from flight_server.conditions.one_table import TableCondition
 from flight_server.reads.scanner import Scanner
 from flight_server.reads.slice_cache import Derived, Slice, SliceCache
 from flight_server.wire.status import to_json
-from store.catalog_store import Catalog, TableEntry
-from store.freshness import EXACT, usable_for
-from store.puts import FLIGHT_OF
-from store.schemas import COUNTS, DISTRIBUTION, DISTRIBUTION_LABELS, FLIGHTS
-from store.sketches import is_partial
+from store.catalog.catalog import Catalog
+from store.model.catalog_entries import TableEntry
+from store.model.freshness import EXACT, usable_for
+from store.model.puts import FLIGHT_OF
+from store.model.schemas import COUNTS, DISTRIBUTION, DISTRIBUTION_LABELS, FLIGHTS
+from store.model.sketches import is_partial
+from store.model.targets import Target, TargetKind
 from store.stats_store import DuckDBStatsStore
-from store.targets import Target, TargetKind
 
 RECORD_BYTES: Final = 2048  # estimate of a cached record and its JSON text
 _HIDDEN: Final = frozenset({

@@ -1,9 +1,9 @@
 """Plans of scans: the files of a table that can have a row for which a condition is true.
 
 One query joins the files of the snapshot with the facts that the condition needs of each column
-(`store.predicates.pruning`), and returns the files that are kept. Bounds skip files only where their row is PRUNING and
-of the same snapshot. Partition values are bounds of their columns, so they need no evaluation of their own; the summary
-counts what they skip by themselves.
+(`store.model.predicates.pruning`), and returns the files that are kept. Bounds skip files only where their row is
+PRUNING and of the same snapshot. Partition values are bounds of their columns, so they need no evaluation of their own;
+the summary counts what they skip by themselves.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.reads.streams import Streams, never
-from store import logical_types
-from store.capture_facts import snapshot_columns
-from store.catalog_store import Catalog, TableEntry
-from store.database import Connection, Database
-from store.errors import InvalidArgument, InvalidField, NotCaptured, nearest
-from store.layout import BY_SPAN
-from store.lru import LruCache
-from store.names import column_key, column_parts
-from store.predicates import pruning
-from store.predicates.pruning import Column
-from store.predicates.tree import Node
-from store.schemas import FLIGHTS, INT, TEXT
+from store.catalog.capture_facts import snapshot_columns
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Connection, Database
+from store.duckdb.layout import BY_SPAN
+from store.duckdb.lru import LruCache
+from store.model import logical_types
+from store.model.catalog_entries import TableEntry
+from store.model.errors import InvalidArgument, InvalidField, NotCaptured, nearest
+from store.model.names import column_key, column_parts
+from store.model.predicates import pruning
+from store.model.predicates.pruning import Column
+from store.model.predicates.tree import Node
+from store.model.schemas import FLIGHTS, INT, TEXT
 
 _FILES: Final = FLIGHTS["stats.files"].schema
 _OF_FILES: Final = (

@@ -24,14 +24,15 @@ from flight_server.reads.scope import ReadScope
 from flight_server.reads.slice_cache import Slice, SliceCache, mark_of, one_batch
 from flight_server.reads.streams import Stream, Streams, fits, never
 from flight_server.wire.scan_request import CURRENT, Part, ScanRequest
-from store.catalog_store import Catalog, TableEntry
-from store.database import Database
-from store.errors import InvalidArgument
-from store.layout import STORED
-from store.materialized import MaterializedSlices
-from store.predicates import tree
-from store.schemas import FLIGHTS, Flight
-from store.table_versions import TableVersions
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Database
+from store.duckdb.layout import STORED
+from store.duckdb.table_versions import TableVersions
+from store.history.materialized import MaterializedSlices
+from store.model.catalog_entries import TableEntry
+from store.model.errors import InvalidArgument
+from store.model.predicates import tree
+from store.model.schemas import FLIGHTS, Flight
 
 SMALL_BYTES: Final = 1 << 20  # largest cached answer that does not count as a stream
 

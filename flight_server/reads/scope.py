@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from store.catalog_store import TableEntry
+from store.model.catalog_entries import TableEntry
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Its main entries are slices: the rows of a flight about one table, either all stored ones or those valid for a snapshot,
 as one Arrow batch. Lookups by column id, name or file path use an index of the slice; other conditions use Arrow
 kernels, which are equivalent to the SQL. Records of `resolve` are entries of the same LRU. Each entry is valid for one
-generation of its table (`store.table_versions`): any commit that changes the table invalidates it.
+generation of its table (`store.duckdb.table_versions`): any commit that changes the table invalidates it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.conditions.one_table import TableCondition
-from store.lru import LruCache
+from store.duckdb.lru import LruCache
 
 INDEX_UP_TO: Final = 50_000  # rows; beyond, building an index costs more than a filter
 TOO_LARGE_SECONDS: Final = 30.0  # interval between attempts to load a slice that did not fit

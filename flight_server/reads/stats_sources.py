@@ -10,8 +10,9 @@ from collections.abc import Set
 from typing import Any, Final
 
 from flight_server.reads.scope import FlightSource, ReadScope, limited_to, pins_of
-from store.catalog_store import TableEntry
-from store.freshness import (
+from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, GROUPED, PARTED, STORED, parts, stored_columns
+from store.model.catalog_entries import TableEntry
+from store.model.freshness import (
     EXACT,
     PLANNING,
     STALE,
@@ -22,8 +23,7 @@ from store.freshness import (
     stored_freshness_sql,
     usable_for_sql,
 )
-from store.layout import BY_SNAPSHOT, BY_SPAN, GROUPED, PARTED, STORED, parts, stored_columns
-from store.schemas import COUNTS, DISTRIBUTION, Flight
+from store.model.schemas import COUNTS, DISTRIBUTION, Flight
 from store.stats_store import IDENTITY
 
 _NOT_DROPPED: Final = "s.table_key NOT IN (SELECT table_key FROM tables WHERE dropped)"

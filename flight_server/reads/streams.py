@@ -20,8 +20,8 @@ from typing import Any, Final, TypeVar
 import duckdb
 import pyarrow as pa
 
-from store.database import Connection
-from store.errors import Cancelled, DeadlineExceeded, ResourceExhausted
+from store.duckdb.database import Connection
+from store.model.errors import Cancelled, DeadlineExceeded, ResourceExhausted
 
 MAX_BATCH_BYTES: Final = 4 << 20
 MAX_QUERIES: Final = max(4, 2 * (os.cpu_count() or 1))  # default of the setting

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from flight_server.wire.scan_request import ScanRequest
-from store.catalog_store import Catalog
-from store.database import Connection, Database, insert_rows
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Connection, Database, insert_rows
 
 FLUSH_SECONDS: Final = 5.0
 MAX_COUNTED: Final = 100_000  # most columns counted between two flushes; reads of others are dropped

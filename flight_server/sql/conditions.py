@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from flight_server.sql import flights, pushdown
 from flight_server.sql.flights import Table
-from store.predicates.tree import And, Node
+from store.model.predicates.tree import And, Node
 
 Columns: TypeAlias = Mapping[str, pa.Field]
 """The columns of a flight by their name (lower case) in a SELECT."""

@@ -32,11 +32,11 @@ from flight_server.sql.whole_columns import Kept, WholeColumns
 from flight_server.wire import flight_sql
 from flight_server.wire.flight_sql import Message
 from flight_server.wire.scan_request import ScanRequest
-from store.errors import Cancelled, InvalidArgument, NotFound, ResourceExhausted, ShuttingDown
-from store.lru import LruCache
-from store.predicates import tree
-from store.predicates.arrow import to_mask
-from store.predicates.tree import And, Leaf, Op
+from store.duckdb.lru import LruCache
+from store.model.errors import Cancelled, InvalidArgument, NotFound, ResourceExhausted, ShuttingDown
+from store.model.predicates import tree
+from store.model.predicates.arrow import to_mask
+from store.model.predicates.tree import And, Leaf, Op
 
 if TYPE_CHECKING:
     from flight_server.app import App

@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.database import Connection
+from store.duckdb.database import Connection
 
 _MAX_MEMBERS: Final = 65_536  # columns with more distinct texts do not become ENUMs
 _TEXT_BYTES: Final = 16  # size of a text in a table besides its characters

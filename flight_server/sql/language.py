@@ -16,7 +16,7 @@ from sqlglot import Dialect, exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
-from store.errors import InvalidArgument, nearest
+from store.model.errors import InvalidArgument, nearest
 
 DIALECT: Final = "duckdb"
 _DIALECT: Final = Dialect.get_or_raise(DIALECT)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from flight_server.sql import sql_info
 from flight_server.sql.flights import CATALOG, TABLES, Table, naive
 from flight_server.wire.flight_sql import Message
-from store.schemas import KEY
+from store.model.schemas import KEY
 
 TABLE_TYPE: Final = "BASE TABLE"
 MAX_NAME: Final = 64  # upper limit for the length of schema and table names

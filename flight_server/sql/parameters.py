@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flight_server.sql.plan import Plan
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 MAX_PARAMETER_BYTES: Final = 1 << 20
 _MILLISECONDS: Final = pa.timestamp("ms")

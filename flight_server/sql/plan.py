@@ -18,8 +18,8 @@ from flight_server.sql import conditions, flights, group_keys, language, paramet
 from flight_server.sql.flights import NAIVE, Table
 from flight_server.sql.language import Query
 from flight_server.sql.pushdown import Slot
-from store.predicates.tree import Node
-from store.schemas import Flight
+from store.model.predicates.tree import Node
+from store.model.schemas import Flight
 
 log = logging.getLogger("statflight.server")
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from flight_server.conditions.literals import FLIPPED, chained
-from store.predicates.bounds import BOUNDS
-from store.predicates.literals import is_readable
-from store.predicates.tree import And, BadLiteral, Leaf, Node, Not, Op, Or
+from store.model.predicates.bounds import BOUNDS
+from store.model.predicates.literals import is_readable
+from store.model.predicates.tree import And, BadLiteral, Leaf, Node, Not, Op, Or
 
 _INSTANT: Final = re.compile(
     r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?))?(Z|[+-]\d{2}(?::\d{2})?)?", re.ASCII

@@ -22,8 +22,8 @@ import pyarrow as pa
 from flight_server.sql.kept_tables import KeptTable
 from flight_server.sql.language import refusal
 from flight_server.sql.whole_columns import MAX_BYTES
-from store.database import Connection
-from store.errors import InvalidArgument, ResourceExhausted, StatflightError, nearest
+from store.duckdb.database import Connection
+from store.model.errors import InvalidArgument, ResourceExhausted, StatflightError, nearest
 
 log = logging.getLogger("statflight.server")
 

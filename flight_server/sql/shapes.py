@@ -17,8 +17,8 @@ from sqlglot.tokens import TokenType
 from flight_server.sql import language
 from flight_server.sql.plan import Plan
 from flight_server.sql.pushdown import Slot
-from store.predicates.literals import is_readable
-from store.predicates.tree import And, Leaf, Node, Not, Or
+from store.model.predicates.literals import is_readable
+from store.model.predicates.tree import And, Leaf, Node, Not, Or
 
 MAX_LENGTH: Final = 4096  # longest statement, in characters
 _COMPARES: Final = frozenset({TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE})

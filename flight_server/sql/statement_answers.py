@@ -16,10 +16,10 @@ from flight_server.sql.language import refusal
 from flight_server.sql.plan import Plan
 from flight_server.sql.pushdown import Slot
 from flight_server.sql.statements import Analyze, Describe, Explain, Name, Part, ShowStats, ShowTables, Statement
-from store.catalog_store import TableEntry
-from store.errors import InvalidArgument, nearest
-from store.names import join_name
-from store.predicates.tree import And, Leaf, Node, Not, Or
+from store.model.catalog_entries import TableEntry
+from store.model.errors import InvalidArgument, nearest
+from store.model.names import join_name
+from store.model.predicates.tree import And, Leaf, Node, Not, Or
 
 if TYPE_CHECKING:
     from flight_server.app import App

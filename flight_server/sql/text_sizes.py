@@ -12,7 +12,7 @@ from typing import Final
 from sqlglot import exp
 
 from flight_server.sql.language import Query, refusal
-from store.schemas import FLIGHTS
+from store.model.schemas import FLIGHTS
 
 MAX_TEXT_BYTES: Final = 1 << 20  # of one value
 MAX_TEXTS_BYTES: Final = 16 << 20  # of all expressions of a statement, once each

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias, TypeVar
 
-from store.lru import LruCache
+from store.duckdb.lru import LruCache
 
 MAX_BYTES: Final = 64 << 20  # size of the cache
 NOT_AGAIN_FOR_S: Final = 300.0  # interval between attempts to cache columns that were too large

@@ -14,7 +14,7 @@ from flight_server.client import full_name
 from flight_server.present import catalog_summary, column_labels, history, shapes, table_summary
 from flight_server.present.reader import Leaf, Reader, equal, optional, read_table
 from flight_server.present.table_summary import Row
-from store.names import join_name, split_name
+from store.model.names import join_name, split_name
 
 TABLES_A_PAGE: Final = 100
 COLUMNS_A_PAGE: Final = 50

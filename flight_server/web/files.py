@@ -10,7 +10,7 @@ from flight_server.present.reader import Reader
 from flight_server.web import data, render
 from flight_server.web.data import Asked
 from flight_server.web.urls import AloneUrls, FileUrls
-from store.names import split_name
+from store.model.names import split_name
 
 _ALL = Asked(page=0)  # everything on one page
 

@@ -20,7 +20,7 @@ from flight_server.web import data, render
 from flight_server.web.data import Asked
 from flight_server.web.sessions import COOKIE, SECONDS, Sessions
 from flight_server.web.urls import LiveUrls
-from store.errors import NotFound, PermissionDenied, ResourceExhausted, StatflightError, Unauthenticated
+from store.model.errors import NotFound, PermissionDenied, ResourceExhausted, StatflightError, Unauthenticated
 
 if TYPE_CHECKING:
     from flight_server.app import App

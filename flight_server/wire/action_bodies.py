@@ -12,10 +12,10 @@ import pyarrow as pa
 from capture.spec import KEYS, CaptureSpec, Engine, enum_of, parse_engine
 from capture.spi import Mode, Outcome
 from flight_server.wire.scan_request import CURRENT, parse_json, refuse_unknown_keys
-from store.errors import InvalidArgument, InvalidField, Words
-from store.names import split_name
-from store.schemas import FLIGHTS
-from store.targets import TargetKind
+from store.model.errors import InvalidArgument, InvalidField, Words
+from store.model.names import split_name
+from store.model.schemas import FLIGHTS
+from store.model.targets import TargetKind
 
 MAX_REQUESTS: Final = 100_000
 ALL: Final = "all"
@@ -300,7 +300,7 @@ def check_decisions(items: Any, where: str = "decisions") -> list[dict[str, Any]
 
 
 def check_error(error: Any) -> dict[str, Any] | None:
-    """Validates an error in the form of `store.errors.to_json`, whose code is sent to clients; None stays None."""
+    """Validates an error in the form of `errors.to_json`, whose code is sent to clients; None stays None."""
     if error is None:
         return None
     for name, type_ in {"message": str, "code": str, "status": str, "hint": str, "params": dict}.items():

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from flight_server.wire.status import to_json
-from store.schemas import KINDS
+from store.model.schemas import KINDS
 
 _Part: TypeAlias = tuple[str, dict[str, Any], list[dict[str, Any]]]
 """Kind, fields and sketches; that without a kind is what a record is about."""

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 FAMILY: Final = "sql"  # label of statements where reads of flights have the flight's family
 ACTIONS: Final = {

@@ -21,8 +21,8 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from store.errors import InvalidArgument, InvalidField, Words
-from store.predicates.tree import MAX_NODES, Op
+from store.model.errors import InvalidArgument, InvalidField, Words
+from store.model.predicates.tree import MAX_NODES, Op
 
 _SYSTEM: Final = "ai.floedb.floecat.system"
 _COMMON: Final = "ai.floedb.floecat.common"

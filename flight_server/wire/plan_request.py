@@ -17,10 +17,10 @@ from flight_server.wire.scan_request import (
     read_snapshot,
     refuse_unknown_keys,
 )
-from store.errors import InvalidArgument, InvalidField
-from store.names import split_name
-from store.predicates import tree
-from store.predicates.tree import Node
+from store.model.errors import InvalidArgument, InvalidField
+from store.model.names import split_name
+from store.model.predicates import tree
+from store.model.predicates.tree import Node
 
 KEYS: Final = ("scan", "where", "columns", "snapshot", "capture", "query_id", "version")
 _MARK: Final = b'"scan"'

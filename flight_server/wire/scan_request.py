@@ -15,11 +15,11 @@ import pyarrow.flight as flight
 from flight_server.conditions import exact_json
 from flight_server.conditions.one_table import TableCondition
 from flight_server.conditions.one_table import plan as plan_of
-from store.errors import InvalidArgument, InvalidField, NotFound, nearest
-from store.lru import LruCache
-from store.predicates import tree
-from store.predicates.tree import Node
-from store.schemas import FLIGHTS, Flight
+from store.duckdb.lru import LruCache
+from store.model.errors import InvalidArgument, InvalidField, NotFound, nearest
+from store.model.predicates import tree
+from store.model.predicates.tree import Node
+from store.model.schemas import FLIGHTS, Flight
 
 MAX_COMMAND_BYTES: Final = 8 << 20
 COMMAND_VERSION: Final = 1

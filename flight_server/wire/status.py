@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from store.errors import ResourceExhausted, StatflightError, UpstreamError, first_line
+from store.model.errors import ResourceExhausted, StatflightError, UpstreamError, first_line
 
 log = logging.getLogger("statflight.server")
 

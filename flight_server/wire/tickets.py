@@ -26,7 +26,7 @@ from flight_server.wire.scan_request import (
     recall,
     remember,
 )
-from store.errors import InvalidArgument, InvalidField
+from store.model.errors import InvalidArgument, InvalidField
 
 TICKET_VERSION: Final = 0x01
 

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from capture.spi import Listing, Sink, TableHandle
 from flight_server.client.connection import Connection
 from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper
-from store.errors import Cancelled, InvalidArgument, UpstreamError, first_line
-from store.puts import IDENTITY
-from store.schemas import FLIGHTS
+from store.model.errors import Cancelled, InvalidArgument, UpstreamError, first_line
+from store.model.puts import IDENTITY
+from store.model.schemas import FLIGHTS
 
 INLINE_BYTES: Final = 1 << 20  # maximum of rows sent with the outcome
 _OF_COLUMNS: Final = ("stats.columns", "stats.file_columns")  # flights of which two engines may have the same targets

@@ -11,7 +11,7 @@ from typing import Any
 from capture.connectors.options import TableFilter
 from capture.connectors.spi import Connector
 from capture.store_sink import look_at_table
-from store.errors import Cancelled, NotFound, StatflightError, first_line
+from store.model.errors import Cancelled, NotFound, StatflightError, first_line
 
 Progress = Callable[[float | None, str], None]
 """Called with the share that is done, 0 to 1 (None: not known), and a few words; raises Cancelled to stop."""

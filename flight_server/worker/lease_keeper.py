@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flight_server.client.connection import Connection
-from store.errors import Cancelled
+from store.model.errors import Cancelled
 
 ACTION_SECONDS: Final = 60.0  # timeout of a short action, so that a worker never hangs on one
 _TICK_SECONDS: Final = 0.25

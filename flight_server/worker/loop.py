@@ -36,7 +36,7 @@ from flight_server.worker.draft_sink import DraftSink, encoded
 from flight_server.worker.lake_inspection import inspect
 from flight_server.worker.lease_keeper import LeaseKeeper, Renewals
 from flight_server.worker.publishing import publish_table
-from store.errors import InvalidArgument, StatflightError, UpstreamError, first_line, may_pass, to_json
+from store.model.errors import InvalidArgument, StatflightError, UpstreamError, first_line, may_pass, to_json
 
 log = logging.getLogger("statflight.worker")
 

@@ -10,10 +10,10 @@ from capture.publishers import publisher_class
 from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import ColumnStatistics, Destination, TableStatistics, may_publish
 from flight_server.client.connection import Connection
-from store.errors import InvalidArgument, NotFound
-from store.freshness import EXACT, INHERITED
-from store.schemas import DISTRIBUTION_LABELS
-from store.sketches import estimate, is_partial
+from store.model.errors import InvalidArgument, NotFound
+from store.model.freshness import EXACT, INHERITED
+from store.model.schemas import DISTRIBUTION_LABELS
+from store.model.sketches import estimate, is_partial
 
 _NAME = ("table_catalog", "table_schema", "table_name")
 COPIED = (

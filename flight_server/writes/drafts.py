@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from store.catalog_store import TableEntry
-from store.database import Connection
-from store.file_listings import Listing, continue_listing, mark_listings
-from store.spill import SpillBuffer
+from store.duckdb.database import Connection
+from store.duckdb.spill import SpillBuffer
+from store.history.file_listings import Listing, continue_listing, mark_listings
+from store.model.catalog_entries import TableEntry
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 
 

@@ -21,9 +21,11 @@ import pyarrow.flight as flight
 from flight_server.auth.principal import Principal
 from flight_server.wire.ipc_sizes import declared_bytes
 from flight_server.wire.scan_request import find_flight, parse_json, path_name, refuse_unknown_keys
-from store import records, target_ids
-from store.bounds import ZonePolicy
-from store.errors import (
+from store.duckdb.spill import SpillBuffer
+from store.history import validation
+from store.model import target_ids
+from store.model.bounds import ZonePolicy
+from store.model.errors import (
     Cancelled,
     InvalidArgument,
     InvalidField,
@@ -32,10 +34,9 @@ from store.errors import (
     Words,
     first_line,
 )
-from store.names import join_name
-from store.schemas import Flight
-from store.sketches.readable import first_unreadable
-from store.spill import SpillBuffer
+from store.model.names import join_name
+from store.model.schemas import Flight
+from store.model.sketches.readable import first_unreadable
 from store.stats_store import Put, PutMode
 
 MAX_PUT_BYTES: Final = 8 << 30
@@ -129,7 +130,7 @@ def read_rows(
 
     def check(batch: pa.RecordBatch, first_row: int) -> pa.Table:
         clamp = request.draft is not None  # only captures may have estimates that are too large
-        part = records.prepare(request.flight, batch, policy, first_row=first_row, clamp=clamp)
+        part = validation.prepare(request.flight, batch, policy, first_row=first_row, clamp=clamp)
         if request.flight.name == "stats.sketches" and request.draft is None:
             _check_sketches(part, first_row)
         _check_permission(part, principal, request)
@@ -182,7 +183,7 @@ def freed_if_refused() -> Iterator[None]:
 @functools.lru_cache(128)
 def _prepared(flight: Flight, schema: pa.Schema, policy: ZonePolicy) -> pa.Schema:
     """The schema of validated rows; cached, because workers send the same few schemas repeatedly."""
-    return records.prepare(flight, pa.Table.from_batches([], schema), policy).schema
+    return validation.prepare(flight, pa.Table.from_batches([], schema), policy).schema
 
 
 def _check_sketches(rows: pa.Table, first_row: int) -> None:

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import duckdb
 
-from store.backup import wal
-from store.database import Connection, Database
-from store.errors import InvalidArgument, StatflightError
-from store.layout import prepare
+from store.duckdb.backup import wal
+from store.duckdb.database import Connection, Database
+from store.duckdb.layout import prepare
+from store.model.errors import InvalidArgument, StatflightError
 from store.replication import lease as leases
 from store.replication.log import Base, Commit, Damaged, Log, Position
 from store.replication.restore import bases, write_base
-from store.role import ReadOnly, Role
+from store.replication.role import ReadOnly, Role
 
 if TYPE_CHECKING:
     from store.replication.writer import Writer

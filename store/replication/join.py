@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from store.database import Connection, Database
-from store.errors import InvalidArgument
+from store.duckdb.database import Connection, Database
+from store.model.errors import InvalidArgument
 from store.replication import lease as leases
 from store.replication.follower import FollowedDatabase, Follower
 from store.replication.log import Log, Position
 from store.replication.place import IDENTITY, open_place
 from store.replication.restore import REPLICA_SETTING, bases
+from store.replication.role import Role
 from store.replication.writer import Writer
-from store.role import Role
 
 GENERATION_GAP: Final = 1000  # between epochs, for commits of the former that were not shipped
 

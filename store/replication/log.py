@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from store.errors import InvalidArgument, StatflightError
+from store.model.errors import InvalidArgument, StatflightError
 from store.replication.place import IDENTITY, Place
 
 LOG: Final = "log"

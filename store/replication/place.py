@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from store.errors import InvalidArgument, StatflightError, UpstreamError
+from store.model.errors import InvalidArgument, StatflightError, UpstreamError
 
 IDENTITY: Final = "replica.json"  # the first object of a place; a directory without it is out of reach, not empty
 _CALL: Final = "20s"  # longest request to an object store; one that hangs must not outlive the lease for long

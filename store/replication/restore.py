@@ -13,8 +13,8 @@ from typing import BinaryIO, Final, NamedTuple
 
 import duckdb
 
-from store.backup import wal
-from store.errors import InvalidArgument, NotFound
+from store.duckdb.backup import wal
+from store.model.errors import InvalidArgument, NotFound
 from store.replication.log import BLOCK_BYTES, Base, Commit, Damaged, Log, Position, Segment, block_name, digest, iso
 
 REPLICA_SETTING: Final = "replica"  # in the table `settings`: of which replica the file is, and its last lease

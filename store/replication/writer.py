@@ -7,8 +7,8 @@ stores the rows in the file itself and only points to them in the log. For a bas
 while nothing is written, and then reads the file while writes go on: until the next checkpoint DuckDB changes no block
 that the last one refers to. DuckDB's own checkpoints are turned off.
 
-The file is never opened for a single read: closing it would drop DuckDB's lock (see `store.backup`). One descriptor
-stays open as long as the database.
+The file is never opened for a single read: closing it would drop DuckDB's lock (see `store.duckdb.backup`). One
+descriptor stays open as long as the database.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from store.backup import wal
-from store.database import Database
-from store.database_files import CHECKPOINT_BYTES
-from store.errors import ShuttingDown, StatflightError, UpstreamError
+from store.duckdb.backup import wal
+from store.duckdb.database import Database
+from store.duckdb.database_files import CHECKPOINT_BYTES
+from store.model.errors import ShuttingDown, StatflightError, UpstreamError
 from store.replication import lease as leases
 from store.replication.log import BLOCK_BYTES, Base, Commit, Log, Position, Segment, block_name, digest
-from store.role import ReadOnly, Role
+from store.replication.role import ReadOnly, Role
 
 log = logging.getLogger("statflight.replication")
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from store import bounds, logical_types
-from store.predicates.bounds import KEYS
-from store.predicates.sql import to_sql
-from store.predicates.tree import And, Leaf, Op
+from store.model import bounds, logical_types
+from store.model.predicates.bounds import KEYS
+from store.model.predicates.sql import to_sql
+from store.model.predicates.tree import And, Leaf, Op
 
 pytestmark = pytest.mark.benchmark
 

@@ -26,8 +26,8 @@ from flight_server.auth.tokens import Authenticator
 from flight_server.config import Settings
 from flight_server.flight_service import StatflightServer
 from flight_server.process import runtime
-from store import records
-from store.schemas import FLIGHTS
+from store.history import validation
+from store.model.schemas import FLIGHTS
 from store.stats_store import Put
 
 pytestmark = pytest.mark.benchmark
@@ -48,7 +48,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StatflightServe
         "file_path": [f"part-{number:08d}.parquet" for number in range(ROWS)],
         "row_count": [number % 7 for number in range(ROWS)],
     })  # fmt: skip
-    app.store.put([Put("stats.file_columns", records.prepare(FLIGHTS["stats.file_columns"], rows))])
+    app.store.put([Put("stats.file_columns", validation.prepare(FLIGHTS["stats.file_columns"], rows))])
     server = StatflightServer(app, Authenticator.open(), "grpc://127.0.0.1:0")
     yield server
     server.shutdown()

@@ -23,8 +23,8 @@ from capture.connectors.parquet.connector import ParquetConnector
 from capture.connectors.spi import ConnectorConfig
 from capture.engines.compute.engine import ComputeEngine
 from capture.spi import CaptureRequest, Outcome, Sink, TableHandle
-from store import schemas
-from store.targets import Target
+from store.model import schemas
+from store.model.targets import Target
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.spark]
 

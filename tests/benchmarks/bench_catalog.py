@@ -23,8 +23,8 @@ from flight_server.app import App
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.config import Settings
 from flight_server.wire import tickets
-from store import records
-from store.schemas import FLIGHTS
+from store.history import validation
+from store.model.schemas import FLIGHTS
 from store.stats_store import Put, PutMode
 
 pytestmark = pytest.mark.benchmark
@@ -56,7 +56,7 @@ def rows(snapshot: int, tables: int = TABLES, columns: int = COLUMNS, first: int
     def named(prefix: str, numbers: np.ndarray) -> pa.Array:
         return pc.binary_join_element_wise(prefix, pa.array(numbers).cast(pa.string()), "")
 
-    return records.prepare(FLIGHTS["stats.columns"], pa.table({
+    return validation.prepare(FLIGHTS["stats.columns"], pa.table({
         "table_catalog": same("lake"), "table_schema": named("schema_", table // 100),
         "table_name": named("table_", table), "snapshot_id": same(snapshot, pa.int64()), "column_id": column + 1,
         "column_name": named("c", column), "logical_type": same("INT"), "row_count": same(1000, pa.int64()),

@@ -28,11 +28,11 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from store import records
-from store.catalog_store import Catalog
-from store.database import Database
-from store.layout import prepare
-from store.schemas import FLIGHTS
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Database
+from store.duckdb.layout import prepare
+from store.history import validation
+from store.model.schemas import FLIGHTS
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from tests.benchmarks import store_data
 
@@ -249,7 +249,8 @@ def test_history_grows_by_the_changed_files(tmp_path: Path) -> None:
             "row_count": pa.array(np.arange(snapshot, snapshot + 1000)),
         }
         tables = {"stats.files": pa.table(files), "stats.file_columns": per_column}
-        store.put([Put(n, records.prepare(FLIGHTS[n], rows), PutMode.REPLACE_SNAPSHOT) for n, rows in tables.items()])
+        prepared = {name: validation.prepare(FLIGHTS[name], rows) for name, rows in tables.items()}
+        store.put([Put(name, rows, PutMode.REPLACE_SNAPSHOT) for name, rows in prepared.items()])
         database.submit(lambda connection: connection.execute("CHECKPOINT"), alone=True).result()
         sizes.append((tmp_path / "h.db").stat().st_size)
     table = store.catalog.get("lake.sales.table_00001")

@@ -72,10 +72,10 @@ def file_columns_rows(number: int, files: int, snapshot: int = SNAPSHOTS) -> pa.
 def build(path: Path, file_rows: int) -> None:
     """A database of TABLES tables of SNAPSHOTS snapshots, with about `file_rows` rows of stats.file_columns that are
     shown."""
-    from store import records
-    from store.catalog_store import Catalog
-    from store.database import Database
-    from store.schemas import FLIGHTS
+    from store.catalog.catalog import Catalog
+    from store.duckdb.database import Database
+    from store.history import validation
+    from store.model.schemas import FLIGHTS
     from store.stats_store import DuckDBStatsStore, Put
 
     database = Database(path)
@@ -93,7 +93,7 @@ def build(path: Path, file_rows: int) -> None:
                 ("stats.columns", [columns_rows(n, width(n), snapshot) for n in numbers]),
                 ("stats.file_columns", [file_columns_rows(n, added * snapshot, snapshot) for n in numbers]),
             ):
-                put = Put(flight, records.prepare(FLIGHTS[flight], pa.concat_tables(rows)))
+                put = Put(flight, validation.prepare(FLIGHTS[flight], pa.concat_tables(rows)))
                 store.put([put])
     with database.reading() as cursor:
         cursor.execute("CHECKPOINT")

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store import bounds, logical_types
-from store.layout import OPEN_END, stored_columns
-from store.sketches.theta import theta
+from store.duckdb.layout import OPEN_END, stored_columns
+from store.model import bounds, logical_types
+from store.model.sketches.theta import theta
 
 COLUMNS = 20
 _TYPES = ("INT", "DOUBLE", "STRING", "TIMESTAMP", "DATE")

@@ -15,10 +15,10 @@ import pytest
 
 from capture.registry import Registry
 from capture.spi import CaptureEngine, CaptureRequest, Mode, Outcome, Sampling, Sink, TableHandle
-from store import records
-from store.errors import Cancelled, UpstreamError
-from store.schemas import FLIGHTS, KINDS
-from store.targets import Target, TargetKind
+from store.history import validation
+from store.model.errors import Cancelled, UpstreamError
+from store.model.schemas import FLIGHTS, KINDS
+from store.model.targets import Target, TargetKind
 
 
 def with_spec(request: CaptureRequest, **changes: Any) -> CaptureRequest:
@@ -36,7 +36,7 @@ class MemorySink(Sink):
     def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
         if self.broken:
             raise UpstreamError("the server is away")
-        records.prepare(FLIGHTS[flight], rows, clamp=True)
+        validation.prepare(FLIGHTS[flight], rows, clamp=True)
         self.puts.append((flight, rows, extra, whole))
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:

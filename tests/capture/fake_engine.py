@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from capture.connectors.spi import Column, Schema
 from capture.spi import Capabilities, CaptureRequest, CaptureResult, Outcome, Sink, TableHandle
-from store.schemas import FLIGHTS
-from store.targets import TargetKind
+from store.model.schemas import FLIGHTS
+from store.model.targets import TargetKind
 
 
 class NoLake:

@@ -17,7 +17,7 @@ from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
 from capture.engines import default_engines
 from capture.spi import TableHandle
-from store.targets import Target
+from store.model.targets import Target
 from tests.capture.engine_contract import EngineContract, MemorySink
 
 GUIDE = Path(__file__).resolve().parents[2] / "capture/ADDING_AN_ENGINE.md"

@@ -12,8 +12,8 @@ import pytest
 from capture.orchestrator import MAX_BUDGET_MS, Answer, Orchestrator, Question
 from capture.spec import CaptureSpec
 from capture.spi import Mode
-from store.errors import NotFound, UpstreamError
-from store.targets import Target
+from store.model.errors import NotFound, UpstreamError
+from store.model.targets import Target
 
 LIGHT = 99  # the column whose statistics come from metadata
 

@@ -18,9 +18,9 @@ from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
 from capture.spec import MAX_PARTITIONS, parse_partitions
 from capture.spi import CaptureEngine, CaptureRequest, Outcome, Sampling, TableHandle
-from store import logical_types
-from store.errors import InvalidArgument, InvalidField, NotFound
-from store.targets import Target
+from store.model import logical_types
+from store.model.errors import InvalidArgument, InvalidField, NotFound
+from store.model.targets import Target
 from tests.capture.engine_contract import MemorySink, with_spec
 from tests.capture.fake_engine import FakeEngine
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from capture.policy import Because, Policy, Rules, TableState, Verdict, columns_verdict, parse, table_verdict
-from store.errors import InvalidField
+from store.model.errors import InvalidField
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RULES = Rules()

@@ -9,7 +9,7 @@ import pytest
 
 from capture.registry import Registry
 from capture.spi import CaptureRequest, CaptureResult, Mode, Outcome
-from store.targets import Target, TargetKind
+from store.model.targets import Target, TargetKind
 from tests.capture.engine_contract import EngineContract, MemorySink
 from tests.capture.fake_engine import FakeEngine, column_row, handle
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture.spec import KEYS, Budget, CaptureSpec, Engine, Sampling
-from store.errors import InvalidArgument
-from store.schemas import KINDS
-from store.targets import Target
+from store.model.errors import InvalidArgument
+from store.model.schemas import KINDS
+from store.model.targets import Target
 
 BUDGETS = st.builds(
     Budget,

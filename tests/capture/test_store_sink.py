@@ -13,8 +13,8 @@ from capture.connectors.spi import ConnectorConfig
 from capture.spec import Budget, Sampling
 from capture.spi import Outcome
 from capture.store_sink import LocalStore
-from store.errors import NotFound
-from store.targets import Target
+from store.model.errors import NotFound
+from store.model.targets import Target
 
 NAME = "lake.default.events"
 

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.schemas import FLIGHTS
+from store.model.schemas import FLIGHTS
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
 NAME = "lake.s.t"

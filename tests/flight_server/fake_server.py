@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.flight as flight
 
 from flight_server.wire.flight_sql import read_any
-from store.schemas import FLIGHTS
+from store.model.schemas import FLIGHTS
 
 
 class FakeServer(flight.FlightServerBase):

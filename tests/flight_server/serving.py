@@ -15,8 +15,8 @@ from flight_server.app import App
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.config import Settings
 from flight_server.wire import tickets
-from store import records
-from store.schemas import FLIGHTS
+from store.history import validation
+from store.model.schemas import FLIGHTS
 from store.stats_store import Put, PutMode
 from tests.store.empty_store import empty_store
 
@@ -43,7 +43,7 @@ def rows(table: str, snapshot: int, columns: Iterable[int], **more: Any) -> list
 
 def put(app: App, given: list[dict[str, Any]], flight: str = "stats.columns", mode: str = "upsert") -> None:
     table = pa.Table.from_pylist(given, pa.schema([FLIGHTS[flight].schema.field(name) for name in given[0]]))
-    app.store.put([Put(flight, records.prepare(FLIGHTS[flight], table), PutMode(mode))])
+    app.store.put([Put(flight, validation.prepare(FLIGHTS[flight], table), PutMode(mode))])
 
 
 def command(table: str | None = None, flight: str = "stats.columns", **more: Any) -> bytes:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flight_server.config import _READERS, Settings, load
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 
 @pytest.fixture(autouse=True)

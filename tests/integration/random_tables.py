@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from store.logical_types import Kind, LogicalType, parse
+from store.model.logical_types import Kind, LogicalType, parse
 
 _WORDS = ("", "a", "Z", "é", "zz top", "\U0001f600", "long " * 30, "￿", "0", "NaN")
 _NANOS = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}

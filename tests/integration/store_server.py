@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from store.catalog_store import Catalog
-from store.database import Database
-from store.discovery import Discovery
+from store.catalog.catalog import Catalog
+from store.catalog.discovery import Discovery
+from store.duckdb.database import Database
 
 STATFLIGHT = Path(sys.executable).with_name("statflight")
 KEY = {"table_catalog": "c", "table_schema": "s", "table_name": "t"}

@@ -14,7 +14,7 @@ from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.places import open_place
 from capture.publishers.iceberg import IcebergPublisher
 from capture.publishers.spi import ColumnStatistics, Destination, LostRace, TableStatistics
-from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
+from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 from tests.capture.connectors.iceberg_tables import publish_thetas
 from tests.integration.aws_server import KEY, SECRET, process
 from tests.integration.test_object_stores import ROWS, capture_and_scan

@@ -24,7 +24,7 @@ from capture.registry import Registry
 from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Outcome, Sink
 from flight_server.client.connection import Connection
 from flight_server.worker.loop import ROLES, Worker
-from store.targets import Target, TargetKind
+from store.model.targets import Target, TargetKind
 from tests.flight_server.live_server import STATFLIGHT, Client, eventually, serving
 
 WITHIN = 45.0

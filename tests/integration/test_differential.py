@@ -21,8 +21,8 @@ from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
 from capture.spec import Engine
 from capture.spi import Budget, CaptureRequest, Outcome, Sampling, TableHandle
-from store import sketches
-from store.targets import Target
+from store.model import sketches
+from store.model.targets import Target
 from tests.capture.engines.compute.lake import MemorySink
 from tests.integration.random_lakes import FORMATS, Lake
 from tests.integration.random_tables import Truth, bound, leaves

@@ -19,8 +19,8 @@ from capture.compute.readers import tasks
 from capture.engines.compute.engine import ComputeEngine
 from flight_server.client import StatsClient
 from flight_server.wire.flight_sql import write_any
-from store import bounds
-from store.logical_types import Kind, parse
+from store.model import bounds
+from store.model.logical_types import Kind, parse
 from tests.flight_server.live_server import LiveServer, serving
 from tests.integration.random_lakes import FORMATS
 from tests.integration.random_tables import bound, comparables

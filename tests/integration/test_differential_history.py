@@ -32,8 +32,8 @@ from flight_server.reads.slice_cache import SliceCache
 from flight_server.reads.streams import Streams
 from flight_server.wire import scan_request
 from flight_server.worker.publishing import COPIED
-from store.schemas import DISTRIBUTION
-from store.targets import Target, TargetKind
+from store.model.schemas import DISTRIBUTION
+from store.model.targets import Target, TargetKind
 from tests.integration import random_lakes
 from tests.integration.random_lakes import FORMATS, Lake
 from tests.integration.random_tables import Truth

@@ -23,11 +23,12 @@ from capture.spi import TableHandle
 from flight_server.app import App
 from flight_server.reads.scan_plan import METADATA
 from flight_server.wire.plan_request import of_json
-from store import bounds, records
-from store.logical_types import Kind, LogicalType, parse
-from store.schemas import FLIGHTS
+from store.history import validation
+from store.model import bounds
+from store.model.logical_types import Kind, LogicalType, parse
+from store.model.schemas import FLIGHTS
+from store.model.targets import Target
 from store.stats_store import Put, PutMode
-from store.targets import Target
 from tests.flight_server.serving import app_in
 from tests.integration.random_lakes import FORMATS
 from tests.integration.random_tables import bound, comparables
@@ -149,7 +150,7 @@ def app_with(sinks: Sequence[Sink], root: Path) -> Iterator[App]:
                     for column, name in zip(NAMES, TABLE.split("."), strict=True):
                         at = named.schema.get_field_index(column)
                         named = named.set_column(at, column, pa.repeat(name, named.num_rows))
-                    app.store.put([Put(flight, records.prepare(FLIGHTS[flight], named), PutMode.UPSERT)])
+                    app.store.put([Put(flight, validation.prepare(FLIGHTS[flight], named), PutMode.UPSERT)])
         yield app
 
 

@@ -24,7 +24,7 @@ import pytest
 
 from flight_server.actions import ACTIONS
 from flight_server.wire.floecat import SystemTableFlightCommand
-from store.schemas import FLIGHTS
+from store.model.schemas import FLIGHTS
 from tests.flight_server.live_server import Client, serving
 from tests.integration.mutations import encoded, mutant, noisy
 

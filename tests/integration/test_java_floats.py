@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from capture.spark.java import java_home
-from store.bounds import encode_array
-from store.logical_types import parse
+from store.model.bounds import encode_array
+from store.model.logical_types import parse
 
 pytestmark = pytest.mark.spark  # it starts a JVM
 SAMPLE = 300_000

@@ -21,8 +21,8 @@ import pytest
 from capture.compute.readers.tasks import read
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig, ScanTask
-from store.errors import StatflightError
-from store.logical_types import parse, to_arrow
+from store.model.errors import StatflightError
+from store.model.logical_types import parse, to_arrow
 
 LAKES = Path(__file__).resolve().parents[3] / "shared/lakes"
 ICEBERG = LAKES / "iceberg/data/persistent"

@@ -14,8 +14,8 @@ import pytest
 
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.process import audit_log
-from store.discovery import Discovery
-from store.targets import Target
+from store.catalog.discovery import Discovery
+from store.model.targets import Target
 from tests.flight_server.live_server import serving
 
 ROW = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "row_count": 5}
@@ -102,15 +102,15 @@ def test_table_ages_are_exposed_for_a_bounded_number_of_tables(tmp_path):
     from flight_server.app import App
     from flight_server.config import Settings
     from flight_server.process.metrics import MAX_TABLES, Metrics
-    from store import records
-    from store.schemas import FLIGHTS
+    from store.history import validation
+    from store.model.schemas import FLIGHTS
     from store.stats_store import Put
 
     app = App(Settings(db=tmp_path / "stats.duckdb"))
     try:
         flight = FLIGHTS["stats.tables"]
         rows = [ROW | {"table_name": f"t.{n}", "snapshot_id": s} for n in range(MAX_TABLES + 20) for s in (1, 2)]
-        app.store.put([Put(flight.name, records.prepare(flight, pa.Table.from_pylist(rows)))])
+        app.store.put([Put(flight.name, validation.prepare(flight, pa.Table.from_pylist(rows)))])
         registry = Metrics(app, "1", lambda _: ANONYMOUS).registry
         found = {s.name + str(s.labels or ""): s.value for m in registry.collect() for s in m.samples}
         ages = [value for name, value in found.items() if name.startswith("statflight_table_age_seconds")]

@@ -13,7 +13,7 @@ from capture.compute.readers.tasks import read
 from capture.connectors import open_connector
 from capture.connectors.options import patient
 from capture.connectors.spi import ConnectorConfig
-from store.errors import StatflightError, UpstreamError
+from store.model.errors import StatflightError, UpstreamError
 from tests.integration.aws_server import SECRET, process
 
 ROWS = pa.table(

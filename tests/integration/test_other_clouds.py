@@ -20,7 +20,7 @@ import pytest
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.places import open_place
-from store.errors import InvalidArgument, StatflightError
+from store.model.errors import InvalidArgument, StatflightError
 from tests.integration import cloud_servers
 from tests.integration.aws_server import process
 from tests.integration.test_object_stores import ROWS, capture_and_scan, write_paimon

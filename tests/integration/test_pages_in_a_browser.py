@@ -21,8 +21,8 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-from store.sketches import kll
-from store.target_ids import of_column
+from store.model.sketches import kll
+from store.model.target_ids import of_column
 from tests.flight_server.serving import app_in, put
 from tests.flight_server.web.serving import pages_of
 

@@ -19,7 +19,7 @@ import pytest
 from capture.connectors.spi import ConnectorConfig
 from capture.publishers import publisher_class
 from capture.publishers.publishing import publish
-from store.errors import UpstreamError
+from store.model.errors import UpstreamError
 from tests.capture.publishers import test_iceberg, test_lance, test_paimon, test_trino_delta
 from tests.capture.publishers.contract import Table, rows
 from tests.integration.aws_server import process

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from store.database import Database
+from store.duckdb.database import Database
 from store.replication import restore as restoring
 from store.replication.join import Plan, start_writer
 from store.replication.log import Log

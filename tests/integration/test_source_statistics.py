@@ -14,7 +14,7 @@ from pyiceberg.types import LongType, NestedField
 
 from capture.connectors.iceberg.connector import IcebergConnector
 from capture.connectors.spi import ConnectorConfig
-from store.sketches.theta import theta
+from store.model.sketches.theta import theta
 from tests.capture.connectors.iceberg_tables import (
     commit_deletes,
     data_paths,

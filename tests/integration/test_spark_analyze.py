@@ -17,7 +17,7 @@ import pytest
 
 from capture.spark.session import Spark
 from flight_server.client import StatsClient
-from store.errors import UpstreamError
+from store.model.errors import UpstreamError
 from tests.flight_server.live_server import serving
 
 pytestmark = pytest.mark.spark

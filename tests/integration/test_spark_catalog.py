@@ -26,8 +26,8 @@ from capture.publishers.spark_session import SessionCatalog
 from capture.publishers.spi import ColumnStatistics
 from capture.spark.session import Spark
 from capture.store_sink import LocalStore
-from store import sketches
-from store.errors import InvalidArgument, NotFound, UpstreamError
+from store.model import sketches
+from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.publishers import parquet_tables
 from tests.capture.publishers.contract import PublisherContract, Table, rows
 from tests.flight_server.live_server import serving

@@ -25,9 +25,10 @@ from capture.spec import Engine
 from capture.spi import Budget, CaptureRequest, Outcome, Sampling, TableHandle
 from flight_server.client.connection import Connection
 from flight_server.worker.loop import Worker
-from store import records, schemas
-from store.errors import Cancelled, UpstreamError
-from store.targets import Target
+from store.history import validation
+from store.model import schemas
+from store.model.errors import Cancelled, UpstreamError
+from store.model.targets import Target
 from tests.flight_server.live_server import eventually, serving
 
 pytestmark = pytest.mark.spark
@@ -66,7 +67,7 @@ class MemorySink:
         self.shares = []
 
     def put(self, flight, rows, *, extra=False):
-        records.prepare(schemas.FLIGHTS[flight], rows, clamp=True)
+        validation.prepare(schemas.FLIGHTS[flight], rows, clamp=True)
         self.rows.setdefault(flight, []).append(rows)
 
     def stored(self, flight, table, columns=None):

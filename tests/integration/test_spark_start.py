@@ -9,7 +9,7 @@ import pytest
 
 from capture.engines.compute.engine import ComputeEngine
 from capture.spi import CaptureRequest, Outcome
-from store.targets import Target
+from store.model.targets import Target
 from tests.capture.engines.compute import conftest
 from tests.capture.engines.compute.lake import MemorySink, column
 

@@ -9,8 +9,8 @@ import sys
 import pyarrow as pa
 import pytest
 
-from store.database import Database
-from store.errors import InvalidArgument
+from store.duckdb.database import Database
+from store.model.errors import InvalidArgument
 from tests.integration.store_server import (
     KEY,
     STATFLIGHT,

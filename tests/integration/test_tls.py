@@ -21,7 +21,7 @@ import pytest
 from flight_server.client import StatsClient
 from flight_server.config import Settings
 from flight_server.process.listener import tls_options
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 from tests.flight_server import certificates
 from tests.flight_server.live_server import STATFLIGHT, LiveServer, eventually, file_columns, serving
 

@@ -18,10 +18,10 @@ import pytest
 
 from flight_server.actions import ACTIONS
 from flight_server.wire.flight_sql import write_any
-from store import sketches
-from store.catalog_store import Catalog
-from store.database import Connection, Database
-from store.schemas import FLIGHTS
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Connection, Database
+from store.model import sketches
+from store.model.schemas import FLIGHTS
 from tests.flight_server.live_server import Client, LiveServer, serving
 
 WORD = "hidden"

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from store.sketches.airlift_hll import HyperLogLog, hash_values
+from store.model.sketches.airlift_hll import HyperLogLog, hash_values
 from tests.interop.java import jars, jvm
 
 pytestmark = pytest.mark.interop

@@ -8,12 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from store import records, target_ids
-from store.catalog_store import TableEntry
-from store.errors import Conflict, InvalidArgument, NotFound
-from store.schemas import FLIGHTS, THETA
+from store.history import validation
+from store.model import target_ids
+from store.model.catalog_entries import TableEntry
+from store.model.errors import Conflict, InvalidArgument, NotFound
+from store.model.schemas import FLIGHTS, THETA
+from store.model.targets import Target, TargetKind
 from store.stats_store import Counts, Put, PutMode, StatsStore
-from store.targets import Target, TargetKind
 
 NAME = ("c", "s", "t")
 EARLY, LATE = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
@@ -26,7 +27,7 @@ def rows(flight: str, *each: dict[str, Any], name: tuple[str, str, str] = NAME, 
     schema = FLIGHTS[flight].schema
     given = [column for column in schema.names if any(column in row for row in full)]
     table = pa.Table.from_pylist(full, pa.schema([schema.field(column) for column in given]))
-    table = records.prepare(FLIGHTS[flight], table)
+    table = validation.prepare(FLIGHTS[flight], table)
     return target_ids.with_storage_ids(FLIGHTS[flight], table) if flight == "stats.sketches" else table
 
 
@@ -73,7 +74,7 @@ class StatsStoreContract:
 
     def test_put_of_zero_rows_succeeds(self, store):
         for flight in ("stats.columns", "stats.files", "stats.sketches", "stats.tables"):
-            empty = records.prepare(FLIGHTS[flight], FLIGHTS[flight].schema.empty_table())
+            empty = validation.prepare(FLIGHTS[flight], FLIGHTS[flight].schema.empty_table())
             assert put(store, flight, empty, "replace_snapshot", key=flight) == Counts()
 
     def test_create_refuses_changed_content_and_names_the_field(self, store):

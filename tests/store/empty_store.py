@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
-from store.database import Database
+from store.duckdb.database import Database
 
 
 def empty_store(path: Path) -> Path:

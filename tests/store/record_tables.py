@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from store.bounds import ZonePolicy
-from store.errors import InvalidArgument
-from store.records import prepare
-from store.schemas import FLIGHTS
+from store.history.validation import prepare
+from store.model.bounds import ZonePolicy
+from store.model.errors import InvalidArgument
+from store.model.schemas import FLIGHTS
 
 KEY = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
 FILES = FLIGHTS["stats.files"]

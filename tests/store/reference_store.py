@@ -16,14 +16,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from store.catalog_store import EXTERNAL, TableEntry, table_uuid
-from store.content_hash import content_hash
-from store.errors import Conflict, NotFound
-from store.layout import stored_columns
-from store.names import join_name
-from store.puts import FLIGHT_OF, IDENTITY, Counts, Put, PutMode, contradicts, cosmetic, digest, once, split
+from store.catalog.catalog import table_uuid
+from store.duckdb.layout import stored_columns
+from store.history.content_hash import content_hash
+from store.model.catalog_entries import EXTERNAL, TableEntry
+from store.model.errors import Conflict, NotFound
+from store.model.names import join_name
+from store.model.puts import FLIGHT_OF, IDENTITY, Counts, Put, PutMode, contradicts, cosmetic, digest, once, split
+from store.model.targets import Target, TargetKind, storage_id
 from store.stats_store import Ids, Meta, Page, Texts
-from store.targets import Target, TargetKind, storage_id
 
 Row = dict[str, Any]
 Identity = tuple[Any, ...]

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store import staged
-from store.catalog_store import Catalog
-from store.database import Database
-from store.errors import Conflict, NotFound, StatflightError
-from store.file_spans import rows_of
-from store.layout import OPEN_END
-from store.schemas import THETA
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Database
+from store.duckdb.layout import OPEN_END
+from store.history import staged
+from store.history.file_spans import rows_of
+from store.model.errors import Conflict, NotFound, StatflightError
+from store.model.schemas import THETA
+from store.model.targets import Target, TargetKind
 from store.stats_store import Counts, DuckDBStatsStore, Put, PutMode
-from store.targets import Target, TargetKind
 from tests.store.contract import NAME, StatsStoreContract, columns, put, rows
 from tests.store.empty_store import empty_store
 from tests.store.reference_store import MemoryStatsStore

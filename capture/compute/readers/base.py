@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from capture.connectors.spi import ScanColumn, ScanTask
 from capture.connectors.storage.places import reason
-from store.names import column_parts, dotted_name
+from store.model.names import column_parts, dotted_name
 
 READ_ERRORS: Final = (OSError, pa.ArrowException, ValueError, KeyError, NotImplementedError)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from capture.compute.readers.base import READ_ERRORS, ColumnValues, TaskReader, error_text, leaf
 from capture.connectors.paimon.library import quiet
 from capture.connectors.spi import ScanColumn, ScanTask
-from store.names import column_parts
+from store.model.names import column_parts
 
 
 class PaimonReader(TaskReader):

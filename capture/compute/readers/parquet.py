@@ -20,9 +20,9 @@ from capture.connectors.footers import writers
 from capture.connectors.footers.leaf_types import leaves_of, writer_of
 from capture.connectors.spi import COUNTED, EqualityDelete, ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place
-from store import logical_types
-from store.logical_types import Kind, LogicalType
-from store.names import dotted_name
+from store.model import logical_types
+from store.model.logical_types import Kind, LogicalType
+from store.model.names import dotted_name
 
 BLOCK_BYTES: Final = 32 << 20  # uncompressed bytes of columns that are read together
 _LOCAL_BLOCK_BYTES: Final = 4 << 20  # for local files: reads have no latency, and small blocks stay in the CPU cache

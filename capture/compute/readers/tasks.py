@@ -13,7 +13,7 @@ from capture.compute.readers.base import READ_ERRORS, TaskReader, error_text, ma
 from capture.compute.readers.lance import LanceReader
 from capture.compute.readers.parquet import ParquetReader
 from capture.connectors.spi import ScanColumn, ScanTask
-from store.errors import StatflightError, UpstreamError
+from store.model.errors import StatflightError, UpstreamError
 
 
 def open_task(task: ScanTask, share: float | None = None) -> TaskReader:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.logical_types import Kind, LogicalType, to_arrow
+from store.model.logical_types import Kind, LogicalType, to_arrow
 
 CUT_STRING: Final = 32  # characters at which strings are truncated
 CUT_BYTES: Final = 61  # Rust writers truncate before a character that would end beyond 64 bytes

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from capture.connectors.storage.places import Place
-from store.schemas import DELETE_FILE
+from store.model.schemas import DELETE_FILE
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)}

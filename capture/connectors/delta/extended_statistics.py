@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 from capture.connectors.delta.log import DeltaSchema, list_log
 from capture.connectors.spi import COLUMN_SCHEMA, ColumnIds
 from capture.connectors.storage.places import Place
-from store.sketches.airlift_hll import estimate
+from store.model.sketches.airlift_hll import estimate
 
 FILE: Final = "_delta_log/_trino_meta/extended_stats.json"
 _NEWEST_MODEL: Final = 4

@@ -18,7 +18,7 @@ from capture.connectors.footers.statistics import ListedFile
 from capture.connectors.options import PathRewrite, patient
 from capture.connectors.storage.lake_directories import Lake
 from capture.connectors.storage.places import Place, Unreadable, open_place, plain_path, unknown_snapshot
-from store.errors import StatflightError, UpstreamError
+from store.model.errors import StatflightError, UpstreamError
 
 _ADAPTIVE: Final = "adaptiveMetadata"  # table feature: metadata in Iceberg v4 format, referenced by the log
 

@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 
 from capture.connectors.spi import Column, Constraint, Schema
 from capture.connectors.storage.places import Place
-from store.logical_types import Kind, LogicalType
+from store.model.logical_types import Kind, LogicalType
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(

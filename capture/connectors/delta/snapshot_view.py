@@ -38,8 +38,8 @@ from capture.connectors.footers.reader import batched
 from capture.connectors.footers.statistics import FooterCache
 from capture.connectors.spi import ColumnIds, FilePart, NativeStats, ScanColumn, ScanTask, container
 from capture.connectors.storage.places import Unreadable, unknown_snapshot
-from store.logical_types import LogicalType, parse, to_arrow
-from store.names import column_key
+from store.model.logical_types import LogicalType, parse, to_arrow
+from store.model.names import column_key
 
 _RECENT_SECONDS: Final = 10.0
 _KEPT_FILES: Final = 10_000

@@ -20,8 +20,8 @@ from capture.connectors.footers.reader import Footer, batched
 from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, ColumnIds
 from capture.connectors.storage.places import Unreadable
-from store.errors import UpstreamError
-from store.logical_types import parse
+from store.model.errors import UpstreamError
+from store.model.logical_types import parse
 
 MAX_FOOTERS: Final = 10_000  # files without statistics up to which footers are read; beyond, they stay unknown
 _FOOTERS: Final = 256  # footers read at once

@@ -16,7 +16,7 @@ from capture.connectors.delta.log import DeltaColumn, DeltaSchema
 from capture.connectors.delta.log_files import TIGHT
 from capture.connectors.footers.reader import Footer
 from capture.connectors.spi import FILE_SCHEMA, file_table
-from store.names import column_key
+from store.model.names import column_key
 
 DELETES: Final = FILE_SCHEMA.field("delete_files").type
 

@@ -21,7 +21,7 @@ from capture.connectors.spi import Constraint
 from capture.connectors.storage.http import NotJson, Refused, Unanswered, ask_json
 from capture.connectors.storage.lake_directories import LISTED_AT_ONCE
 from capture.connectors.storage.places import Place, Unreadable, open_place, reason, unknown_table
-from store.errors import InvalidArgument, NotFound, UpstreamError, first_line
+from store.model.errors import InvalidArgument, NotFound, UpstreamError, first_line
 
 API: Final = "/api/2.1/unity-catalog"
 _LEASE: Final = 600  # seconds; maximum time for which credentials are cached, usually valid for an hour

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capture.connectors.footers.writers import GREGORIAN_DAY, UNKNOWN, ZONED_US, Writer, gregorian_bound
-from store.logical_types import Kind, LogicalType, from_arrow
-from store.names import column_key
+from store.model.logical_types import Kind, LogicalType, from_arrow
+from store.model.names import column_key
 
 _DIGITS: Final = Context(prec=80)
 _SIGNED: Final = frozenset({Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.DATE, Kind.TIME,
@@ -245,7 +245,7 @@ def bound(leaf: FooterLeaf, data: bytes) -> Bound | None:
 
 def typed(values: list[Any], kind: LogicalType, to_kind: LogicalType) -> pa.Array:
     """Converts bounds from a file's type to the table's promoted type; values that do not fit become null."""
-    from store.logical_types import to_arrow
+    from store.model.logical_types import to_arrow
 
     target = to_arrow(to_kind)
     try:

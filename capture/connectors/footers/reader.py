@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from capture.connectors.footers.leaf_types import Bound, FooterLeaf, bound, leaves_of, writer_of
 from capture.connectors.footers.thrift import Chunk, Chunks, Kind, read_chunks
 from capture.connectors.storage.places import Place, Unreadable
-from store.errors import UpstreamError, first_line
+from store.model.errors import UpstreamError, first_line
 
 READERS: Final = 8  # footers read concurrently from an object store; locally, threads are slower
 _TAIL: Final = 65_536  # bytes read from the end of a file, enough for most footers

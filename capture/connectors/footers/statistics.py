@@ -12,7 +12,7 @@ from capture.connectors.footers.leaf_types import typed
 from capture.connectors.footers.reader import Footer, LeafStats, batched, read_footers
 from capture.connectors.storage.immutable_cache import COLUMNS, FILES
 from capture.connectors.storage.places import Place
-from store.logical_types import Kind, LogicalType, to_arrow
+from store.model.logical_types import Kind, LogicalType, to_arrow
 
 _STATS_BYTES: Final = 300  # estimated memory of one leaf's statistics
 _GROUP: Final = 256  # files per batch of footers

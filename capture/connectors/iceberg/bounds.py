@@ -30,7 +30,7 @@ from pyiceberg.types import (
 )
 
 from capture.connectors.iceberg.schema import IcebergLeaf
-from store.logical_types import to_arrow
+from store.model.logical_types import to_arrow
 
 _DAY_US = 86_400_000_000
 # Types whose bounds are plain numbers.

@@ -34,8 +34,8 @@ from capture.connectors.secrets import mask_uri, redact
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.lake_directories import Lake
 from capture.connectors.storage.places import Place, Unreadable, open_place, unknown_table
-from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, nearest
-from store.lru import LruCache
+from store.duckdb.lru import LruCache
+from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, nearest
 
 OWN_OPTIONS = ("type", "name", "warehouse", *COMMON)
 # Properties of pyiceberg: full names, and first parts of dotted names.

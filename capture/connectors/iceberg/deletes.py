@@ -25,9 +25,9 @@ from capture.connectors.iceberg.manifests import PATH_ID, POSITION_ID, Entry
 from capture.connectors.iceberg.schema import FileLayout, IcebergLeaf
 from capture.connectors.spi import ScanColumn
 from capture.connectors.storage.places import Unreadable
-from store.logical_types import parse, to_arrow
-from store.lru import LruCache
-from store.names import column_parts, dotted_name
+from store.duckdb.lru import LruCache
+from store.model.logical_types import parse, to_arrow
+from store.model.names import column_parts, dotted_name
 
 CACHED_POSITIONS = 4_000_000  # cached positions of delete files that apply to many data files, 32 MB
 CACHED_KEYS = 4  # cached sets of deleted keys, shared by files of the same age

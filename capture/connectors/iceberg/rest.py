@@ -12,7 +12,7 @@ from pyiceberg.catalog.rest.auth import AuthManager, NoopAuthManager
 
 from capture.connectors.iceberg.io import tolerable
 from capture.connectors.options import timeout_of
-from store.errors import InvalidArgument, nearest
+from store.model.errors import InvalidArgument, nearest
 
 _REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "noop": (), "basic": ("username", "password"), "oauth2": ("client_id", "client_secret", "token_url"),

@@ -42,9 +42,9 @@ from pyiceberg.types import (
 
 from capture.connectors.iceberg.io import STRUCT_DEFAULT
 from capture.connectors.spi import Column, Constraint, Schema
-from store import bounds
-from store.logical_types import LogicalType, parse, to_arrow
-from store.names import column_key
+from store.model import bounds
+from store.model.logical_types import LogicalType, parse, to_arrow
+from store.model.names import column_key
 
 _WORDS: dict[type, str] = {
     BooleanType: "BOOLEAN",
@@ -261,7 +261,7 @@ def _number(value: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """Paths of the fields in one data or delete file: field id → key of its path (`store.names.column_key`)."""
+    """Paths of the fields in one data or delete file: field id → key of its path (`store.model.names.column_key`)."""
 
     paths: Mapping[int, str] = field(default_factory=dict)
 

@@ -13,9 +13,9 @@ from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.iceberg.puffin import Blob, read_if_any
 from capture.connectors.iceberg.schema import IcebergLeaf
 from capture.connectors.spi import COLUMN_SCHEMA
-from store.errors import StatflightError
-from store.schemas import THETA
-from store.sketches.theta import Estimate, estimate
+from store.model.errors import StatflightError
+from store.model.schemas import THETA
+from store.model.sketches.theta import Estimate, estimate
 
 Sketch = tuple[int, str, str, bytes, Mapping[str, Any]]
 """Column id, role, sketch type, data, params."""

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.logical_types import Kind, LogicalType, to_arrow
+from store.model.logical_types import Kind, LogicalType, to_arrow
 
 # Kinds whose values are never truncated in a zone map.
 _WHOLE = frozenset({Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.DATE, Kind.TIME,

@@ -25,7 +25,7 @@ from capture.connectors.spi import (
 )
 from capture.connectors.storage.lake_directories import Lake
 from capture.connectors.storage.places import Place, Unreadable, unknown_snapshot, unknown_table
-from store.errors import NotFound, StatflightError, first_line
+from store.model.errors import NotFound, StatflightError, first_line
 
 SUFFIX = ".lance"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from capture.connectors.spi import Column, Schema
-from store.logical_types import from_arrow
+from store.model.logical_types import from_arrow
 
 
 def to_schema(schema: pa.Schema) -> Schema:

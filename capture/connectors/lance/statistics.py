@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from capture.connectors.file_columns import column_rows
 from capture.connectors.lance.bounds import enclosing, outermost
 from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds
-from store import bounds
-from store.logical_types import Kind, parse
+from store.model import bounds
+from store.model.logical_types import Kind, parse
 
 PREFIX = "lance.stats."
 ENVELOPE_VERSION = "1"

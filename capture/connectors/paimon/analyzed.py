@@ -16,8 +16,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds
-from store import bounds
-from store.logical_types import Kind, parse
+from store.model import bounds
+from store.model.logical_types import Kind, parse
 
 _DISTRIBUTION: Final = ("distinctCount", "avgLen", "maxLen")
 

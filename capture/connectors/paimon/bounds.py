@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.logical_types import Kind, parse, to_arrow
+from store.model.logical_types import Kind, parse, to_arrow
 
 TRUNCATED_AT: Final = 16  # default length of truncated bounds, in characters
 

@@ -16,7 +16,7 @@ from capture.connectors.options import storage_options
 from capture.connectors.secrets import mask_uri
 from capture.connectors.storage.lake_directories import Folder, Lake
 from capture.connectors.storage.places import Place, open_place, reason, unknown_table
-from store.errors import InvalidArgument, NotFound, UpstreamError
+from store.model.errors import InvalidArgument, NotFound, UpstreamError
 
 DATABASE_SUFFIX: Final = ".db"
 JDBC: Final = "jdbc:"

@@ -42,7 +42,7 @@ from capture.connectors.spi import (
 )
 from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.places import Place, Unreadable, unknown_snapshot
-from store.errors import StatflightError, UpstreamError
+from store.model.errors import StatflightError, UpstreamError
 
 _OWN: Final = ("warehouse", "catalog-key")
 

@@ -9,7 +9,7 @@ from typing import Any
 from pypaimon.schema.data_types import AtomicType, DataField, PyarrowFieldParser, RowType
 
 from capture.connectors.spi import Column, Constraint, Schema
-from store.logical_types import from_arrow
+from store.model.logical_types import from_arrow
 
 
 def beyond_micros(field: Any) -> bool:

@@ -25,8 +25,8 @@ from capture.connectors.paimon.schema import beyond_micros, reads_as
 from capture.connectors.paimon.snapshot_view import File, SnapshotView
 from capture.connectors.spi import Column, ColumnIds
 from capture.connectors.storage.places import Unreadable
-from store.logical_types import parse
-from store.names import column_key
+from store.model.logical_types import parse
+from store.model.names import column_key
 
 MAX_FOOTERS: Final = 10_000  # files without statistics up to which footers are read; beyond, they stay unknown
 

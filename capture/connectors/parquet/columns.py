@@ -14,7 +14,7 @@ from capture.connectors.footers.statistics import FileStats, footer_facts
 from capture.connectors.parquet.files import DataFile, partition_values
 from capture.connectors.spi import Column, ColumnIds, Schema
 from capture.connectors.storage.places import Unreadable
-from store.logical_types import LogicalType, parse
+from store.model.logical_types import LogicalType, parse
 
 
 @dataclass(frozen=True, slots=True)

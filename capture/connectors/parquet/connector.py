@@ -60,9 +60,9 @@ from capture.connectors.spi import (
 from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Folder, Lake, folder_at
 from capture.connectors.storage.places import Place, Unreadable, unknown_table
-from store.errors import NotFound, UpstreamError
-from store.logical_types import Kind, LogicalType, parse
-from store.names import column_key
+from store.model.errors import NotFound, UpstreamError
+from store.model.logical_types import Kind, LogicalType, parse
+from store.model.names import column_key
 
 OWN_OPTIONS: Final = ("hive_partitioning",)
 _PART: Final = 256  # approximate number of files per `FilePart`

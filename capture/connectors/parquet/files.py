@@ -13,8 +13,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from capture.connectors.storage.places import Place
-from store.errors import InvalidArgument
-from store.logical_types import Kind, LogicalType
+from store.model.errors import InvalidArgument
+from store.model.logical_types import Kind, LogicalType
 
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 SUFFIXES: Final = (".parquet", ".parq", ".pqt")

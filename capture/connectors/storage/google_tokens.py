@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 from capture.connectors.retry import retried
 from capture.connectors.storage.http import HttpError, Refused, ask_json
-from store.errors import InvalidArgument, UpstreamError
+from store.model.errors import InvalidArgument, UpstreamError
 
 SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from typing import Any, Final
 
 from capture.connectors.spi import ConnectorConfig
-from store.lru import LruCache
+from store.duckdb.lru import LruCache
 
 OVERHEAD_BYTES: Final = 200  # memory of an entry besides its value
 

@@ -20,7 +20,7 @@ from capture.connectors.options import storage_options
 from capture.connectors.progress import report
 from capture.connectors.secrets import mask_uri
 from capture.connectors.storage.places import Place, Unreadable, open_place, reason, unknown_table
-from store.errors import NotFound, StatflightError, UpstreamError
+from store.model.errors import NotFound, StatflightError, UpstreamError
 
 DEFAULT_SCHEMA: Final = "default"
 LISTED_AT_ONCE: Final = 16  # directories or tables of a remote lake that are read concurrently

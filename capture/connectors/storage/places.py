@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 
 from capture.connectors.secrets import mask_uri, redact
 from capture.connectors.storage.clouds import StorageOptions, azure, gcs, s3
-from store.errors import InvalidArgument, NotFound, UpstreamError, first_line, nearest
+from store.model.errors import InvalidArgument, NotFound, UpstreamError, first_line, nearest
 
 SCHEMES: Final = ("file", "s3", "gs", "abfss")
 ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "az": "abfss", "azure": "abfss"}

@@ -42,10 +42,10 @@ from capture.spi import (
     Sampling,
     Sink,
 )
-from store import logical_types
-from store.errors import Cancelled, StatflightError, may_pass
-from store.logical_types import Kind
-from store.targets import TargetKind
+from store.model import logical_types
+from store.model.errors import Cancelled, StatflightError, may_pass
+from store.model.logical_types import Kind
+from store.model.targets import TargetKind
 
 _FLUSH_ROWS: Final = 4000
 _CLUSTER_MACHINES: Final = 4  # assumed size of a cluster, in machines like this one, until it is measured

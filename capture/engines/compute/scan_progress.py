@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from capture.connectors.spi import ScanTask
-from store.units import bytes_text
+from store.model.units import bytes_text
 
 _SCAN_SHARE: Final = 0.9  # the scan's share of a capture; the rest is writing results
 

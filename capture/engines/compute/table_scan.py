@@ -14,9 +14,9 @@ from capture.compute.partial import SketchSelection
 from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import ScanTask
 from capture.spi import CaptureRequest, Sampling, TableHandle
-from store import logical_types
-from store.logical_types import Kind, LogicalType
-from store.targets import TargetKind
+from store.model import logical_types
+from store.model.logical_types import Kind, LogicalType
+from store.model.targets import TargetKind
 
 SAMPLE_SHARE: Final = 0.1  # default share of row groups in a sample
 

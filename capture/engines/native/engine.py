@@ -32,10 +32,10 @@ from capture.spi import (
     Sink,
     TableHandle,
 )
-from store import logical_types
-from store.errors import StatflightError, may_pass
-from store.schemas import SCALAR
-from store.targets import Target, TargetKind
+from store.model import logical_types
+from store.model.errors import StatflightError, may_pass
+from store.model.schemas import SCALAR
+from store.model.targets import Target, TargetKind
 
 _COLUMN_KINDS = frozenset({"ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "MIN_MAX", "WIDTH"})
 

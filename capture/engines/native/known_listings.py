@@ -19,7 +19,7 @@ from capture.connectors.spi import FILE_SCHEMA, FilePart
 from capture.connectors.storage.immutable_cache import OVERHEAD_BYTES
 from capture.engines.native.rollup import Rollup
 from capture.spi import Listing, TableHandle
-from store.lru import LruCache
+from store.duckdb.lru import LruCache
 
 MAX_REMOVED: Final = 50_000  # removed files in a delta; above, a full listing is put
 _ROLLUP_BYTES: Final = 700  # memory of the roll-up of one column of one part, estimated

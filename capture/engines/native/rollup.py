@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from capture.connectors.spi import NativeStats
 from capture.spi import TableHandle
-from store import bounds, logical_types
-from store.schemas import SCALAR
+from store.model import bounds, logical_types
+from store.model.schemas import SCALAR
 
 _COUNTS = ("row_count", "null_count", "nan_count")
 

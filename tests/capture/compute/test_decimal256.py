@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capture.compute import decimal256, kernels
-from store import logical_types, sketches
-from store.logical_types import LogicalType
-from store.sketches import murmur3
+from store.model import logical_types, sketches
+from store.model.logical_types import LogicalType
+from store.model.sketches import murmur3
 
 LIMIT = 10**76 - 1
 EDGES = [0, -1, LIMIT, -LIMIT, *(sign * 2**bits + more for bits in (7, 8, 63, 64, 127, 128, 191, 192, 251)

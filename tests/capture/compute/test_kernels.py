@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from capture.compute import kernels
 from capture.compute.partial import SketchSelection
-from store import bounds, logical_types, sketches
-from store.sketches import murmur3
+from store.model import bounds, logical_types, sketches
+from store.model.sketches import murmur3
 
 
 def summarise(values, text, **options):

@@ -11,7 +11,7 @@ import pytest
 from capture.compute import local
 from capture.compute.file_scan import Work, scan
 from capture.connectors.spi import ScanColumn, ScanTask
-from store.errors import Cancelled
+from store.model.errors import Cancelled
 
 COLUMNS = tuple(ScanColumn(i, f"c{i}", "INT", f"c{i}") for i in range(1, 6))
 WORK = Work(tuple(range(1, 6)), groups=((1, 2),))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from capture.compute import kernels
 from capture.compute.kernels import summarise
 from capture.compute.moments import merge, moments
-from store.logical_types import parse
+from store.model.logical_types import parse
 
 VALUES = st.lists(st.floats(-1e9, 1e9) | st.integers(-(10**12), 10**12).map(float), max_size=40)
 

@@ -26,9 +26,9 @@ from capture.connectors.spi import ConnectorConfig, ScanColumn, ScanTask
 from capture.engines.compute.engine import ComputeEngine
 from capture.registry import Registry
 from capture.spi import Budget, Capabilities, CaptureRequest, Outcome, Sampling, TableHandle
-from store import logical_types, sketches
-from store.errors import UpstreamError
-from store.targets import Target, TargetKind
+from store.model import logical_types, sketches
+from store.model.errors import UpstreamError
+from store.model.targets import Target, TargetKind
 from tests.capture.engine_contract import MemorySink
 
 RANDOM, GUIDED = Sampling.RANDOM_ROW_GROUP, Sampling.METADATA_GUIDED

@@ -12,10 +12,10 @@ from capture.compute.kernels import summarise
 from capture.compute.partial import Partial
 from capture.compute.stat_rows import Coverage, scalars
 from capture.flight_rows import flight_rows
-from store import logical_types
-from store.records import prepare
-from store.schemas import FLIGHTS
-from store.sketches.theta import theta
+from store.history.validation import prepare
+from store.model import logical_types
+from store.model.schemas import FLIGHTS
+from store.model.sketches.theta import theta
 
 
 @pytest.mark.parametrize(("kind", "nulls", "ndv"), [("STRUCT", 4, 6.0), ("STRUCT", 0, 7.0), ("INT", 3, 7.0)])

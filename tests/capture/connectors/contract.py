@@ -18,8 +18,8 @@ import pytest
 
 from capture.connectors import open_connector
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, FILE_SCHEMA, Connector, ConnectorConfig
-from store.errors import InvalidArgument, NotFound, StatflightError
-from store.logical_types import parse
+from store.model.errors import InvalidArgument, NotFound, StatflightError
+from store.model.logical_types import parse
 
 SECRET = "correct-horse-battery-staple"
 

@@ -6,7 +6,7 @@ import pytest
 
 from capture.connectors import BUILT_IN, connector_class, known_formats, open_connector
 from capture.connectors.spi import ConnectorConfig
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 
 def test_built_in_formats_are_known_and_others_are_refused():

@@ -3,7 +3,7 @@ import pytest
 from capture.connectors import open_connector
 from capture.connectors.options import PathRewrite, check_choice, check_options
 from capture.connectors.spi import ConnectorConfig
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 
 def test_unknown_options_are_refused_with_the_nearest_name():

@@ -4,7 +4,7 @@ import pytest
 
 from capture.connectors import secrets
 from capture.connectors.secrets import MASK, mask, redact, redact_all, resolve
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from capture.connectors.options import TableFilter, check_options, takes_source_statistics
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from capture.connectors.spi import Connector, ConnectorConfig
 from capture.publishers import publisher_class
 from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import ColumnStatistics, Destination, LostRace, Publisher, TableStatistics
-from store import sketches
-from store.errors import Conflict, InvalidArgument
-from store.sketches.murmur3 import hash_longs
+from store.model import sketches
+from store.model.errors import Conflict, InvalidArgument
+from store.model.sketches.murmur3 import hash_longs
 
 APPENDS = 8
 

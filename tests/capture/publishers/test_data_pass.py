@@ -11,7 +11,7 @@ from capture.connectors.parquet.connector import ParquetConnector
 from capture.connectors.progress import reporting
 from capture.connectors.spi import ConnectorConfig
 from capture.publishers.data_pass import AHEAD, scan
-from store.errors import Cancelled, UpstreamError
+from store.model.errors import Cancelled, UpstreamError
 
 FILES = 3 * AHEAD
 

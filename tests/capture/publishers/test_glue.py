@@ -17,7 +17,7 @@ import pytest
 from capture.publishers.hive_types import unscaled
 from capture.publishers.publishing import publish
 from capture.publishers.spi import ColumnStatistics
-from store.errors import InvalidArgument, NotFound, UpstreamError
+from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.publishers import parquet_tables
 from tests.capture.publishers.contract import PublisherContract, Table, rows
 

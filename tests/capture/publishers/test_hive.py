@@ -15,7 +15,7 @@ from thrift.transport.TTransport import TBufferedTransportFactory
 
 from capture.publishers.publishing import publish
 from capture.publishers.spi import ColumnStatistics, LostRace
-from store.errors import InvalidArgument, NotFound, UpstreamError
+from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.publishers import parquet_tables
 from tests.capture.publishers.contract import PublisherContract, Table, rows
 

@@ -22,7 +22,7 @@ from capture.publishers import iceberg_commits
 from capture.publishers.iceberg import IcebergPublisher
 from capture.publishers.publishing import publish
 from capture.publishers.spi import LostRace
-from store.errors import Conflict, InvalidArgument, NotFound
+from store.model.errors import Conflict, InvalidArgument, NotFound
 from tests.capture.publishers.contract import PublisherContract, Table, rows
 
 

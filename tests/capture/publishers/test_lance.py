@@ -11,7 +11,7 @@ import pytest
 from capture.connectors.spi import ConnectorConfig
 from capture.publishers.publishing import publish
 from capture.publishers.spi import ColumnStatistics
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 from tests.capture.publishers.contract import PublisherContract, Table, rows
 
 

@@ -21,7 +21,7 @@ from capture.publishers import check_home_options
 from capture.publishers.reading_back import doubts, with_catalogs
 from capture.publishers.spi import HomeStatistics
 from capture.store_sink import LocalStore
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 from tests.capture.publishers.test_glue import glue, options
 from tests.capture.publishers.test_hive import metastore
 

@@ -11,7 +11,7 @@ from capture.publishers.spark_catalog import estimated_bytes
 from capture.publishers.spark_histograms import BINS, bins
 from capture.publishers.spark_session import plain_location
 from capture.publishers.spi import ColumnStatistics
-from store import sketches
+from store.model import sketches
 
 
 def column(values: np.ndarray, type: str = "INT", **changed: object) -> ColumnStatistics:

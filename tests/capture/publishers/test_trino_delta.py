@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from capture.connectors.spi import ConnectorConfig
 from capture.publishers.publishing import publish
 from capture.publishers.spi import ColumnStatistics
-from store.sketches.airlift_hll import HyperLogLog, hash_bytes, hash_longs, hash_values
+from store.model.sketches.airlift_hll import HyperLogLog, hash_bytes, hash_longs, hash_values
 from tests.capture.publishers.contract import PublisherContract, Table, rows
 
 GOLDEN = Path(__file__).parents[2] / "golden/airlift_hll.jsonl"

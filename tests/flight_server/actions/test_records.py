@@ -10,11 +10,11 @@ import pytest
 
 from flight_server.actions import ACTIONS, Call
 from flight_server.auth.principal import ALL_SCOPES, Principal
-from store import schemas, sketches
-from store.discovery import Discovery
-from store.errors import InvalidArgument, NotFound
-from store.sketches import murmur3
-from store.targets import Target
+from store.catalog.discovery import Discovery
+from store.model import schemas, sketches
+from store.model.errors import InvalidArgument, NotFound
+from store.model.sketches import murmur3
+from store.model.targets import Target
 from tests.flight_server.serving import app_in, command, put, read, rows
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1}

@@ -12,7 +12,7 @@ import pytest
 from flight_server.auth import oidc as signed_tokens
 from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
 from flight_server.auth.tokens import Authenticator, load_tokens
-from store.errors import InvalidArgument, Unauthenticated
+from store.model.errors import InvalidArgument, Unauthenticated
 
 
 def sha(token):

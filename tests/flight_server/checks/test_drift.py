@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flight_server.checks.drift import distance
-from store.sketches import kll
+from store.model.sketches import kll
 
 
 def exact_distance(a, b):

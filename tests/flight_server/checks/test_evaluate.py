@@ -16,10 +16,10 @@ from flight_server.checks import rules, suggest
 from flight_server.checks.evaluate import State, check
 from flight_server.present import check_results
 from flight_server.reads.local_reader import LocalReader
-from store.discovery import Discovery
-from store.errors import InvalidArgument
-from store.sketches import kll
-from store.target_ids import of_column
+from store.catalog.discovery import Discovery
+from store.model.errors import InvalidArgument
+from store.model.sketches import kll
+from store.model.target_ids import of_column
 from tests.flight_server.serving import app_in, put
 
 NAME = "lake.s.t"

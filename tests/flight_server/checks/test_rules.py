@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flight_server.checks import rules
 from flight_server.checks.rules import Level
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.client import StatsClient, join_name, of_table, reason, split_name
-from store import names
+from store.model import names
 from tests.flight_server.fake_server import FakeServer
 
 TABLE = {"table_catalog": "lake", "table_schema": "sales", "table_name": "orders"}

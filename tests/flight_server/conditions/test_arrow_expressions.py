@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.conditions.arrow_expressions import compared_columns, from_expression, weakened
-from store.predicates.arrow import to_arrow
-from store.predicates.tree import parse
+from store.model.predicates.arrow import to_arrow
+from store.model.predicates.tree import parse
 
 f = pc.field
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.conditions.sql import parse_where
-from store.predicates.tree import parse
+from store.model.predicates.tree import parse
 
 
 def leaf(column, op, *values):

@@ -10,12 +10,13 @@ import pyarrow as pa
 from flight_server.control.capture_commit import CaptureCommit
 from flight_server.control.leases import Leases
 from flight_server.control.task_queue import Task, TaskQueue
-from store import records
-from store.catalog_store import Catalog, TableEntry
-from store.job_store import JobStore
-from store.schemas import FLIGHTS
+from store.catalog.catalog import Catalog
+from store.history import validation
+from store.model.catalog_entries import TableEntry
+from store.model.schemas import FLIGHTS
+from store.model.targets import Target
+from store.queue.job_store import JobStore
 from store.stats_store import DuckDBStatsStore, Put, PutMode
-from store.targets import Target
 from tests.store.empty_store import empty_database
 
 LEASE = 60.0  # seconds
@@ -43,7 +44,7 @@ class ControlPlane:
 
     def rows(self, rows: int, mode: PutMode = PutMode.UPSERT, flight: str = "stats.tables", **more: Any) -> Put:
         row = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "row_count": rows} | more
-        return Put(flight, records.prepare(FLIGHTS[flight], pa.Table.from_pylist([row])), mode)
+        return Put(flight, validation.prepare(FLIGHTS[flight], pa.Table.from_pylist([row])), mode)
 
     def queue(self, *ids: int) -> str:
         bodies = [

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from flight_server.control.task_queue import MAX_BUNDLE, Task
-from store.errors import NotFound, StatflightError, UpstreamError, to_json
-from store.jobs import NewJob
-from store.targets import Target
+from store.model.errors import NotFound, StatflightError, UpstreamError, to_json
+from store.model.targets import Target
+from store.queue.jobs import NewJob
 from tests.flight_server.control.control_plane import LEASE, ControlPlane, outcome, requests
 
 

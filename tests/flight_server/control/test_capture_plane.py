@@ -9,11 +9,11 @@ from capture.spec import CaptureSpec
 from flight_server.control import task_queue
 from flight_server.control.capture_plane import _RunningTask
 from flight_server.control.task_queue import Task
-from store import sketches
-from store.errors import UpstreamError
-from store.schemas import FREQUENT_ITEMS, KLL
-from store.target_ids import of_column
-from store.targets import Target
+from store.model import sketches
+from store.model.errors import UpstreamError
+from store.model.schemas import FREQUENT_ITEMS, KLL
+from store.model.target_ids import of_column
+from store.model.targets import Target
 from tests.flight_server.serving import app_in, put, rows
 
 SKETCHES = {"QUANTILES": (KLL, sketches.kll(np.array([1.0]))), "MCV": (FREQUENT_ITEMS, sketches.frequent([], [], 0, 0))}

@@ -16,8 +16,8 @@ from flight_server.control.checking import SETTLE_SECONDS, Checking
 from flight_server.present.reader import equal
 from flight_server.process.metrics import Metrics
 from flight_server.reads.local_reader import LocalReader
-from store.discovery import Discovery
-from store.errors import InvalidArgument
+from store.catalog.discovery import Discovery
+from store.model.errors import InvalidArgument
 from tests.flight_server.serving import app_in, put
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}

@@ -14,9 +14,9 @@ from flight_server.control.capture_commit import CaptureCommit
 from flight_server.control.lakes import Lakes
 from flight_server.control.leases import Leases
 from flight_server.control.task_queue import TaskQueue
-from store.catalog_store import Catalog
-from store.errors import Cancelled, Conflict, NotFound, UpstreamError, to_json
-from store.job_store import JobStore
+from store.catalog.catalog import Catalog
+from store.model.errors import Cancelled, Conflict, NotFound, UpstreamError, to_json
+from store.queue.job_store import JobStore
 from store.stats_store import DuckDBStatsStore
 from tests.store.empty_store import empty_database
 

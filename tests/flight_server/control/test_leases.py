@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from flight_server.control.task_queue import Task
-from store.errors import (
+from store.model.errors import (
     Conflict,
     NotFound,
     UpstreamError,
     to_json,
 )
-from store.jobs import MAX_ATTEMPTS
+from store.model.targets import Target
+from store.queue.jobs import MAX_ATTEMPTS
 from store.stats_store import PutMode
-from store.targets import Target
 from tests.flight_server.control.control_plane import LEASE, ControlPlane, outcome, requests
 
 # Drafts.

@@ -10,9 +10,10 @@ import pytest
 
 from capture.publishers import homes_of
 from flight_server.control.publishing import INTERVAL_SECONDS, SETTLE_SECONDS, Publishing
-from store.catalog_store import Catalog, TableEntry
-from store.database import Database
-from store.errors import InvalidArgument, StatflightError, UpstreamError
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Database
+from store.model.catalog_entries import TableEntry
+from store.model.errors import InvalidArgument, StatflightError, UpstreamError
 from tests.store.empty_store import empty_store
 
 

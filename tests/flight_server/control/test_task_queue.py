@@ -10,7 +10,7 @@ import pytest
 
 from flight_server.control.leases import GRACE_SECONDS
 from flight_server.control.task_queue import MAX_LOST, Task
-from store.errors import (
+from store.model.errors import (
     Cancelled,
     Conflict,
     InvalidField,
@@ -19,7 +19,7 @@ from store.errors import (
     UpstreamError,
     to_json,
 )
-from store.targets import Target
+from store.model.targets import Target
 from tests.flight_server.control.control_plane import LEASE, outcome, requests
 
 

@@ -11,9 +11,9 @@ from flight_server.control.capture_commit import CaptureCommit
 from flight_server.control.leases import Leases
 from flight_server.control.task_queue import Task, TaskQueue
 from flight_server.control.watch import PATIENCE_SECONDS, START_SECONDS, Watch
-from store.catalog_store import Catalog
-from store.errors import NotFound, UpstreamError
-from store.job_store import JobStore
+from store.catalog.catalog import Catalog
+from store.model.errors import NotFound, UpstreamError
+from store.queue.job_store import JobStore
 from store.stats_store import DuckDBStatsStore
 from tests.store.empty_store import empty_database
 

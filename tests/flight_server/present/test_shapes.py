@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flight_server.present import charts, shapes
 from flight_server.reads.computed import BUCKETS, _buckets
-from store.sketches import kll
+from store.model.sketches import kll
 
 
 def bucket(low, high, rows):

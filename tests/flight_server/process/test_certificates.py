@@ -13,7 +13,7 @@ from flight_server.config import Settings
 from flight_server.process import certificates
 from flight_server.process.certificates import with_tls
 from flight_server.process.listener import tls_options
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 
 def networked(directory: Path, **more: object) -> Settings:

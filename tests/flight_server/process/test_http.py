@@ -15,7 +15,7 @@ import pytest
 from flight_server.process import http
 from flight_server.process.http import Http, Probes
 from flight_server.process.metrics import Metrics
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 from tests.flight_server import certificates
 from tests.flight_server.live_server import eventually
 

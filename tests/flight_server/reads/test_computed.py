@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from flight_server.reads.computed import RANKS, _quantiles
-from store import sketches
-from store.schemas import KLL
+from store.model import sketches
+from store.model.schemas import KLL
 from tests.flight_server.serving import app_in, command, put, read, rows
 
 

@@ -9,7 +9,7 @@ import pytest
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.wire import tickets
 from flight_server.wire.scan_request import of_command
-from store.errors import NotFound
+from store.model.errors import NotFound
 from tests.flight_server.serving import app_in, command, put, read, rows
 
 

@@ -14,8 +14,8 @@ from flight_server.reads import scanner
 from flight_server.reads.scope import ReadScope
 from flight_server.wire import tickets
 from flight_server.wire.scan_request import ScanRequest
-from store.database import Connection, Database
-from store.schemas import FLIGHTS
+from store.duckdb.database import Connection, Database
+from store.model.schemas import FLIGHTS
 from tests.flight_server.live_server import eventually
 from tests.flight_server.serving import app_in, command, put, read, rows
 

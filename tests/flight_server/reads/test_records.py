@@ -14,7 +14,7 @@ import pytest
 from flight_server.app import App
 from flight_server.reads.records import RECORD_BYTES, RecordFinder
 from flight_server.reads.slice_cache import SliceCache
-from store.targets import Target
+from store.model.targets import Target
 from tests.flight_server.serving import app_in, command, put, read, rows
 
 AT = datetime(2024, 5, 1, 12, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 
 from flight_server.reads.scan_plan import METADATA, SCHEMA
 from flight_server.wire.plan_request import find
-from store.errors import InvalidArgument, NotCaptured, NotFound
+from store.model.errors import InvalidArgument, NotCaptured, NotFound
 from tests.flight_server.serving import app_in, put
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1}

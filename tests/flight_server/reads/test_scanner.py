@@ -13,9 +13,10 @@ from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
 from flight_server.reads.streams import MAX_BATCH_BYTES
 from flight_server.wire import scan_request
 from flight_server.wire.tickets import of_ticket, to_ticket
-from store import records, target_ids
-from store.errors import ResourceExhausted
-from store.schemas import FLIGHTS
+from store.history import validation
+from store.model import target_ids
+from store.model.errors import ResourceExhausted
+from store.model.schemas import FLIGHTS
 from store.stats_store import Put
 from tests.flight_server.serving import app_in, command, put, read, rows
 
@@ -145,7 +146,7 @@ def test_limited_scans_of_all_tables_return_a_subset_of_all_rows(tmp_path):
             sketch = {"target_kind": "COLUMN", "column_id": 1, "role": "NDV", "sketch_type": "x", "data": b"x"}
             sketches = FLIGHTS["stats.sketches"]
             fields = pa.schema([sketches.schema.field(field) for field in name | sketch])
-            prepared = records.prepare(sketches, pa.Table.from_pylist([name | sketch], fields))
+            prepared = validation.prepare(sketches, pa.Table.from_pylist([name | sketch], fields))
             app.store.put([Put("stats.sketches", target_ids.with_storage_ids(sketches, prepared))])
         for name, change in (("a", {"table_name": "renamed"}), ("b", {"dropped": True})):
             entry = app.catalog.get(f"lake.s.{name}")

@@ -15,9 +15,9 @@ from flight_server.auth.principal import ALL_SCOPES, Principal
 from flight_server.conditions.one_table import plan
 from flight_server.reads.scanner import Scanner
 from flight_server.reads.slice_cache import Slice, SliceCache
-from store.lru import LruCache
-from store.predicates import tree as predicate
-from store.schemas import FLIGHTS
+from store.duckdb.lru import LruCache
+from store.model.predicates import tree as predicate
+from store.model.schemas import FLIGHTS
 from tests.flight_server.serving import CATALOG, app_in, command, put, read, rows
 
 SCHEMA = FLIGHTS["stats.columns"].schema

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from flight_server.reads.streams import MAX_BATCH_BYTES, Streams, never, pieces
-from store.database import Database
-from store.errors import Cancelled, DeadlineExceeded, ResourceExhausted
+from store.duckdb.database import Database
+from store.model.errors import Cancelled, DeadlineExceeded, ResourceExhausted
 
 SCHEMA = pa.schema([("n", pa.int64())])
 ENDLESS = "SELECT a.range AS n FROM range(10000000) a, range(10000000) b WHERE (a.range + b.range) % 7 = 1"

@@ -13,9 +13,9 @@ import pytest
 from flight_server.app import App
 from flight_server.config import Settings
 from flight_server.wire.scan_request import of_json
-from store import records
-from store.discovery import Discovery
-from store.schemas import FLIGHTS
+from store.catalog.discovery import Discovery
+from store.history import validation
+from store.model.schemas import FLIGHTS
 from store.stats_store import Put
 from tests.store.empty_store import empty_store
 
@@ -43,7 +43,7 @@ def discover(app: App, snapshot_id: int = 1, schema_hash: str = "h", name: str =
 def put(app: App, flight: str, *rows: dict[str, Any]) -> None:
     key = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
     table = pa.Table.from_pylist([key | row for row in rows])
-    app.store.put([Put(flight, records.prepare(FLIGHTS[flight], table))])
+    app.store.put([Put(flight, validation.prepare(FLIGHTS[flight], table))])
 
 
 def read(app: App, **where: Any) -> None:

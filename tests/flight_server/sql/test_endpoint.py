@@ -9,7 +9,7 @@ from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
 from flight_server.sql import endpoint, sandbox
 from flight_server.sql.endpoint import SqlEndpoint
 from flight_server.wire.flight_sql import write_any
-from store.errors import Cancelled, DeadlineExceeded, ResourceExhausted, ShuttingDown
+from store.model.errors import Cancelled, DeadlineExceeded, ResourceExhausted, ShuttingDown
 from tests.flight_server.serving import app_in, put, rows
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from flight_server.sql import group_keys, plan
 from flight_server.sql.flights import naive
 from flight_server.sql.sandbox import Sandbox, View
-from store.errors import StatflightError
-from store.schemas import FLIGHTS
+from store.model.errors import StatflightError
+from store.model.schemas import FLIGHTS
 
 KEYS = {
     "SELECT table_name, count(*) FROM stats.columns WHERE ndv > 1 GROUP BY table_name": {"table_name"},

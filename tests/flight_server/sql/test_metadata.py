@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flight_server.sql import metadata
 from flight_server.sql.flights import TABLES
 from flight_server.wire.flight_sql import read_any, write_any
-from store.schemas import FLIGHTS
+from store.model.schemas import FLIGHTS
 
 
 def call(name, *fields):

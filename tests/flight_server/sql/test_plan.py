@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from flight_server.sql import plan
 from flight_server.sql.flights import naive
 from flight_server.sql.sandbox import Sandbox
-from store.errors import StatflightError
-from store.predicates.arrow import to_arrow
-from store.predicates.tree import And, Leaf, Op
-from store.schemas import FLIGHTS
+from store.model.errors import StatflightError
+from store.model.predicates.arrow import to_arrow
+from store.model.predicates.tree import And, Leaf, Op
+from store.model.schemas import FLIGHTS
 
 ACCEPTED = [
     "SELECT 1", "SELECT 1;", "select * from STATS.columns", 'SELECT "NDV" FROM "statflight"."stats"."columns"',

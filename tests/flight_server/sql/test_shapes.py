@@ -15,7 +15,7 @@ from flight_server.auth.principal import ANONYMOUS
 from flight_server.sql import plan, shapes
 from flight_server.sql.endpoint import SqlEndpoint
 from flight_server.wire.flight_sql import write_any
-from store.errors import StatflightError
+from store.model.errors import StatflightError
 from tests.flight_server.serving import app_in, put, rows
 
 SHARED = {

@@ -8,7 +8,7 @@ import pytest
 from flight_server.auth.principal import ANONYMOUS, Principal
 from flight_server.sql.endpoint import SqlEndpoint
 from flight_server.wire.flight_sql import write_any
-from store.errors import InvalidArgument, NotFound, PermissionDenied, StatflightError
+from store.model.errors import InvalidArgument, NotFound, PermissionDenied, StatflightError
 from tests.flight_server.serving import app_in, put, rows
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from flight_server.sql import statements
 from flight_server.sql.statements import Analyze, Describe, Explain, Part, ShowStats, ShowTables
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 A_B_C = (Part("a", False), Part("b", False), Part("c", False))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from flight_server.sql import language, text_sizes
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 LONG = "'" + "a" * 20_000 + "'"
 FILES = "FROM stats.files"

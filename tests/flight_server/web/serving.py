@@ -20,8 +20,8 @@ from flight_server.auth.tokens import Guard
 from flight_server.process.http import Http, Probes
 from flight_server.process.metrics import Metrics
 from flight_server.web.site import Site
-from store.sketches import kll
-from store.target_ids import of_column
+from store.model.sketches import kll
+from store.model.target_ids import of_column
 from tests.flight_server.serving import app_in, put
 
 

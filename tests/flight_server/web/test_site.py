@@ -21,10 +21,10 @@ import pytest
 from flight_server.reads.local_reader import LocalReader
 from flight_server.web import site
 from flight_server.web.site import HEADERS
-from store.check_store import CheckRow, CheckStore
-from store.names import join_name
-from store.sketches import kll
-from store.target_ids import of_column
+from store.catalog.checks import CheckRow, CheckStore
+from store.model.names import join_name
+from store.model.sketches import kll
+from store.model.target_ids import of_column
 from tests.flight_server.serving import app_in, put
 from tests.flight_server.web.serving import Browser, large_catalog, pages_of
 

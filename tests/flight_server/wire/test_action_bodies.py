@@ -6,7 +6,7 @@ import pytest
 
 from capture.spi import Budget, CaptureSpec, Sampling
 from flight_server.wire.action_bodies import parse_items
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 
 def parse_sampling(sampling):

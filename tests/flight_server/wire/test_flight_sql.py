@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from flight_server.wire import flight_sql
 from flight_server.wire.flight_sql import read_any, read_message, write_any, write_message
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 VALUES = st.one_of(st.integers(0, 2**64 - 1), st.binary(max_size=300))
 

@@ -8,8 +8,8 @@ import pytest
 
 from flight_server.wire.floecat import SystemTableFlightCommand, to_command
 from flight_server.wire.scan_request import of_command
-from store.errors import InvalidArgument, NotFound, StatflightError
-from store.predicates.tree import MAX_NODES
+from store.model.errors import InvalidArgument, NotFound, StatflightError
+from store.model.predicates.tree import MAX_NODES
 
 
 def message(table="stats.columns", columns=(), predicates=(), query_id="q", **name):

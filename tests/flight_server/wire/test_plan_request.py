@@ -5,8 +5,8 @@ import json
 import pytest
 
 from flight_server.wire.plan_request import PlanRequest, find
-from store.errors import InvalidArgument
-from store.predicates.tree import Leaf, Op
+from store.model.errors import InvalidArgument
+from store.model.predicates.tree import Leaf, Op
 
 LEAF = {"column": "id", "op": "EQ", "values": [1]}
 

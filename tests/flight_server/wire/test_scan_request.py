@@ -14,7 +14,7 @@ import pytest
 from flight_server.wire import scan_request
 from flight_server.wire.scan_request import Part, of_command, of_descriptor
 from flight_server.wire.tickets import of_ticket, to_ticket
-from store.errors import InvalidArgument, NotFound, StatflightError
+from store.model.errors import InvalidArgument, NotFound, StatflightError
 
 COMMAND = {
     "table": "stats.columns", "columns": ["ndv", "NDV ", "no", "min"], "snapshot": "current", "limit": 5,

@@ -8,7 +8,7 @@ import pytest
 
 from capture.connectors.storage.places import Unreadable
 from flight_server.wire.status import to_flight
-from store.errors import InvalidField, UpstreamError, Words, from_json, to_json
+from store.model.errors import InvalidField, UpstreamError, Words, from_json, to_json
 
 
 def test_trouble_upstream_that_may_pass_is_unavailable():

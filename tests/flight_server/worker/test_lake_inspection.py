@@ -14,7 +14,7 @@ from capture.connectors import open_connector
 from capture.connectors.progress import reporting
 from capture.connectors.spi import Column, ConnectorConfig, Schema, Snapshot, SnapshotListing, TableDescriptor
 from flight_server.worker.lake_inspection import inspect
-from store.errors import Cancelled, NotFound, UpstreamError
+from store.model.errors import Cancelled, NotFound, UpstreamError
 
 SCHEMA = Schema((Column("a", "INT"),))
 

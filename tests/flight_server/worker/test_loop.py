@@ -18,7 +18,7 @@ from flight_server.worker import loop as module
 from flight_server.worker.draft_sink import INLINE_BYTES, DraftSink
 from flight_server.worker.lease_keeper import LeaseKeeper
 from flight_server.worker.loop import Connectors, Worker
-from store.errors import Cancelled, InvalidArgument
+from store.model.errors import Cancelled, InvalidArgument
 
 
 class FakeServer:

@@ -10,10 +10,10 @@ import pytest
 
 from capture.publishers.spi import publishable
 from flight_server.worker.publishing import publish_table, stored_statistics
-from store.errors import InvalidArgument, NotFound
-from store.schemas import FLIGHTS
-from store.sketches import ThetaBuilder
-from store.sketches.murmur3 import hash_longs
+from store.model.errors import InvalidArgument, NotFound
+from store.model.schemas import FLIGHTS
+from store.model.sketches import ThetaBuilder
+from store.model.sketches.murmur3 import hash_longs
 
 TABLE = {"catalog": "lake", "schema": "s", "name": "t", "full_name": "lake.s.t"}
 GOOD = {"completeness": "COMPLETE", "freshness": "EXACT", "snapshot_id": 7, "logical_type": "INT", "row_count": 10}

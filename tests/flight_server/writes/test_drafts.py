@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from flight_server.writes.drafts import Draft, DraftGroup
-from store import records
-from store.catalog_store import Catalog
-from store.errors import InvalidArgument
-from store.layout import BY_SNAPSHOT
-from store.schemas import FLIGHTS
+from store.catalog.catalog import Catalog
+from store.duckdb.layout import BY_SNAPSHOT
+from store.history import validation
+from store.model.errors import InvalidArgument
+from store.model.schemas import FLIGHTS
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from tests.store.empty_store import empty_database
 
@@ -56,7 +56,7 @@ def draft(name: str, *columns: int, twice: bool = False) -> Draft:
             {"table_catalog": "lake", "table_schema": "s", "table_name": name, "snapshot_id": 1, "column_id": i,
              "row_count": number} for i in columns
         ])  # fmt: skip
-        created.add(Put("stats.columns", records.prepare(FLIGHTS["stats.columns"], rows), PutMode.CAPTURE), False)
+        created.add(Put("stats.columns", validation.prepare(FLIGHTS["stats.columns"], rows), PutMode.CAPTURE), False)
     return created
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.writes.ingest import PutRequest, freed_if_refused, read_rows
-from store import sketches
-from store.bounds import REFUSE
-from store.errors import Cancelled, InvalidField
-from store.schemas import FLIGHTS, FREQUENT_ITEMS, KLL, THETA
+from store.model import sketches
+from store.model.bounds import REFUSE
+from store.model.errors import Cancelled, InvalidField
+from store.model.schemas import FLIGHTS, FREQUENT_ITEMS, KLL, THETA
 
 SIZES = (10_000, 7, 5000, 4096, 1, 20_000, 4095, 6000)
 

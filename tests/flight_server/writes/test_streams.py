@@ -12,7 +12,7 @@ from flight_server.client.connection import _encoded
 from flight_server.wire.action_bodies import parse_body, split_body
 from flight_server.worker.draft_sink import Held, encoded
 from flight_server.writes.ingest import MAX_INLINE_BYTES, with_streams
-from store.errors import InvalidArgument, InvalidField
+from store.model.errors import InvalidArgument, InvalidField
 
 
 def encode_body(*tables: pa.Table) -> bytes:

@@ -14,8 +14,8 @@ import pytest
 import flight_server
 from flight_server import actions
 from flight_server.writes.ingest import parse_put
-from store import errors
-from store.schemas import FLIGHTS
+from store.model import errors
+from store.model.schemas import FLIGHTS
 from tests.flight_server.live_server import serving
 
 DOCUMENT = Path(flight_server.__file__).with_name("PROTOCOL.md").read_text(encoding="utf-8")

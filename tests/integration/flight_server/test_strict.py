@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.client import StatsClient
-from store.sketches import kll
+from store.model.sketches import kll
 
 NAME = "strict.s.t"
 ROW = {"table_catalog": "strict", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "column_id": 1}

@@ -6,10 +6,10 @@ import contextlib
 
 import pytest
 
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 from store.replication import lease as leases
 from store.replication.join import Plan, join
-from store.role import Lagging, ReadOnly
+from store.replication.role import Lagging, ReadOnly
 from tests.store.replication.writing import log_at, note, notes, restored, writing
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from store.errors import UpstreamError
+from store.model.errors import UpstreamError
 from store.replication import lease as leases
 from store.replication.lease import Keeper, Lease, create, newest
 from store.replication.place import IDENTITY, Directory

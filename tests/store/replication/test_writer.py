@@ -7,14 +7,14 @@ import shutil
 import duckdb
 import pytest
 
-from store.database import Database
-from store.database_files import CHECKPOINT_BYTES
-from store.errors import InvalidArgument, NotFound, UpstreamError
+from store.duckdb.database import Database
+from store.duckdb.database_files import CHECKPOINT_BYTES
+from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from store.replication import lease as leases
 from store.replication import writer as writers
 from store.replication.log import Damaged
 from store.replication.restore import At, bases, spans
-from store.role import ReadOnly
+from store.replication.role import ReadOnly
 from tests.store.replication.writing import log_at, note, notes, restored, writing
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import duckdb
 
-from store.database import Database
+from store.duckdb.database import Database
 from store.replication.join import Plan, start_writer
 from store.replication.log import Log
 from store.replication.place import Directory

@@ -12,7 +12,7 @@ import pytest
 from capture.compute.file_scan import Work, scan
 from capture.compute.readers import tasks
 from capture.connectors.spi import Column, ScanColumn, ScanTask, container
-from store.names import column_key, column_parts
+from store.model.names import column_key, column_parts
 
 ROWS = pa.table({
     "st.x": pa.array([1, 2, 3]),

@@ -13,8 +13,8 @@ from capture.compute.file_scan import Work, from_batch, scan, to_batch
 from capture.compute.partial import SketchSelection
 from capture.compute.readers import base, parquet, tasks
 from capture.connectors.spi import EqualityDelete, ScanColumn, ScanTask
-from store import sketches
-from store.errors import UpstreamError
+from store.model import sketches
+from store.model.errors import UpstreamError
 
 ZIPS = [None if i == 5 else f"z{i}" for i in range(10)]
 ROWS = pa.table({

@@ -17,7 +17,7 @@ from capture.compute.file_scan import Work, scan
 from capture.compute.readers import tasks
 from capture.connectors.delta.bounds import log_facts, partition_facts
 from capture.connectors.storage.places import Unreadable
-from store.logical_types import parse
+from store.model.logical_types import parse
 from tests.capture.connectors.delta.test_connector import captured, connector, ids_of
 
 LAKES = Path(__file__).resolve().parents[5] / "shared/lakes"

@@ -13,7 +13,7 @@ from capture.connectors.delta.lake_table import LakeTable
 from capture.connectors.delta.log import parse_schema
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.places import Unreadable
-from store.errors import NotFound, UpstreamError
+from store.model.errors import NotFound, UpstreamError
 from tests.capture.connectors.contract import ConnectorContract, Truth
 from tests.capture.connectors.delta.lakes import LAKES, captured, connector, ids_of, needs_lakes, scanned
 

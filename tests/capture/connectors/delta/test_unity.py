@@ -10,7 +10,7 @@ import pytest
 from capture.connectors import open_connector
 from capture.connectors.delta.unity import UnityCatalog, _storage_credentials
 from capture.connectors.spi import ConnectorConfig
-from store.errors import InvalidArgument, NotFound, UpstreamError
+from store.model.errors import InvalidArgument, NotFound, UpstreamError
 
 deltalake = pytest.importorskip("deltalake")
 TOKEN = "correct-horse-battery-staple"

@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from capture.connectors.iceberg.connector import IcebergConnector
 from capture.connectors.spi import ConnectorConfig
-from store.errors import InvalidArgument, NotFound, UpstreamError
+from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.connectors import iceberg_tables as built
 from tests.capture.connectors.iceberg.lake import ROWS, directory, rows, sql, stats, with_foreign_statistics
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from capture.connectors.spi import ConnectorConfig
-from store.errors import NotFound, UpstreamError
+from store.model.errors import NotFound, UpstreamError
 from tests.capture.connectors import iceberg_tables as built
 from tests.capture.connectors.contract import ConnectorContract, Truth
 from tests.capture.connectors.iceberg.lake import ROWS, directory, home, rows, stats

@@ -21,7 +21,7 @@ from pyiceberg.types import (
 from capture.connectors.iceberg.deletes import matching, parse_vector
 from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.storage.places import Unreadable
-from store.errors import UpstreamError
+from store.model.errors import UpstreamError
 from tests.capture.connectors import iceberg_tables as built
 from tests.capture.connectors.iceberg.lake import current, directory, file_columns, home, live, stats
 

@@ -25,7 +25,7 @@ from pyiceberg.types import (
 
 from capture.compute.readers.tasks import read
 from capture.connectors.iceberg.connector import IcebergConnector
-from store.errors import NotFound
+from store.model.errors import NotFound
 from tests.capture.connectors import iceberg_tables as built
 from tests.capture.connectors.iceberg.lake import NESTED, current, directory, file_columns, home, live, stats
 

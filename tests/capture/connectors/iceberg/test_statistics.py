@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pyiceberg.table.statistics import StatisticsFile
 
-from store.errors import StatflightError
-from store.sketches.theta import theta
+from store.model.errors import StatflightError
+from store.model.sketches.theta import theta
 from tests.capture.connectors import iceberg_tables as built
 from tests.capture.connectors.iceberg.lake import current, directory, home, sql, stats, with_foreign_statistics
 

@@ -16,7 +16,7 @@ from capture.compute.readers.tasks import read
 from capture.connectors.lance.connector import LanceConnector
 from capture.connectors.lance.statistics import schema_hash, spark_type
 from capture.connectors.spi import ConnectorConfig
-from store.errors import InvalidArgument, NotFound, UpstreamError
+from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.connectors.contract import ConnectorContract, Truth
 
 IDS = {"id": 1, "x": 2, "label": 3}

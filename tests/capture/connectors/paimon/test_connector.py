@@ -18,7 +18,7 @@ pytest.importorskip("pypaimon")
 from capture.compute.readers.tasks import read
 from capture.connectors.paimon.snapshot_view import File, fingerprint
 from capture.connectors.spi import ConnectorConfig
-from store.errors import InvalidArgument, NotFound, UpstreamError
+from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.connectors.paimon.warehouse import (
     IDS,
     Warehouse,

@@ -18,8 +18,8 @@ from capture.connectors.footers.leaf_types import promoted
 from capture.connectors.parquet.connector import ParquetConnector
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.places import Unreadable
-from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
-from store.logical_types import parse
+from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
+from store.model.logical_types import parse
 from tests.capture.connectors.contract import ConnectorContract, Truth
 
 LAKES = Path(__file__).resolve().parents[5] / "shared/lakes"

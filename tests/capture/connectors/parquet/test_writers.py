@@ -19,7 +19,7 @@ from capture.connectors.footers.reader import LeafStats, read_footer
 from capture.connectors.footers.writers import GREGORIAN_DAY, Writer, rebased_days
 from capture.connectors.spi import ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place
-from store import logical_types, sketches
+from store.model import logical_types, sketches
 
 SPARK = {b"org.apache.spark.version": b"3.5.0", b"org.apache.spark.timeZone": b"UTC"}
 LEGACY = SPARK | {b"org.apache.spark.legacyDateTime": b"", b"org.apache.spark.legacyINT96": b""}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.immutable_cache import OVERHEAD_BYTES, scope
-from store.lru import LruCache
+from store.duckdb.lru import LruCache
 
 
 def test_least_recently_used_value_is_evicted_first():

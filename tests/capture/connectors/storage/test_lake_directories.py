@@ -5,7 +5,7 @@ from pyarrow import fs as pafs
 
 from capture.connectors.storage.lake_directories import LISTED_AT_ONCE, Lake
 from capture.connectors.storage.places import Place, Unreadable
-from store.errors import NotFound, UpstreamError
+from store.model.errors import NotFound, UpstreamError
 
 
 def lake(uri, **options) -> Lake:

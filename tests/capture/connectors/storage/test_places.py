@@ -2,7 +2,7 @@ import pytest
 from pyarrow import fs as pafs
 
 from capture.connectors.storage.places import open_place, plain_path, reason
-from store.errors import InvalidArgument
+from store.model.errors import InvalidArgument
 
 
 def test_percent_encoding_is_decoded_only_in_file_uris(tmp_path):

@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 
 from capture.connectors.spi import Column, ScanColumn, ScanTask, container
 from capture.spi import CaptureRequest
-from store import records, schemas
-from store.errors import Cancelled, UpstreamError
-from store.targets import Target
+from store.history import validation
+from store.model import schemas
+from store.model.errors import Cancelled, UpstreamError
+from store.model.targets import Target
 
 
 class MemorySink:
@@ -23,7 +24,7 @@ class MemorySink:
         self.cancel_after = cancel_after
 
     def put(self, flight, rows, *, extra=False):
-        records.prepare(schemas.FLIGHTS[flight], rows, clamp=True)
+        validation.prepare(schemas.FLIGHTS[flight], rows, clamp=True)
         self.rows.setdefault(flight, []).append(rows)
 
     def stored(self, flight, table, columns=None):

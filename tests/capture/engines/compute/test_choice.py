@@ -12,7 +12,7 @@ from capture.engines.compute.engine import ComputeEngine
 from capture.spark.session import NO_JAVA, SparkMissing, SparkUnavailable
 from capture.spec import Engine
 from capture.spi import CaptureRequest, Outcome
-from store.targets import Target
+from store.model.targets import Target
 from tests.capture.engines.compute.lake import MemorySink, column
 
 COST = Cost(local_rate=10e6, spark_rate=20e6, spark_seconds=1.0, start_seconds=8.0)  # from 20, cold from 100 M cells

@@ -17,10 +17,10 @@ from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
 from capture.engines.compute.engine import ComputeEngine
 from capture.spi import CaptureRequest, Mode, Outcome, Sampling, TableHandle
-from store import logical_types, schemas, sketches
-from store.errors import UpstreamError
-from store.targets import Target
-from store.units import bytes_text
+from store.model import logical_types, schemas, sketches
+from store.model.errors import UpstreamError
+from store.model.targets import Target
+from store.model.units import bytes_text
 from tests.capture.engines.compute.lake import Lake, MemorySink, all_columns, column
 
 

@@ -15,8 +15,8 @@ from capture.connectors.spi import FILE_COLUMN_SCHEMA, FILE_SCHEMA, Column, Conn
 from capture.engines.native.engine import NativeEngine
 from capture.flight_rows import flight_rows
 from capture.spi import CaptureRequest, Outcome, TableHandle
-from store.errors import UpstreamError
-from store.targets import Target
+from store.model.errors import UpstreamError
+from store.model.targets import Target
 from tests.capture.engine_contract import EngineContract, MemorySink, with_spec
 
 

@@ -9,7 +9,7 @@ from capture.connectors.spi import COLUMN_SCHEMA, FILE_SCHEMA, Column, EarlierCo
 from capture.engines.native.engine import NativeEngine
 from capture.engines.native.source_columns import combined, possible
 from capture.spi import CaptureRequest, TableHandle
-from store.targets import Target
+from store.model.targets import Target
 from tests.capture.engine_contract import MemorySink
 
 NOTHING = dict.fromkeys(COLUMN_SCHEMA.names)

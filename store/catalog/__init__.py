@@ -1,0 +1,1 @@
+"""Tables, snapshots, lakes, publications and checks."""

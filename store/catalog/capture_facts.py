@@ -1,0 +1,125 @@
+"""Facts about stored tables that a worker needs to capture them, read for many tables at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from store.duckdb.arrow_sql import among, execute
+from store.duckdb.database import Database
+from store.duckdb.layout import BY_SPAN
+from store.history.presence import Presence
+from store.model.names import dotted_name
+
+
+def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dict[str, int]]:
+    """Column key (`store.model.names.column_key`) → id, for every column that each table ever had.
+
+    A dotted name that belongs to one column only is a key too.
+
+    Args:
+        database: The database.
+        table_keys: Keys of the tables.
+
+    Returns:
+        Table key → column → id.
+    """
+    if not table_keys:
+        return {}
+    with database.reading() as cursor:
+        rows = execute(
+            cursor, f"SELECT table_key, column_name, column_id FROM column_ids WHERE {among('table_key', table_keys)}",
+            moved=_keys(table_keys),
+        )  # fmt: skip
+    ids: dict[int, dict[str, int]] = {key: {} for key in table_keys}
+    dotted: dict[int, dict[str, int]] = {key: {} for key in table_keys}
+    for table_key, name, column_id in rows:
+        ids[table_key][name] = column_id
+        if '"' in name:
+            dotted[table_key][dotted_name(name)] = column_id
+    return {key: dotted[key] | ids[key] for key in table_keys}
+
+
+def identities(database: Database, table_keys: Collection[int]) -> dict[int, tuple[int, str]]:
+    """The snapshot by which a table is told from another one that was created under its name later.
+
+    Args:
+        database: The database.
+        table_keys: Keys of the tables.
+
+    Returns:
+        Table key → snapshot id, identity; without tables whose format needs none.
+    """
+    if not table_keys:
+        return {}
+    with database.reading() as cursor:
+        rows = execute(
+            cursor, f"SELECT table_key, snapshot_id, identity FROM identities WHERE {among('table_key', table_keys)}",
+            moved=_keys(table_keys),
+        )  # fmt: skip
+    return {key: (snapshot_id, identity) for key, snapshot_id, identity in rows}
+
+
+def snapshot_ids(database: Database, table_keys: Collection[int]) -> dict[int, list[int]]:
+    """Ids of the stored snapshots of tables.
+
+    Args:
+        database: The database.
+        table_keys: Keys of the tables.
+
+    Returns:
+        Table key → ids, without tables that have none.
+    """
+    if not table_keys:
+        return {}
+    with database.reading() as cursor:
+        return dict(execute(
+            cursor, f"SELECT table_key, list(snapshot_id) FROM snapshots WHERE {among('table_key', table_keys)}"
+            " GROUP BY table_key", moved=_keys(table_keys),
+        ))  # fmt: skip
+
+
+def with_statistics(presence: Presence, table_keys: Collection[int]) -> set[int]:
+    """The tables that may have stored columns, sketches or files, at any snapshot, which an engine may reuse.
+
+    Args:
+        presence: Tables with rows.
+        table_keys: Keys of the tables to check.
+    """
+    return {
+        key for flight in ("stats.columns", "stats.sketches", *BY_SPAN) for key in presence.among(flight, table_keys)
+    }
+
+
+def snapshot_columns(
+    database: Database, pinned: Sequence[tuple[int, int]]
+) -> dict[tuple[int, int], list[list[Any]]]:  # fmt: skip
+    """The columns of snapshots.
+
+    Args:
+        database: The database.
+        pinned: (table key, snapshot id) pairs.
+
+    Returns:
+        (table key, snapshot id) → columns, without snapshots whose schema is not stored. A column is
+        [name, logical type, nullable, field id, path?]; some connectors give no path.
+    """
+    if not pinned:
+        return {}
+    keys, ids = ({*each} for each in zip(*pinned, strict=True))
+    with database.reading() as cursor:
+        rows = execute(
+            cursor, "SELECT s.table_key, s.snapshot_id, c.columns FROM snapshots s JOIN schemas c"
+            " ON c.table_key = s.table_key AND c.schema_hash = s.schema_hash"
+            f" WHERE {among('s.table_key', keys)} AND {among('s.snapshot_id', ids, 'ids')}",
+            moved=_keys(keys), ids=_keys(ids),
+        )  # fmt: skip
+    columns = {(key, snapshot_id): text for key, snapshot_id, text in rows}
+    return {place: json.loads(columns[place]) for place in pinned if place in columns}
+
+
+def _keys(keys: Collection[int]) -> pa.Table:
+    return pa.table({"key": pa.array(keys, pa.int64())})

@@ -1,0 +1,405 @@
+"""The catalog: connectors, tables, columns and their ids, snapshots. Stored in DuckDB, read from memory.
+
+`Catalog` keeps every table's entry in memory, because each read resolves names and each put resolves keys. Entries
+change only inside the writer's transaction; after a rollback they are read from the database again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from store.catalog.publications import Publications
+from store.catalog.snapshots import SnapshotRegistry
+from store.duckdb.database import Connection, Database, insert_rows
+from store.history.current_rows import CurrentRows
+from store.history.presence import Presence
+from store.model.catalog_entries import EXTERNAL, Entries, SnapshotEntry, TableEntry, new_column_ids
+from store.model.errors import InvalidArgument, NotFound, nearest
+from store.model.names import dotted_name, split_name, table_uuid
+
+
+class Catalog(Publications, SnapshotRegistry):
+    """The catalog of one database. Reading methods are thread-safe; writing methods take the writer's connection.
+
+    Args:
+        database: The open database; hooks on its commits and rollbacks keep the entries in memory up to date.
+    """
+
+    def __init__(self, database: Database):
+        super().__init__()
+        self.database = database
+        self.uncommitted = Entries()  # the state inside the writer's transaction
+        self._committed = Entries()  # the state that readers see
+        self._changed = False
+        self.table_digests: dict[int, str] = {}  # table key → digest of the table at its last inspection
+        self._next_key = 1
+        self._connectors: dict[str, dict[str, Any]] = {}  # by catalog; cache
+        self._has_connector_changed = False
+        self.presence = Presence(database.rows)
+        self.current_rows = CurrentRows(self.presence)
+        with database.reading() as cursor:
+            self.reload(cursor)
+        database.on_rollback.append(self.reload)
+        database.on_rollback.append(self.current_rows.clear)
+        database.before_commit.insert(0, self.current_rows.update)
+        database.on_commit.append(self._publish)
+
+    # Reading, from memory.
+
+    def reload(self, connection: Connection) -> None:
+        """Reads all entries from the database, at start-up and after a rollback."""
+        rows = connection.execute(
+            "SELECT table_key, table_catalog, table_schema, table_name, table_id, format, location,"
+            " current_snapshot_id, dropped, last_error, capture_error FROM tables"
+        ).fetchall()
+        entries = [TableEntry(*row) for row in rows]
+        self.uncommitted = Entries(
+            {entry.name: entry for entry in entries if not entry.dropped}, {entry.table_key: entry for entry in entries}
+        )
+        self._next_key = max(self.uncommitted.by_key, default=0) + 1
+        self._changed = True
+        self.table_digests.clear()
+        self.schema_hashes.clear()
+        self._publish()
+
+    def _publish(self) -> None:
+        """Makes committed entries visible to readers, after the rows of their snapshots are visible."""
+        if self._changed:
+            self._committed = Entries(dict(self.uncommitted.by_name), dict(self.uncommitted.by_key))
+            self._changed = False
+        if self._has_connector_changed:  # a new dict, because a reader may be filling the old one
+            self._connectors, self._has_connector_changed = {}, False
+
+    @property
+    def _seen(self) -> Entries:
+        return self.uncommitted if self.database.is_writing else self._committed
+
+    def find(self, name: tuple[str, str, str]) -> TableEntry | None:
+        """The table of (catalog, schema, name), None if it does not exist or is dropped."""
+        return self._seen.by_name.get(name)
+
+    def get(self, full_name: str) -> TableEntry:
+        """The table of a full name.
+
+        Raises:
+            NotFound: The table does not exist (UNKNOWN_TABLE); suggests the nearest name.
+        """
+        name = split_name(full_name)
+        if entry := self._seen.by_name.get(name):
+            return entry
+        if '"' not in full_name:  # the table's own name may contain unquoted dots
+            first, *rest = full_name.split(".")
+            for cut in range(1, len(rest)):
+                if entry := self._seen.by_name.get((first, ".".join(rest[:cut]), ".".join(rest[cut:]))):
+                    return entry
+        names = [entry.full_name for entry in self.tables()]
+        raise NotFound(
+            f'no table "{full_name}"',
+            code="UNKNOWN_TABLE",
+            hint=nearest(full_name, names) or "discover its catalog first, or put statistics of it",
+            params={"table": full_name},
+        )
+
+    def by_key(self, table_key: int) -> TableEntry:
+        """The table of a key, dropped ones included; KeyError if it does not exist."""
+        return self._seen.by_key[table_key]
+
+    def tables(self) -> list[TableEntry]:
+        """All tables that are not dropped."""
+        return list(self._seen.by_name.values())
+
+    def current_snapshots(self) -> Mapping[int, int]:
+        """Table key → current snapshot id, of every committed table that has one."""
+        return self._committed.current
+
+    def failing(self) -> frozenset[int]:
+        """Keys of the committed tables that cannot be inspected or read."""
+        return self._committed.failing
+
+    def any_dropped(self) -> bool:
+        """True if any table is dropped; dropped tables keep their rows until they expire."""
+        return self._committed.any_dropped
+
+    # Reading, from the file.
+
+    def snapshot(self, table: TableEntry, snapshot_id: int) -> SnapshotEntry:
+        """A stored snapshot of a table.
+
+        Raises:
+            NotFound: The table has no such snapshot (UNKNOWN_SNAPSHOT).
+        """
+        rows = self.database.rows(
+            "SELECT snapshot_id, ordinal, schema_hash, is_live FROM snapshots WHERE table_key = ? AND snapshot_id = ?",
+            table.table_key, snapshot_id,
+        )  # fmt: skip
+        if not rows:
+            raise NotFound(
+                f'table "{table.full_name}" has no snapshot {snapshot_id}',
+                code="UNKNOWN_SNAPSHOT",
+                hint="see the flight sys.snapshots, or discover the table again",
+                params={"table": table.full_name, "snapshot": snapshot_id},
+            )
+        return SnapshotEntry(*rows[0])
+
+    def snapshots(self, table: TableEntry) -> list[SnapshotEntry]:
+        """The stored snapshots of a table, oldest first."""
+        rows = self.database.rows(
+            "SELECT snapshot_id, ordinal, schema_hash, is_live FROM snapshots WHERE table_key = ? ORDER BY ordinal",
+            table.table_key,
+        )
+        return [SnapshotEntry(*row) for row in rows]
+
+    def column_ids(self, table: TableEntry) -> dict[str, int]:
+        """Column key (`store.model.names.column_key`) → id, for every column the table ever had; a dotted name that
+        belongs
+        to one column only is a key too."""
+        rows = self.database.rows("SELECT column_name, column_id FROM column_ids WHERE table_key = ?", table.table_key)
+        ids: dict[str, int] = dict(rows)
+        return {dotted_name(key): id for key, id in rows if '"' in key} | ids
+
+    def ambiguous_names(self, connection: Connection, table: TableEntry, names: Collection[str]) -> list[str]:
+        """Finds the ambiguous names: those that several columns of the table's current schema share."""
+        shared = connection.execute(
+            "SELECT column_name FROM table_columns WHERE table_key = ? AND column_name IN (SELECT unnest(?::VARCHAR[]))"
+            " GROUP BY column_name HAVING count(DISTINCT column_id) > 1 ORDER BY 1", [table.table_key, list(names)],
+        )  # fmt: skip
+        return [name for (name,) in shared.fetchall()]
+
+    def refuse_ambiguous(self, table: TableEntry, columns: Iterable[str]) -> None:
+        """Refuses a name that several columns of a table's current schema share.
+
+        Args:
+            columns: Names; those that begin with `#` are ids.
+
+        Raises:
+            InvalidArgument: A name is ambiguous; the hint has the ids to use instead.
+        """
+        names = sorted({name for name in columns if not name.startswith("#")})
+        if not names:
+            return
+        with self.database.reading() as cursor:
+            if not (ambiguous := self.ambiguous_names(cursor, table, names)):
+                return
+            rows = cursor.execute(
+                "SELECT DISTINCT column_id FROM table_columns WHERE table_key = ? AND column_name = ? ORDER BY 1",
+                [table.table_key, ambiguous[0]],
+            ).fetchall()
+        ids = " or ".join(f"#{column_id}" for (column_id,) in rows)
+        raise InvalidArgument(
+            f'several columns of "{table.full_name}" are written "{ambiguous[0]}"',
+            code="AMBIGUOUS_COLUMN", hint=f"name one by its id: {ids}", params={"column": ambiguous[0]},
+        )  # fmt: skip
+
+    def column_id(self, table: TableEntry, column: str) -> int:
+        """The id of a column.
+
+        Args:
+            column: `#<id>`, a name, or a key (`store.model.names.column_key`).
+
+        Raises:
+            InvalidArgument: Several columns have this name.
+            NotFound: The table has no such column.
+        """
+        self.refuse_ambiguous(table, [column])
+        ids = self.column_ids(table)
+        number = int(column[1:]) if column[:1] == "#" and column[1:].isdecimal() else None
+        column_id = ids.get(column) if number is None or number not in ids.values() else number
+        if column_id is None:
+            hint = nearest(column, list(ids))
+            raise NotFound(f'"{table.full_name}" has no column "{column}"', code="UNKNOWN_COLUMN", hint=hint)
+        return column_id
+
+    def schema_columns(self, table: TableEntry, schema_hash: str | None) -> list[list[Any]]:
+        """[name, logical type, nullable, field id, path?] of each column of a stored schema; empty if it is not stored.
+        The path is a list of parts; some connectors give none."""
+        rows = self.database.rows(
+            "SELECT columns FROM schemas WHERE table_key = ? AND schema_hash = ?", table.table_key, schema_hash
+        )
+        return json.loads(rows[0][0]) if rows else []
+
+    def constraints(self, table: TableEntry) -> list[dict[str, Any]]:
+        """The declared constraints of a table: `kind` as in the information schema, `name`, `columns` in order, and the
+        `clause` of a check."""
+        rows = self.database.rows(
+            "SELECT kind, name, list(column_name ORDER BY ordinal_position) FILTER (column_name IS NOT NULL), clause"
+            " FROM table_constraints WHERE table_key = ? GROUP BY kind, name, clause ORDER BY name", table.table_key,
+        )  # fmt: skip
+        names = ("kind", "name", "columns", "clause")
+        return [
+            dict(zip(names, (kind, name, columns or [], clause), strict=True)) for kind, name, columns, clause in rows
+        ]
+
+    def connector(self, catalog: str) -> dict[str, Any]:
+        """A connector: `catalog`, `format`, `uri`, `options` with secrets masked, `state`.
+
+        Raises:
+            NotFound: The connector does not exist (UNKNOWN_CONNECTOR).
+        """
+        connectors = self._connectors
+        if (connector := connectors.get(catalog)) is not None:
+            return connector
+        rows = self.database.rows(
+            "SELECT catalog, format, uri, options, state FROM connectors WHERE catalog = ?", catalog
+        )
+        if not rows or rows[0][1] == EXTERNAL:
+            catalogs = [row[0] for row in self.database.rows("SELECT catalog FROM connectors")]
+            hint = nearest(catalog, catalogs) or "register it first"
+            raise NotFound(f'no connector "{catalog}"', code="UNKNOWN_CONNECTOR", hint=hint)
+        catalog, format, uri, options, state = rows[0]
+        connector = {"catalog": catalog, "format": format, "uri": uri, "options": json.loads(options), "state": state}
+        connectors[catalog] = connector
+        return connector
+
+    # Writing: all of these run inside the writer's transaction.
+
+    def register(
+        self, connection: Connection, name: tuple[str, str, str], table_id: str | None = None, format: str = EXTERNAL
+    ) -> TableEntry:
+        """The entry of a table, stored first if it is new.
+
+        Args:
+            connection: The writer's.
+            name: Catalog, schema and name.
+            table_id: Id of a new table; None to derive it from the name.
+            format: Format of a new table.
+        """
+        return self.register_all(connection, {name: table_id}, format)[name]
+
+    def register_all(
+        self, connection: Connection, names: Mapping[tuple[str, str, str], str | None], format: str = EXTERNAL,
+        current: Mapping[tuple[str, str, str], int] | None = None,
+    ) -> dict[tuple[str, str, str], TableEntry]:  # fmt: skip
+        """The entries of tables; new ones are stored first.
+
+        Args:
+            connection: The writer's.
+            names: Catalog, schema and name → the id of a new table, None to derive it from the name.
+            format: Format of new tables.
+            current: Current snapshot ids of new tables by name.
+
+        Returns:
+            The entry of each table, by name.
+        """
+        entries: dict[tuple[str, str, str], TableEntry] = {}
+        new = []
+        for name, table_id in names.items():
+            if (entry := self.uncommitted.by_name.get(name)) is None:
+                current_id = (current or {}).get(name)
+                entry = TableEntry(
+                    self._next_key, *name, table_id or table_uuid(*name), format, current_snapshot_id=current_id
+                )
+                self._next_key += 1
+                new.append(entry)
+            entries[name] = entry
+        if not new:
+            return entries
+        now = datetime.now(UTC)
+        fields = ("table_key", "table_catalog", "table_schema", "table_name", "table_id", "format")
+        columns = (*fields, "current_snapshot_id", "dropped", "discovered_at")
+        values = [[*(getattr(entry, field) for field in fields), entry.current_snapshot_id, False, now]
+                  for entry in new]  # fmt: skip
+        insert_rows(connection, f"tables ({', '.join(columns)})", values)
+        if format == EXTERNAL:
+            connected = {name for (name,) in connection.execute("SELECT catalog FROM connectors").fetchall()}
+            catalogs = dict.fromkeys(entry.table_catalog for entry in new if entry.table_catalog not in connected)
+            insert_rows(connection, "connectors (catalog, format, options, state)",
+                        [[catalog, EXTERNAL, "{}", "ACTIVE"] for catalog in catalogs])  # fmt: skip
+        for entry in new:
+            self.set_entry(entry)
+        return entries
+
+    def change(self, connection: Connection, entry: TableEntry, **changes: Any) -> TableEntry:
+        """Changes fields of an entry, on disk and in memory; returns the new entry."""
+        if changes.get("current_snapshot_id", entry.current_snapshot_id) != entry.current_snapshot_id:
+            changes["capture_error"] = None  # of the files of another snapshot
+        sets = ", ".join(f"{name} = ?" for name in changes)
+        connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*changes.values(), entry.table_key])
+        entry = replace(self.uncommitted.by_key[entry.table_key], **changes)
+        self.set_entry(entry)
+        if "current_snapshot_id" in changes:
+            self.current_rows.invalidate([entry.table_key])
+        return entry
+
+    def set_entry(self, entry: TableEntry) -> None:
+        """Makes an entry visible to the writer, and to readers once it is committed."""
+        self.database.touch(entry.table_key)
+        self.table_digests.pop(entry.table_key, None)
+        draft, self._changed = self.uncommitted, True
+        old = draft.by_key.get(entry.table_key)
+        if old is not None and (old.name != entry.name or entry.dropped) and draft.by_name.get(old.name) == old:
+            del draft.by_name[old.name]
+        draft.by_key[entry.table_key] = entry
+        if not entry.dropped:
+            draft.by_name[entry.name] = entry
+
+    def assign_column_ids(
+        self, connection: Connection, entry: TableEntry, names: Iterable[str], given: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """Assigns ids to new column names: the given id, else the next free position.
+
+        Args:
+            connection: The writer's.
+            names: Names that need an id.
+            given: Name → id by the lake.
+
+        Returns:
+            Name → id, for every name the table ever had.
+        """
+        stored: dict[str, int] = dict(
+            connection.execute(
+                "SELECT column_name, column_id FROM column_ids WHERE table_key = ?", [entry.table_key]
+            ).fetchall()
+        )
+        new = new_column_ids(stored, names, given)
+        if new:
+            replaced = [name for name in new if name in stored]
+            if replaced:
+                connection.execute(
+                    "DELETE FROM column_ids WHERE table_key = ? AND column_name IN (SELECT unnest(?))",
+                    [entry.table_key, replaced],
+                )
+            insert_rows(connection, "column_ids", [[entry.table_key, n, i] for n, i in new.items()])
+        return stored | new
+
+    def put_connector(
+        self, connection: Connection, catalog: str, format: str, uri: str, masked_options: Mapping[str, str]
+    ) -> None:
+        """Stores a connector in the state ACTIVE; replaces one of the same name.
+
+        Args:
+            connection: The writer's.
+            catalog: The connector's name.
+            format: Format of its tables.
+            uri: Address of the lake.
+            masked_options: Options without secrets.
+        """
+        self._has_connector_changed = True
+        connection.execute("DELETE FROM connectors WHERE catalog = ?", [catalog])
+        connection.execute(
+            "INSERT INTO connectors VALUES (?, ?, ?, ?, 'ACTIVE', ?, NULL)",
+            [catalog, format, uri, json.dumps(dict(masked_options), ensure_ascii=False), datetime.now(UTC)],
+        )
+
+    def note_connector(self, connection: Connection, catalog: str, error: str | None) -> None:
+        """Records the result of the last inspection of a connector: its error, None if it succeeded."""
+        state = "FAILING" if error else "ACTIVE"
+        if self._connectors.get(catalog, {}).get("state") != state:
+            self._has_connector_changed = True
+        connection.execute(
+            "UPDATE connectors SET state = ?, last_error = ?, last_seen_at = CASE WHEN ? THEN ? ELSE last_seen_at END"
+            " WHERE catalog = ?",
+            [state, error, error is None, datetime.now(UTC), catalog],
+        )
+
+    def drop_connector(self, connection: Connection, catalog: str) -> None:
+        """Deletes a connector and drops its tables; their statistics stay until deleted or expired."""
+        self._has_connector_changed = True
+        connection.execute("DELETE FROM connectors WHERE catalog = ?", [catalog])
+        connection.execute("DELETE FROM namespaces WHERE table_catalog = ?", [catalog])
+        for entry in self.tables():
+            if entry.table_catalog == catalog and entry.format != EXTERNAL:
+                self.change(connection, entry, dropped=True)

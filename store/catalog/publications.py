@@ -1,0 +1,57 @@
+"""Publications: the newest publication of a table's statistics in each home."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from store.duckdb.database import Connection, Database
+
+if TYPE_CHECKING:
+    from store.model.catalog_entries import TableEntry
+
+
+class Publications:
+    """The part of the catalog that records publications."""
+
+    database: Database
+
+    def put_publication(
+        self, connection: Connection, table: TableEntry, home: str, *, snapshot_id: int, state: str,
+        location: str | None = None, columns: Sequence[str] = (), detail: str | None = None,
+        made_snapshot_id: int | None = None,
+    ) -> None:  # fmt: skip
+        """Records a table's publication in a home (`sys.publications`), replacing the previous one.
+
+        Args:
+            connection: The writer's.
+            table: The table that was published.
+            home: The `to` of the publication, such as `iceberg`.
+            snapshot_id: The snapshot whose statistics were published.
+            state: CURRENT, STALE or FAILED; CURRENT reads as STALE once the table has another current snapshot.
+            location: Path or name of the published file or object.
+            columns: Names of the published columns.
+            detail: Note for people, such as the reason of a failure.
+            made_snapshot_id: Snapshot that the publication itself created; the statistics are valid for it too.
+        """
+        key = [table.table_key, home]
+        self.drop_publication(connection, table, home)
+        connection.execute(
+            "INSERT INTO publications VALUES (?, ?, ?, ?, ?, ?::VARCHAR[], ?, ?, ?)",
+            [*key, snapshot_id, state, location, list(columns), datetime.now(UTC), detail, made_snapshot_id],
+        )
+
+    def drop_publication(self, connection: Connection, table: TableEntry, home: str) -> None:
+        """Deletes a table's publication in a home, if there is one."""
+        connection.execute("DELETE FROM publications WHERE table_key = ? AND home = ?", [table.table_key, home])
+
+    def publications(self, table: TableEntry) -> list[dict[str, Any]]:
+        """The newest publication of a table in each home: home, snapshot_id, state, location, columns, published_at,
+        detail and made_snapshot_id."""
+        with self.database.reading() as cursor:
+            rows = cursor.sql(
+                "SELECT home, snapshot_id, state, location, columns, published_at, detail, made_snapshot_id"
+                " FROM publications WHERE table_key = ? ORDER BY home", params=[table.table_key],
+            ).to_arrow_table()  # fmt: skip
+        return rows.to_pylist()

@@ -1,0 +1,1 @@
+"""The database file: its tables, its one writer, its readers, lock and backup."""

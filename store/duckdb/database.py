@@ -1,0 +1,426 @@
+"""The DuckDB file: one writer thread with group commit, a cursor for each reader.
+
+One process owns the file. A write is a function `(connection) -> result` passed to `Database.write`; a single thread
+runs it in a transaction together with all other queued writes, so that one fsync serves many callers. If one of them
+raises, the group is rolled back and each is run again on its own: functions must not have effects outside of the
+connection that a second run would repeat. A write calls `touch` for each table whose rows it changes for readers;
+`versions` counts these changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import duckdb
+
+from store.duckdb.backup import check_target, copy_files, settle, unwritable, wal
+from store.duckdb.database_files import DatabaseFiles
+from store.duckdb.file_lock import FileLock
+from store.duckdb.layout import Connection, insert_rows, prepare
+from store.duckdb.table_versions import TableVersions
+from store.model.errors import Cancelled, InvalidArgument, ShuttingDown
+
+__all__ = ["MEMORY", "Connection", "Database", "insert_rows"]
+
+log = logging.getLogger("statflight.store")
+
+T = TypeVar("T")
+
+Acknowledgement = Callable[[BaseException | None], None]
+"""Tells the callers of a commit that it is done, or why that cannot be promised."""
+
+MEMORY = ":memory:"
+GROUP = 64  # writes per commit, at most
+CLOSE_SECONDS = 10.0  # longest wait of `close` for readers
+TICK_SECONDS = 0.05  # between checks whether a write is still wanted
+
+
+class Database:
+    """The open file. `read()` returns a new cursor; `write(function)` runs it in the writer's transaction."""
+
+    def __init__(self, path: str | Path):
+        self.path = str(path)
+        self._lock = _lock(self.path)
+        self._root = self._open()
+        self._files: DatabaseFiles | None = None
+        if self.path != MEMORY and Path(self.path).exists():
+            self.watch_files()
+        self.is_invalidated = False
+        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._closed = False
+        self._opening = threading.Lock()  # a connection cannot be closed while a cursor of it is created
+        self.on_rollback: list[Callable[[Connection], None]] = []
+        self.on_replace: list[Callable[[Connection], None]] = []
+        self.replaced = 0  # how often; cursors from before read what was there before
+        self.on_commit: list[Callable[[], None]] = []
+        self.guards: list[Callable[[], None]] = []  # called before each transaction; raise to refuse it
+        self.acknowledge: Callable[[Acknowledgement], None] = _at_once
+        self.before_commit: list[Callable[[Connection, AbstractSet[int]], None]] = []  # called with the touched tables
+        self.versions = TableVersions()
+        self._touched: set[int] = set()  # by the running transaction; used by the writer's thread only
+        self._writer = self._root.cursor()
+        self._running: Sequence[_Item] = ()  # writes that an interrupt would end
+        self._interrupting = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def _open(self) -> Connection:
+        """The root connection, with its tables; releases the file on any error."""
+        name, root = Path(self.path).name, None
+        try:
+            root = duckdb.connect(self.path)
+            root.execute("SET GLOBAL TimeZone='UTC'")
+            prepare(root, name)
+        except BaseException as error:
+            if root is not None:
+                root.close()
+            if self._lock is not None:
+                self._lock.release()
+            if root is None and isinstance(error, duckdb.Error):
+                is_locked = "Could not set lock" in str(error)
+                raise _unusable(name, _LOCKED if is_locked else "it cannot be opened as a database") from None
+            raise
+        return root
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory of the database file, also used for spill files; None for a database in memory."""
+        return None if self.path == MEMORY else Path(self.path).absolute().parent
+
+    def read(self) -> Connection:
+        """A cursor for one reader; a query sees what was committed when it began.
+
+        Raises:
+            ShuttingDown: The database is closed.
+        """
+        with self._opening:
+            if self._closed:
+                raise ShuttingDown("the store is closed")
+            return self._root.cursor()
+
+    def replace(self, root: Connection) -> None:
+        """Replaces the whole content: everything kept in memory is read again. Reads in flight see the former content.
+
+        Args:
+            root: The connection to the new content.
+        """
+        with self._opening:
+            self._root, self.replaced = root, self.replaced + 1
+        with self.reading() as cursor:
+            for hook in (*self.on_rollback, *self.on_replace):
+                hook(cursor)
+        self.versions.renew()
+
+    def watch_files(self) -> None:
+        """Begins to check that commits reach the file that the path names."""
+        self._files = DatabaseFiles(self.path)
+
+    def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """All rows of a small query."""
+        with self.reading() as cursor:
+            return cursor.execute(sql, list(parameters)).fetchall()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A cursor for the block, closed after it."""
+        cursor = self.read()
+        try:
+            yield cursor
+        finally:
+            cursor.close()
+
+    def submit(
+        self,
+        function: Callable[[Connection], T],
+        *,
+        alone: bool = False,
+        is_cancelled: Callable[[], bool] | None = None,
+    ) -> Future[T]:
+        """Queues a function for the writer.
+
+        Args:
+            function: Takes the writer's connection.
+            alone: Run it outside of any transaction, while nothing else is written.
+            is_cancelled: True once the write is unwanted; it is not begun or committed then.
+
+        Returns:
+            A future of its result, set once the write is on disk.
+
+        Raises:
+            ShuttingDown: The database is closed.
+        """
+        if self._closed:
+            raise ShuttingDown("the store is closed")
+        future: Future[T] = Future()
+        self._queue.put(_Item(function, future, alone, is_cancelled))
+        return future
+
+    def write(self, function: Callable[[Connection], T], is_cancelled: Callable[[], bool] | None = None) -> T:
+        """Runs the function in a transaction and returns its result once the write is on disk. Exceptions of the
+        function are raised here.
+
+        Args:
+            function: Takes the writer's connection.
+            is_cancelled: True once the write is unwanted: its statement is interrupted, and nothing is stored.
+
+        Raises:
+            ShuttingDown: The database is closed.
+            Cancelled: `is_cancelled` became true before the commit.
+        """
+        future = self.submit(function, is_cancelled=is_cancelled)
+        while is_cancelled is not None and not wait([future], TICK_SECONDS).done:
+            if is_cancelled():  # again at each tick: an interrupt between two statements has no effect
+                with self._interrupting:
+                    if any(item.future is future for item in self._running):
+                        self._writer.interrupt()
+        return future.result()
+
+    def touch(self, table_key: int) -> None:
+        """Marks a table as changed for readers; called inside of a write."""
+        self._touched.add(table_key)
+
+    def touch_all(self, table_keys: Iterable[int]) -> None:
+        """`touch` for many tables."""
+        self._touched.update(table_keys)
+
+    def is_settled(self, table_key: int, generation: int) -> bool:
+        """True if a table has not changed since a generation of `versions`; called inside of a write."""
+        return table_key not in self._touched and self.versions.generation(table_key) == generation
+
+    def backup(self, path: str | Path) -> int:
+        """Writes a consistent copy of the database to a new file. Reads continue; writes wait until the file is copied.
+
+        Returns:
+            Size of the copy in bytes.
+
+        Raises:
+            InvalidArgument: The path is relative or exists, its directory is missing, or it cannot be written.
+        """
+        target = Path(path)
+        partial = target.with_name(f".{target.name}.partial")
+        if self.path == MEMORY:
+            raise InvalidArgument("a database in memory has no file to copy", code="BACKUP")
+        check_target(self.path, target)
+        try:
+            _remove(partial)  # left by a backup that was killed
+            self.submit(lambda _: copy_files(self.path, partial), alone=True).result()
+            settle(partial)
+            partial.replace(target)
+            return target.stat().st_size
+        except OSError as error:
+            raise unwritable(error.strerror) from None
+        finally:
+            _remove(partial)
+
+    def checkpoint(self, then: Callable[[], None]) -> bool:
+        """Merges DuckDB's log into the file, while nothing is written.
+
+        Args:
+            then: Called after it, before the next write.
+
+        Returns:
+            False if DuckDB keeps its log, as while something else is being written; `then` is not called.
+
+        Raises:
+            StatflightError: Writes are refused; see `trouble`.
+        """
+
+        def run(connection: Connection) -> bool:
+            if self._files is not None:
+                self._files.check()
+            connection.execute("CHECKPOINT")
+            if wal(self.path).exists():
+                return False
+            if self._files is not None:
+                self._files.committed()
+            then()
+            return True
+
+        return self.submit(run, alone=True).result()
+
+    def close(self) -> None:
+        """Runs the queued writes, waits up to `CLOSE_SECONDS` for running queries, and closes the file."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            self._thread.join()
+            deadline = time.monotonic() + CLOSE_SECONDS
+            with self._opening:
+                while not (closed := _has_closed(self._root)) and time.monotonic() < deadline:
+                    time.sleep(0.01)
+            if closed and self._lock is not None:
+                self._lock.release()
+
+    def _run(self) -> None:
+        stopping, opened = False, self.replaced
+        connection = self._writer
+        while not stopping:
+            group = [self._queue.get()]
+            while len(group) < GROUP and not self._queue.empty():
+                group.append(self._queue.get())
+            if opened != self.replaced:
+                connection.close()
+                self._writer = connection = self._root.cursor()
+                opened = self.replaced
+            stopping = None in group
+            together: list[_Item] = []
+            for item in group:
+                if item is not None and not item.alone:
+                    together.append(item)
+                    continue
+                self._commit(connection, together)
+                together = []
+                if item is not None:
+                    _resolve(connection, item)
+            self._commit(connection, together)
+        connection.close()
+
+    def _commit(self, connection: Connection, group: Sequence[_Item]) -> None:
+        if not group:
+            return
+        self._touched = set()
+        try:
+            for guard in self.guards:
+                guard()
+            if self._files is not None:
+                self._files.check()
+            _refuse_unwanted(group)
+            self._set_running(group)
+            connection.execute("BEGIN")
+            results = [item.function(connection) for item in group]
+            for prepare in self.before_commit:
+                _refuse_unwanted(group)
+                prepare(connection, self._touched)
+            self._set_running(())
+            _refuse_unwanted(group)
+            self.versions.begin(self._touched)
+            connection.execute("COMMIT")
+            if self._files is not None:
+                self._files.committed()
+        except BaseException as error:
+            self._set_running(())
+            if isinstance(error, duckdb.InterruptException) or _is_unwanted(group):
+                error = Cancelled(_CANCELLED)
+            if isinstance(error, duckdb.FatalException):
+                self.is_invalidated = True
+            if self._files is not None:
+                error = self._files.refusal(error)
+            with contextlib.suppress(duckdb.Error):
+                connection.execute("ROLLBACK")
+            for hook in self.on_rollback:
+                hook(connection)
+            self.versions.note(self._touched)  # the commit itself may have failed
+            if len(group) == 1:
+                group[0].future.set_exception(error)
+            else:  # each on its own, so that only the failing one raises
+                for item in group:
+                    self._commit(connection, [item])
+            return
+        for callback in self.on_commit:
+            callback()
+        self.versions.note(self._touched)  # after the rows are visible, before any caller continues
+        self.acknowledge(lambda error: _settle(group, results, error))
+
+    def _set_running(self, group: Sequence[_Item]) -> None:
+        with self._interrupting:
+            self._running = group
+
+    def trouble(self) -> str:
+        """Why writes are refused now, for health checks; empty if they are not."""
+        if self.is_invalidated:
+            return "the database was invalidated by a failed write; restart the server"
+        return "" if self._files is None else self._files.trouble()
+
+    @property
+    def is_writing(self) -> bool:
+        """True in the writer's thread, which sees uncommitted rows."""
+        return threading.get_ident() == self._thread.ident
+
+
+_LOCKED = "another process holds it; stop that one first"
+_CANCELLED = "the job was cancelled"
+
+
+def _lock(path: str) -> FileLock | None:
+    """The lock file beside a database, None for one in memory; creates the directory.
+
+    Raises:
+        InvalidArgument: The database is in use, or its directory cannot be written.
+    """
+    if path == MEMORY:
+        return None
+    file = Path(path)
+    try:
+        if not file.parent.exists():
+            file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+            log.warning('there was no directory "%s": created it for a new database', file.parent)
+        file = file.resolve()
+        return FileLock(file.with_name(file.name + ".lock"))
+    except BlockingIOError:
+        raise _unusable(file.name, _LOCKED) from None
+    except OSError as error:
+        raise InvalidArgument(f"database: its directory cannot be used ({error.strerror})") from None
+
+
+def _remove(path: Path) -> None:
+    """Removes a database and its write-ahead log."""
+    for file in (path, wal(path)):
+        file.unlink(missing_ok=True)
+
+
+def _unusable(name: str, reason: str) -> InvalidArgument:
+    return InvalidArgument(f'database "{name}": {reason}', code="DATABASE")
+
+
+class _Item(NamedTuple):
+    """A queued write."""
+
+    function: Callable[[Connection], Any]
+    future: Future[Any]
+    alone: bool = False
+    is_cancelled: Callable[[], bool] | None = None
+
+
+def _is_unwanted(group: Sequence[_Item]) -> bool:
+    return any(item.is_cancelled is not None and item.is_cancelled() for item in group)
+
+
+def _refuse_unwanted(group: Sequence[_Item]) -> None:
+    if _is_unwanted(group):
+        raise Cancelled(_CANCELLED)
+
+
+def _has_closed(connection: Connection) -> bool:
+    try:
+        connection.close()
+    except duckdb.ResourceInUseException:
+        return False
+    return True
+
+
+def _at_once(done: Acknowledgement) -> None:
+    done(None)
+
+
+def _settle(group: Sequence[_Item], results: Sequence[Any], error: BaseException | None) -> None:
+    for item, result in zip(group, results, strict=True):
+        if error is None:
+            item.future.set_result(result)
+        else:
+            item.future.set_exception(error)
+
+
+def _resolve(connection: Connection, item: _Item) -> None:
+    try:
+        item.future.set_result(item.function(connection))
+    except BaseException as error:
+        item.future.set_exception(error)

@@ -1,0 +1,256 @@
+"""The tables of the DuckDB file, which store the rows of the flights.
+
+Rows of most flights are stored once per snapshot. The flights of `PARTED` have two tables: `…_current` has one row per
+target, the one that applies to the table's current snapshot, with its labels `freshness` and `usable_for`, so that a
+scan of current statistics is a plain filter; `…_history` has all other rows. For the flights of `GROUPED` the current
+row is the record with the counts, with the distribution that is served; where that is another record's, `own_…` has
+the record's own. A view with the flight's name combines both tables (`store.history.current_rows` moves rows between
+them). Rows of files are stored once while they do not change: they belong to the file listings at positions from_pos <=
+pos < to_pos (`store.history.file_spans`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import duckdb
+import pyarrow as pa
+
+from store.model.errors import InvalidArgument
+from store.model.schemas import COMPUTED, DELETE_FILE, DISTRIBUTION, DISTRIBUTION_LABELS, FLIGHTS, KEY
+
+Connection: TypeAlias = duckdb.DuckDBPyConnection
+
+VERSION: Final = 10
+"""The layout of the file; a file of another one is refused."""
+
+OPEN_END = 2**62  # `to_pos` of a row that belongs to the newest file listing
+
+# Flight → the table or view with all of its stored rows.
+BY_SNAPSHOT = {
+    "stats.tables": "stats_tables",
+    "stats.columns": "stats_columns",
+    "stats.expressions": "stats_expressions",
+    "stats.column_groups": "stats_column_groups",
+    "stats.sketches": "stats_sketches",
+}
+BY_SPAN = {"stats.files": "stats_files", "stats.file_columns": "stats_file_columns", "file_sketches": "file_sketches"}
+STORED = BY_SNAPSHOT | BY_SPAN
+PARTED: Final = ("stats.tables", "stats.columns", "stats.expressions", "stats.column_groups")
+GROUPED: Final = ("stats.columns", "stats.expressions", "stats.column_groups")
+"""The flights of `PARTED` whose rows are served as two groups, counts and distribution (`current_rows`)."""
+
+LABELS: Final = ("freshness", "usable_for")  # columns of a `…_current` table, after those of the row
+
+SQL_TYPES = {
+    pa.string(): "VARCHAR",
+    pa.int64(): "BIGINT",
+    pa.int32(): "INTEGER",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+    pa.binary(): "BLOB",
+    pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
+    pa.list_(pa.int64()): "BIGINT[]",
+    pa.list_(pa.string()): "VARCHAR[]",
+    pa.list_(DELETE_FILE): "STRUCT(file_path VARCHAR, file_content VARCHAR, content_offset BIGINT,"
+    " content_size BIGINT)[]",
+}
+
+_CATALOG = """
+CREATE TABLE settings (name VARCHAR, value VARCHAR);
+CREATE TABLE connectors (catalog VARCHAR, format VARCHAR, uri VARCHAR, options VARCHAR, state VARCHAR,
+    last_seen_at TIMESTAMPTZ, last_error VARCHAR);
+CREATE TABLE tables (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR,
+    table_id VARCHAR, format VARCHAR, location VARCHAR, current_snapshot_id BIGINT, dropped BOOLEAN,
+    partition_keys VARCHAR[], properties VARCHAR, last_error VARCHAR, capture_error VARCHAR,
+    discovered_at TIMESTAMPTZ, checked_at TIMESTAMPTZ, metadata_location VARCHAR, format_schema VARCHAR);
+CREATE TABLE namespaces (table_catalog VARCHAR, table_schema VARCHAR);
+CREATE TABLE schemas (table_key BIGINT, schema_hash VARCHAR, columns VARCHAR);
+CREATE TABLE table_columns (table_key BIGINT, column_name VARCHAR, data_type VARCHAR, ordinal_position BIGINT,
+    is_nullable VARCHAR, column_id BIGINT, column_path VARCHAR[]);
+CREATE TABLE column_ids (table_key BIGINT, column_name VARCHAR, column_id BIGINT);
+CREATE TABLE table_constraints (table_key BIGINT, kind VARCHAR, name VARCHAR, ordinal_position BIGINT,
+    column_name VARCHAR, clause VARCHAR);
+CREATE TABLE snapshots (table_key BIGINT, snapshot_id BIGINT, ordinal BIGINT, parent_snapshot_id BIGINT,
+    sequence_number BIGINT, committed_at TIMESTAMPTZ, operation VARCHAR, schema_hash VARCHAR, is_live BOOLEAN,
+    manifest_list VARCHAR, summary VARCHAR);
+CREATE TABLE identities (table_key BIGINT, snapshot_id BIGINT, identity VARCHAR);
+CREATE TABLE file_snapshots (table_key BIGINT, family VARCHAR, snapshot_id BIGINT, pos BIGINT,
+    freshness VARCHAR);
+CREATE TABLE file_marks (table_key BIGINT, snapshot_id BIGINT, mark VARCHAR);
+CREATE TABLE checks (table_key BIGINT, snapshot_id BIGINT, column_name VARCHAR, rule VARCHAR, measure VARCHAR,
+    level VARCHAR, state VARCHAR, value DOUBLE, detail VARCHAR, checked_at TIMESTAMPTZ, changed_at TIMESTAMPTZ);
+CREATE TABLE publications (table_key BIGINT, home VARCHAR, snapshot_id BIGINT, state VARCHAR, location VARCHAR,
+    columns VARCHAR[], published_at TIMESTAMPTZ, detail VARCHAR, made_snapshot_id BIGINT);
+CREATE TABLE idempotency (key VARCHAR, content_hash VARCHAR, answer VARCHAR, stored_at TIMESTAMPTZ);
+CREATE TABLE jobs (job_id VARCHAR, state VARCHAR, table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR,
+    table_name VARCHAR, snapshot VARCHAR, mode VARCHAR, targets VARCHAR, request VARCHAR, dedupe VARCHAR,
+    attempts BIGINT, priority BIGINT, queued_at TIMESTAMPTZ, started_at TIMESTAMPTZ, finished_at TIMESTAMPTZ,
+    not_before TIMESTAMPTZ, lease_until TIMESTAMPTZ, lease_token VARCHAR, progress DOUBLE, degraded BOOLEAN,
+    stats_processed BIGINT, message VARCHAR);
+CREATE TABLE capture_decisions (decided_at TIMESTAMPTZ, correlation_id VARCHAR, table_key BIGINT,
+    table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR, snapshot_id BIGINT, target_kind VARCHAR,
+    storage_id VARCHAR, outcome VARCHAR, engine_id VARCHAR, detail VARCHAR, elapsed_ms DOUBLE);
+CREATE TABLE column_usage (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR,
+    column_name VARCHAR, reads BIGINT, last_read_at TIMESTAMPTZ);
+CREATE TABLE packed (flight VARCHAR, table_key BIGINT, snapshot_id BIGINT, data BLOB USING COMPRESSION uncompressed);
+"""
+
+
+_MANY_ROWS: Final = 500
+
+
+def insert_rows(connection: Connection, table: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Appends rows in one statement; `executemany` would take a millisecond per row.
+
+    Args:
+        connection: The writer's.
+        table: Name of the table, optionally followed by columns in parentheses.
+        rows: Values in the order of the columns; each column has values of one type.
+    """
+    if rows:
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        if len(rows) > _MANY_ROWS:  # Arrow, because DuckDB converts parameters value by value
+            many_rows = pa.table({f"c{at}": column for at, column in enumerate(columns)})  # DuckDB finds it by name
+            connection.execute(f"INSERT INTO {table} SELECT * FROM many_rows")
+            del many_rows
+            return
+        connection.execute(f"INSERT INTO {table} SELECT {', '.join(['unnest(?)'] * len(columns))}", columns)
+
+
+@cache
+def stored_columns(flight: str) -> Mapping[str, pa.DataType]:
+    """The columns of a flight's physical table after its key: payload, then recorded provenance."""
+    schema = FLIGHTS["stats.sketches" if flight == "file_sketches" else flight].schema
+    names = [n for n in schema.names if n not in KEY and n not in COMPUTED]
+    return MappingProxyType({name: schema.field(name).type for name in names})
+
+
+def parts(flight: str) -> tuple[str, ...]:
+    """The physical tables of a flight of `BY_SNAPSHOT`: current and history if it is in `PARTED`, else one."""
+    table = BY_SNAPSHOT[flight]
+    return (f"{table}_current", f"{table}_history") if flight in PARTED else (table,)
+
+
+@cache
+def row_columns(flight: str) -> Sequence[str]:
+    """The quoted columns of a flight of `BY_SNAPSHOT`, in order, without the labels."""
+    return ("table_key", "snapshot_id", *(f'"{name}"' for name in stored_columns(flight)), "generation", "created_at")
+
+
+@cache
+def records(flight: str, table: str) -> str:
+    """SQL of the columns `row_columns` of the records in a physical table.
+
+    Args:
+        flight: A flight of `BY_SNAPSHOT`.
+        table: One of its `parts`.
+    """
+    if flight not in GROUPED or table != parts(flight)[0]:
+        return ", ".join(row_columns(flight))
+    values = (f'{own_sql(table, name)} AS "{name}"' for name in stored_columns(flight))
+    return ", ".join(["table_key", "snapshot_id", *values, "generation", "created_at"])
+
+
+def own(name: str) -> str:
+    """The column of a `…_current` table with the record's own value where another record's is served."""
+    return f"own_{name}"
+
+
+def own_sql(row: str, name: str) -> str:
+    """SQL of a record's own value in a `…_current` table of `GROUPED`; `row` is its alias."""
+    if name not in DISTRIBUTION:
+        return f'{row}."{name}"'
+    return f"CASE WHEN {row}.distribution_snapshot_id <> {row}.snapshot_id THEN {row}.{own(name)} ELSE {row}.{name} END"
+
+
+def ddl(flight: str, table: str, leading: str, more: str = "") -> str:
+    """The CREATE TABLE statement of a flight's physical table.
+
+    Args:
+        flight: A stored flight.
+        table: Name of the physical table.
+        leading: SQL of the columns between `table_key` and the flight's own.
+        more: SQL of columns at the end, each after a comma.
+    """
+    columns = []
+    for name, type in stored_columns(flight).items():
+        # sketches do not compress, and trying makes a write take 3 to 5 times as long
+        extra = " USING COMPRESSION uncompressed" if name == "data" else ""
+        columns.append(f'"{name}" {SQL_TYPES[type]}{extra}')
+    return f"CREATE TABLE {table} (table_key BIGINT, {leading}, {', '.join(columns)}, generation BIGINT, " \
+           f"created_at TIMESTAMPTZ{more});"  # fmt: skip
+
+
+def current_ddl(flight: str) -> list[str]:
+    """The statements that create the `…_current` table of a parted flight and the view over both of its tables."""
+    current, history = parts(flight)
+    columns = ", ".join(row_columns(flight))
+    labels = {**dict.fromkeys(LABELS, "VARCHAR")}
+    if flight in GROUPED:
+        types = stored_columns(flight)
+        labels |= {name: SQL_TYPES[type] for name, type in DISTRIBUTION_LABELS.items()}
+        labels |= {own(name): SQL_TYPES[types[name]] for name in DISTRIBUTION}
+    more = "".join(f", {name} {type}" for name, type in labels.items())
+    return [
+        ddl(flight, current, "snapshot_id BIGINT", more),
+        f"CREATE VIEW {BY_SNAPSHOT[flight]} AS"
+        f" SELECT {records(flight, current)} FROM {current} UNION ALL SELECT {columns} FROM {history}",
+    ]
+
+
+def prepare(connection: Connection, name: str) -> None:
+    """Creates the tables in an empty file, in one transaction; checks the layout of any other.
+
+    Args:
+        connection: A connection to the file.
+        name: Name of the file, for messages.
+
+    Raises:
+        InvalidArgument: Another version of statflight, or another program, wrote the file.
+    """
+    if (version := _version(connection)) == VERSION:
+        return
+    if version is not None:
+        raise InvalidArgument(
+            f'database "{name}": it has layout {version}, this statflight reads layout {VERSION}', code="DATABASE",
+            hint="install the version that wrote it, or name a new file with --db and capture again",
+        )  # fmt: skip
+    if connection.execute("SELECT 1 FROM duckdb_tables()").fetchall():
+        raise InvalidArgument(
+            f'database "{name}": it has tables that are not of statflight',
+            code="DATABASE", hint="name another file with --db",
+        )  # fmt: skip
+    connection.execute("BEGIN")
+    try:
+        _create(connection)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _version(connection: Connection) -> int | None:
+    """The layout of a store; None for a file without its tables, which are named here because listing all tables would
+    take half the time of opening a file."""
+    try:
+        rows = connection.execute(
+            "SELECT value::INTEGER FROM settings WHERE name = 'schema_version'"
+            " AND NOT EXISTS (SELECT 1 FROM snapshots, stats_sketches LIMIT 0)"
+        ).fetchall()
+    except (duckdb.CatalogException, duckdb.BinderException, duckdb.ConversionException):
+        return None
+    return rows[0][0] if rows else None
+
+
+def _create(connection: Connection) -> None:
+    statements = [_CATALOG, ddl("stats.sketches", "stats_sketches", "snapshot_id BIGINT")]
+    for flight in PARTED:
+        statements += [ddl(flight, parts(flight)[1], "snapshot_id BIGINT"), *current_ddl(flight)]
+    statements += [ddl(flight, table, "from_pos BIGINT, to_pos BIGINT") for flight, table in BY_SPAN.items()]
+    statements.append(f"INSERT INTO settings VALUES ('schema_version', '{VERSION}')")
+    for statement in statements:
+        connection.execute(statement)

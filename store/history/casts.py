@@ -1,0 +1,125 @@
+"""Casts of a put's columns to the types of its flight, where only widths differ, and normal forms of single values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from store.model.errors import InvalidField, first_line
+
+
+def castable(source: pa.DataType, target: pa.DataType) -> bool:
+    """True if the types differ in width only; values that do not fit are found by `cast`."""
+    is_ = pa.types
+    if is_.is_dictionary(source):
+        return not is_.is_dictionary(source.value_type) and castable(source.value_type, target)
+    if source == target or is_.is_null(source):
+        return True
+    if is_.is_timestamp(target):
+        return bool(is_.is_timestamp(source) and source.tz)
+    if is_.is_list(target):
+        lists = is_.is_list(source) or is_.is_large_list(source) or is_.is_fixed_size_list(source)
+        return bool(lists and castable(source.value_type, target.value_type))
+    if is_.is_struct(target):
+        return bool(
+            is_.is_struct(source) and source.names == target.names
+            and all(castable(a.type, b.type) for a, b in zip(source.fields, target.fields, strict=True))
+        )  # fmt: skip
+    families: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (
+        (is_.is_integer,),
+        (is_.is_floating,),
+        (is_.is_string, is_.is_large_string, is_.is_string_view),
+        (is_.is_binary, is_.is_large_binary, is_.is_binary_view, is_.is_fixed_size_binary),
+    )
+    return any(any(f(source) for f in family) and any(f(target) for f in family) for family in families)
+
+
+def cast(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Casts a column to the type it has in its flight.
+
+    Args:
+        name: Name of the column, for messages.
+        array: Values of a type that is `castable`.
+        target: The type of the flight's column.
+
+    Raises:
+        InvalidField: A value does not fit.
+    """
+    source = array.type
+    if source == target:
+        return array
+    if pa.types.is_null(source):
+        return pa.nulls(len(array), target)
+    try:
+        if pa.types.is_dictionary(source):
+            array = array.dictionary_decode()
+        return array.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidField(
+            name, f"does not fit: {first_line(error)}", expected=type_name(target), actual=source
+        ) from None
+
+
+def other_type(name: str, expected: pa.DataType, actual: pa.DataType) -> InvalidField:
+    """The error for a column whose type cannot be cast to the flight's."""
+    return InvalidField(name, "has the wrong type", expected=type_name(expected), actual=actual)
+
+
+def type_name(type: pa.DataType) -> str:
+    """The name of a type in messages."""
+    return "utf8" if pa.types.is_string(type) else str(type)
+
+
+def like(counts: pa.Array, other: pa.Array) -> pa.Array:
+    """Counts cast to another column's type; counts beyond 2^53 become the nearest double."""
+    return counts if counts.type == other.type else counts.cast(other.type, safe=False)
+
+
+def trimmed(text: str) -> str:
+    """A name without leading and trailing whitespace.
+
+    Raises:
+        ValueError: The name is blank.
+    """
+    text = text.strip()
+    if not text:
+        raise ValueError("is blank")
+    return text
+
+
+def json_object(text: str) -> str:
+    """The text itself; ValueError if it is not a JSON object."""
+
+    def refuse(word: str) -> Any:
+        raise ValueError(f"is not JSON: {word}")
+
+    try:
+        value = json.loads(text, parse_constant=refuse)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is not JSON: {error.msg} at {error.pos}") from None
+    if not isinstance(value, dict):
+        raise ValueError("is not a JSON object")
+    return text
+
+
+def shown(text: str) -> str:
+    """A text shortened for messages."""
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+def lists(lengths: np.ndarray, values: pa.Array, type: pa.DataType, null: np.ndarray | None = None) -> pa.Array:
+    """A list column from lengths and values.
+
+    Args:
+        lengths: Number of items of each list, N integers.
+        values: The items, as many as the sum of `lengths`.
+        type: The list type; values are cast to its item type.
+        null: Mask of the lists that are null, N booleans; None if none is.
+    """
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    mask = None if null is None else pa.array(null)
+    return pa.ListArray.from_arrays(offsets, values.cast(type.value_type), type, mask=mask)

@@ -1,0 +1,201 @@
+"""SQL over stored records: rows of one snapshot, and rows of files, which are valid for spans of file listings.
+
+A file's row belongs to the listings at positions from_pos <= pos < to_pos of its table and family. A snapshot whose
+files were put has one listing in `file_snapshots`; positions follow the order of the puts. Invariants: a row belongs to
+at least one listing, and `to_pos` is OPEN_END exactly if it belongs to the newest one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.duckdb.arrow_sql import execute, rowid_in
+from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, OPEN_END, Connection, parts, stored_columns
+from store.model.catalog_entries import TableEntry
+from store.model.targets import Target, TargetKind
+
+# Flight → SQL of the storage id of a row's target, by the rules of `store.model.targets`; {0} is the row's alias.
+STORAGE_ID = {
+    "stats.tables": "'table'",
+    "stats.columns": "'column-' || lpad({0}.column_id::VARCHAR, 19, '0')",
+    "stats.files": "'file-' || sha256('F' || chr(31) || {0}.file_path)",
+    "stats.file_columns": "'file-' || sha256('F' || chr(31) || {0}.file_path)",
+    "stats.expressions": "'expression-' || {0}.engine_kind || '-' || sha256(encode('E' || chr(31) || {0}.engine_kind ||"
+    " chr(31)) || {0}.engine_expression_key)",
+    "stats.column_groups": "'composite-' || sha256('X' || chr(31) || array_to_string({0}.column_ids, chr(31)))",
+    "stats.sketches": "{0}.storage_id",
+    "file_sketches": "{0}.storage_id",
+}
+
+
+def rows_of(flight: str, table: TableEntry, snapshot_id: int) -> tuple[str, list[Any]]:
+    """SQL that selects a table's stored rows at one snapshot.
+
+    Args:
+        flight: A stored flight, or `file_sketches`.
+        table: The table.
+        snapshot_id: Id of the snapshot.
+
+    Returns:
+        FROM (without the word) and WHERE, to which `AND …` may be appended, with the rows as `t`; and the parameters.
+    """
+    if flight in BY_SNAPSHOT:
+        return f"{BY_SNAPSHOT[flight]} t WHERE t.table_key = ? AND t.snapshot_id = ?", [table.table_key, snapshot_id]
+    return (
+        f"{BY_SPAN[flight]} t JOIN file_snapshots f ON f.table_key = t.table_key AND f.pos >= t.from_pos"
+        " AND f.pos < t.to_pos WHERE t.table_key = ? AND f.table_key = ? AND f.family = ? AND f.snapshot_id = ?",
+        [table.table_key, table.table_key, flight, snapshot_id],
+    )
+
+
+def where_target(flight: str, target: Target) -> tuple[str, list[Any]]:
+    """SQL that selects the rows about a target.
+
+    Args:
+        flight: A stored flight, or `file_sketches`.
+        target: The target.
+
+    Returns:
+        A condition on rows `t` that begins with AND, or is empty; and the parameters.
+    """
+    if flight.endswith("sketches"):
+        return " AND t.storage_id = ?", [target.storage_id]
+    match target.kind:
+        case TargetKind.COLUMN:
+            return " AND t.column_id = ?", [target.column_id]
+        case TargetKind.FILE:
+            return " AND t.file_path = ?", [target.file_path]
+        case TargetKind.EXPRESSION:
+            return " AND t.engine_kind = ? AND t.engine_expression_key = ?", [
+                target.engine_kind, target.engine_expression_key]  # fmt: skip
+        case TargetKind.COLUMN_GROUP:
+            return " AND t.column_ids = ?::BIGINT[]", [list(target.column_ids)]
+        case _:
+            return "", []
+
+
+def positions(connection: Connection, table_key: int, family: str) -> dict[int, int]:
+    """Snapshot id → position of its listing.
+
+    Args:
+        connection: Any connection.
+        table_key: Key of the table.
+        family: A flight of `BY_SPAN`.
+    """
+    rows = connection.execute(
+        "SELECT snapshot_id, pos FROM file_snapshots WHERE table_key = ? AND family = ?", [table_key, family]
+    )
+    return dict(rows.fetchall())
+
+
+def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scope: str, listings: pa.Table) -> None:
+    """Removes rows from one listing of their table: their spans are shortened, or split around it.
+
+    Args:
+        connection: The writer's.
+        family: A flight of `BY_SPAN`.
+        doomed: Row ids (int64).
+        scope: A condition on `table_key` that is true for all the rows, by which DuckDB skips row groups.
+        listings: For each table, `table_key`, the position of the listing (`pos`) and of the newest one (`last`).
+    """
+    if not len(doomed):
+        return
+    physical = BY_SPAN[family]
+    columns = ", ".join(f'"{name}"' for name in ("table_key", *stored_columns(family), "generation", "created_at"))
+    tables = {"listings": listings, "doomed": pa.table({"rid": doomed})}
+    among = f"{physical}.{scope} AND {rowid_in(doomed, physical)}"
+    own = ", ".join(f"t.{name}" for name in columns.split(", "))
+    if pc.any(pc.less(listings["pos"], listings["last"])).as_py():  # the rest of a span behind the listing
+        execute(
+            connection, f"INSERT INTO {physical} (from_pos, to_pos, {columns}) SELECT w.pos + 1, t.to_pos, {own}"
+            f" FROM (SELECT * FROM {physical} WHERE {among}) t JOIN {{listings}} w ON w.table_key = t.table_key"
+            " WHERE w.pos < w.last AND t.to_pos > w.pos + 1", **tables,
+        )  # fmt: skip
+    of_listing = f"{{listings}} w WHERE w.table_key = {physical}.table_key AND {among} AND {physical}.from_pos"
+    execute(connection, f"DELETE FROM {physical} USING {of_listing} = w.pos", **tables)
+    if pc.any(pc.greater(listings["pos"], 0)).as_py():  # the rest of a span before the listing
+        execute(connection, f"UPDATE {physical} SET to_pos = w.pos FROM {of_listing} < w.pos", **tables)
+
+
+def delete_by_snapshot(
+    connection: Connection, flight: str, table: TableEntry, snapshot_id: int | None, target: Target | None
+) -> int:
+    """Deletes rows of a flight of `BY_SNAPSHOT`.
+
+    Args:
+        connection: The writer's.
+        flight: The flight.
+        table: The table.
+        snapshot_id: Only rows of this snapshot; None for all.
+        target: Only rows about this target; None for all.
+
+    Returns:
+        The number of rows deleted.
+    """
+    condition, parameters = where_target(flight, target) if target else ("", [])
+    where, values = "t.table_key = ?", [table.table_key]
+    if snapshot_id is not None:
+        where, values = where + " AND t.snapshot_id = ?", [*values, snapshot_id]
+    deleted = 0
+    for physical in parts(flight):
+        count = connection.execute(f"DELETE FROM {physical} t WHERE {where}{condition}", [*values, *parameters])
+        deleted += int(count.fetchall()[0][0])
+    return deleted
+
+
+def delete_by_span(
+    connection: Connection, family: str, table: TableEntry, snapshot_id: int | None, target: Target | None
+) -> int:
+    """Deletes rows of a flight of `BY_SPAN`.
+
+    Args:
+        connection: The writer's.
+        family: The flight.
+        table: The table.
+        snapshot_id: Only rows of this snapshot's listing; None for all.
+        target: Only rows about this target; None for all.
+
+    Returns:
+        The number of rows removed from listings; a row of two listings counts twice.
+    """
+    physical, key = BY_SPAN[family], table.table_key
+    listings = positions(connection, key, family)
+    doomed_listings = {s: pos for s, pos in listings.items() if snapshot_id in (None, s)}
+    deleted = 0
+    condition, parameters = where_target(family, target) if target else ("", [])
+    last = max(listings.values(), default=-1)
+    for pos in doomed_listings.values():
+        in_listing = f"t.table_key = {key} AND from_pos <= {pos} AND to_pos > {pos}{condition}"
+        if target is None:
+            deleted += connection.execute(f"SELECT count(*) FROM {physical} t WHERE {in_listing}").fetchall()[0][0]
+            continue
+        doomed = connection.sql(f"SELECT rowid AS rid FROM {physical} t WHERE {in_listing}", params=parameters or None)
+        rowids = doomed.to_arrow_table()["rid"]
+        deleted += len(rowids)
+        position = pa.table({"table_key": [key], "pos": [pos], "last": [last]})
+        remove_at(connection, family, rowids, f"table_key = {key}", position)
+    if target is None and doomed_listings:
+        connection.execute(
+            "DELETE FROM file_snapshots WHERE table_key = ? AND family = ? AND pos IN (SELECT unnest(?::BIGINT[]))",
+            [key, family, list(doomed_listings.values())],
+        )
+        _tidy(connection, family, key)
+    return deleted
+
+
+def _tidy(connection: Connection, family: str, table_key: int) -> None:
+    """Restores the invariants after listings were deleted: deletes rows of no listing, reopens rows of the newest."""
+    physical = BY_SPAN[family]
+    left = sorted(positions(connection, table_key, family).values())
+    connection.execute(
+        f"DELETE FROM {physical} WHERE table_key = {table_key} AND NOT EXISTS (SELECT 1 FROM"
+        " (SELECT unnest(?::BIGINT[]) AS pos) f WHERE f.pos >= from_pos AND f.pos < to_pos)", [left],
+    )  # fmt: skip
+    if left:
+        connection.execute(
+            f"UPDATE {physical} SET to_pos = {OPEN_END} WHERE table_key = {table_key} AND to_pos > {left[-1]}"
+            f" AND to_pos < {OPEN_END}"
+        )

@@ -1,0 +1,195 @@
+"""The staged rows of a put: without duplicates, compared with stored rows, and inserted into a physical table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.duckdb.arrow_sql import execute, query, query_few, within
+from store.duckdb.layout import GROUPED, Connection, records, stored_columns
+from store.model.puts import IDENTITY, contradicts, cosmetic, once
+
+NONE = pa.chunked_array([], pa.int64())
+_ROW_GROUP = 122_880  # rows of a row group of DuckDB
+_FEW_ROWS = 4096  # up to that many staged rows `query_few` is faster
+_PIECE_BYTES = 256 << 20  # size of the parts of an insert
+
+NameOf = Callable[[int], str]
+"""The full name of a table, by its key."""
+
+
+class Staged:
+    """Rows of a flight for any number of tables: `table_key`, `snapshot_id` and the given stored columns.
+
+    Args:
+        flight: The flight, or `file_sketches`.
+        rows: The rows, with `table_key` and `snapshot_id` (both int64) among their columns.
+        name_of: Table key → full name, for messages.
+        leading: Key columns besides `table_key` and the identity: `snapshot_id` if rows are stored by snapshot.
+    """
+
+    def __init__(self, flight: str, rows: pa.Table, name_of: NameOf, leading: Sequence[str] = ()):
+        self.flight, self.name_of, self.received = flight, name_of, rows.num_rows
+        self.columns = stored_columns(flight)
+        self.keys = ("table_key", *leading, *IDENTITY[flight])
+        given = set(rows.column_names)
+        self.given = [name for name in self.columns if name in given]
+        self.content = [name for name in self.columns if name not in cosmetic(flight) and name not in self.keys]
+        chosen = rows.select(["table_key", "snapshot_id", *self.given])
+        self.rows = once(flight, lambda row: name_of(rows["table_key"][row].as_py()), chosen, self.keys)
+
+    def fill(self, values: pa.Table, places: pa.Array) -> None:
+        """Replaces columns of some rows.
+
+        Args:
+            values: The columns, of the flight.
+            places: For each staged row the number of its row in `values`; null leaves the staged row as it is.
+        """
+        for name in values.column_names:
+            found = values[name].take(places).cast(self.columns[name])
+            if name in self.given:
+                found = pc.if_else(places.is_valid(), found, self.rows[name])
+                self.rows = self.rows.set_column(self.rows.column_names.index(name), name, found)
+            else:
+                self.rows = self.rows.append_column(name, found)
+        self.given = [name for name in self.columns if name in self.rows.column_names]
+
+    def scope(self, snapshots: bool = False) -> str:
+        """A condition that is true for all stored rows that can match, by which DuckDB skips row groups.
+
+        Args:
+            snapshots: Restrict the snapshot ids too, not only the tables.
+        """
+        scope = within("table_key", self.rows["table_key"])
+        return f"{scope} AND {within('snapshot_id', self.rows['snapshot_id'])}" if snapshots else scope
+
+    def matches(
+        self, connection: Connection, stored: str, more: Sequence[str] = (), *, keep_complete: str | None = None,
+        **tables: pa.Table,
+    ) -> pa.Table:  # fmt: skip
+        """Joins the staged rows with the stored rows of the same targets.
+
+        Args:
+            connection: The writer's.
+            stored: Subquery of stored rows with `rid` and all stored columns.
+            more: Further columns of the subquery to return.
+            keep_complete: SQL condition on the stored row `t` under which a COMPLETE stored row counts as the same as a
+                PARTIAL staged one; None for never.
+            tables: Arrow tables that the subquery reads.
+
+        Returns:
+            For each pair: `row_no` of the staged row, `rid` of the stored one, `same` (true if their content is equal),
+            and the columns `more`.
+        """
+        same = " AND ".join(
+            f's."{n}" IS NOT DISTINCT FROM t."{n}"' if n in self.given else f't."{n}" IS NULL' for n in self.content
+        )
+        if keep_complete and (partial := self._is_partial()):
+            same = f"({same or 'true'}) OR ({keep_complete} AND {partial.format('s')} AND NOT {partial.format('t')})"
+        further = "".join(f", t.{name}" for name in more)
+        sql = (
+            f"SELECT s.row_no, t.rid, ({same or 'true'}) AS same{further} FROM {{staged}} s"
+            f" JOIN ({stored}) t ON {self.same_target('s', 't')}"
+        )
+        if self.rows.num_rows > _FEW_ROWS:
+            return query(connection, sql, staged=self.numbered, **tables)
+        names = ("row_no", "rid", "same", *more)
+        schema = pa.schema([(name, pa.bool_() if name in ("same", "own") else pa.int64()) for name in names])
+        return query_few(connection, sql, schema, staged=self.numbered, **tables)
+
+    def same_target(self, staged: str, stored: str) -> str:
+        """SQL condition that is true if a staged and a stored row are about the same target.
+
+        Args:
+            staged: Alias of the staged row.
+            stored: Alias of the stored row.
+        """
+        terms = []
+        for key in self.keys:
+            if key not in self.rows.column_names:
+                terms.append(f'{stored}."{key}" IS NULL')
+            elif self.flight == "file_sketches" and key == "column_id":  # null for a sketch of a whole file
+                terms.append(f'{staged}."{key}" IS NOT DISTINCT FROM {stored}."{key}"')
+            else:
+                terms.append(f'{staged}."{key}" = {stored}."{key}"')
+        return " AND ".join(terms)
+
+    def _is_partial(self) -> str | None:
+        """SQL condition that is true for PARTIAL rows, with `{0}` for the row's alias; None if no staged row is."""
+        if self.flight.endswith("sketches"):
+            word = "coalesce(json_extract_string({0}.params, '$.completeness') = 'PARTIAL', false)"
+            return word if "params" in self.given else None
+        return "coalesce({0}.completeness <> 'COMPLETE', true)" if "completeness" in self.given else None
+
+    @property
+    def numbered(self) -> pa.Table:
+        """The rows with `row_no` (int64) as the last column."""
+        return self.rows.append_column("row_no", pa.array(np.arange(self.rows.num_rows)))
+
+    def refuse(self, connection: Connection, table: str, row_no: int, rowid: int) -> None:
+        """Raises the Conflict of a staged row with a stored one.
+
+        Args:
+            connection: The writer's.
+            table: Physical table of the stored row.
+            row_no: Number of the staged row.
+            rowid: Row id of the stored one.
+
+        Raises:
+            Conflict: Always.
+        """
+        new = dict.fromkeys(self.columns) | self.rows.slice(row_no, 1).to_pylist()[0]
+        columns = records(self.flight, table) if self.flight in GROUPED else "*"
+        row = (
+            connection.sql(f"SELECT {columns} FROM {table} WHERE rowid = {int(rowid)}").to_arrow_table().to_pylist()[0]
+        )
+        stored = {name: row[name] for name in self.columns}
+        keys = [key for key in self.keys if key != "table_key"]
+        raise contradicts(self.flight, self.name_of(new["table_key"]), keys, stored, new)
+
+    def without(self, row_numbers: pa.ChunkedArray) -> pa.Table:
+        """The rows except those with these numbers."""
+        if not len(row_numbers):
+            return self.rows
+        keep = np.ones(self.rows.num_rows, np.bool_)
+        keep[row_numbers.to_numpy()] = False
+        return self.rows.filter(pa.array(keep))
+
+    def insert(
+        self, connection: Connection, table: str, rows: pa.Table, generation: int,
+        constants: Mapping[str, str | int] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """Appends rows.
+
+        Args:
+            connection: The writer's.
+            table: The physical table.
+            rows: Some of the staged rows, with columns of the physical table only.
+            generation: Generation of the put.
+            constants: Further columns with one value.
+        """
+        added = {**constants, "generation": generation, "created_at": datetime.now(UTC)}
+        for piece in _pieces(rows):
+            for name, value in added.items():  # constants in SQL would take a quarter of the time of a small insert
+                piece = piece.append_column(name, pa.repeat(value, piece.num_rows))
+            execute(connection, f"INSERT INTO {table} BY NAME FROM {{staged}}", staged=piece)
+
+
+def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
+    """Splits rows into large tables of one chunk each.
+
+    DuckDB stores chunks of whole row groups directly; smaller ones it combines first, at twice the cost.
+    """
+    size_bytes = rows.get_total_buffer_size()  # cheaper than nbytes for many chunks, and never less
+    if size_bytes > _PIECE_BYTES:
+        size_bytes = rows.nbytes  # without the rest of the buffers if the rows are a slice
+    step = max(1, _PIECE_BYTES * rows.num_rows // max(1, size_bytes))
+    if step > _ROW_GROUP:
+        step -= step % _ROW_GROUP
+    for start in range(0, rows.num_rows, step):
+        yield rows.slice(start, step).combine_chunks()

@@ -1,0 +1,473 @@
+"""Validation of the records of a put: casts, checks and normal form (store/SEMANTICS.md §2).
+
+`prepare` is the entry point: its result has the flight's schema, is in normal form and breaks no rule; its errors have
+field, reason, expected and actual value. It works on whole columns; Python code runs once per distinct value, not row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.history.casts import cast, castable, json_object, like, lists, other_type, shown, trimmed
+from store.history.decoded_sizes import decoded_bytes
+from store.history.impossible import first_impossible
+from store.model import bounds, logical_types, schemas, target_ids, targets
+from store.model.errors import InvalidArgument, InvalidField, Words, first_line, nearest
+from store.model.logical_types import Kind, LogicalType
+from store.model.schemas import Flight
+
+MAX_BATCH_BYTES: Final = 1 << 30  # of a batch of a put, decompressed and decoded
+_KEY: Final = ("table_catalog", "table_schema", "table_name", "snapshot_id")
+_TARGETS: Final[dict[str, tuple[str, ...]]] = {
+    "stats.files": ("file_path",),
+    "stats.file_columns": ("file_path",),
+    "stats.expressions": ("engine_kind", "engine_expression_key"),
+    "stats.column_groups": ("column_ids",),
+    "stats.sketches": ("role", "sketch_type", "data"),
+}
+# At least one of these columns is required, and each row must have a value in one of them.
+_ALTERNATIVES: Final[dict[str, tuple[str, str]]] = {
+    "stats.columns": ("column_id", "column_name"),
+    "stats.file_columns": ("column_id", "column_name"),
+    "stats.sketches": ("target_kind", "storage_id"),
+}
+_NOT_EMPTY: Final = ("table_catalog", "table_schema", "table_name", "engine_expression_key", "sketch_type")
+_COUNTS: Final = (
+    "snapshot_id", "row_count", "null_count", "nan_count", "size_bytes", "total_size_bytes", "merged_size_bytes",
+    "data_file_count", "rows_scanned", "files_scanned", "row_groups_sampled", "bytes_scanned", "max_width_bytes",
+)  # fmt: skip
+_MEASURES: Final = ("ndv", "ndv_lower", "ndv_upper", "avg_width_bytes")
+_DISTINCT: Final = ("ndv", "ndv_lower", "ndv_upper")
+_WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "producer": schemas.PRODUCERS,
+    "completeness": schemas.COMPLETENESS,
+    "capture_mode": schemas.CAPTURE_MODES,
+    "file_content": schemas.FILE_CONTENTS,
+    "role": schemas.ROLES,
+    "target_kind": tuple(targets.TargetKind),
+}
+_AT_MOST: Final = (
+    ("null_count", "row_count"), ("nan_count", "row_count"), ("ndv_lower", "ndv"), ("ndv", "ndv_upper"),
+    ("ndv_lower", "ndv_upper"), ("avg_width_bytes", "max_width_bytes"),
+)  # fmt: skip
+
+
+def required(flight: Flight) -> tuple[str, ...]:
+    """The columns that a put into the flight must have, without nulls."""
+    return (*_KEY, *_TARGETS.get(flight.name, ()))
+
+
+def prepare(
+    flight: Flight, batch: pa.RecordBatch | pa.Table, policy: bounds.ZonePolicy = bounds.REFUSE, *,
+    first_row: int = 0, clamp: bool = False,
+) -> pa.Table:  # fmt: skip
+    """Validates and normalizes a batch of a put stream.
+
+    Args:
+        flight: A writable flight.
+        batch: Any subset of the flight's columns that has the required ones; untrusted.
+        policy: Treatment of bounds with a zone for TIMESTAMP columns.
+        first_row: Number of rows of the stream before this batch; errors count rows over the stream, from 1.
+        clamp: Reduce estimates of distinct values that are too large instead of refusing them; for captures.
+
+    Returns:
+        The given columns in the order and types of the flight, without the derived ones.
+
+    Raises:
+        InvalidField: A column is missing, unknown, or of another type; or a value breaks a rule.
+        InvalidArgument: The flight takes no puts, or the batch is corrupt or too large.
+    """
+    if not flight.writable:
+        raise InvalidArgument(f"{flight.name} cannot be written", code="NOT_WRITABLE")
+    schema = _check_names(flight, batch.schema)
+    batches = batch.to_batches() if isinstance(batch, pa.Table) else [batch]
+    done = []
+    for part in batches:
+        try:
+            part.validate(full=True)  # before any kernel: a hostile buffer would crash the process
+        except pa.ArrowInvalid as error:
+            raise InvalidArgument(f"{flight.name}: the batch is corrupt: {first_line(error)}") from None
+        _check_size(part, schema)
+        # Some Arrow kernels fail on empty arrays.
+        done.append(_Batch(flight, part, schema, policy, first_row, clamp).checked() if part.num_rows else None)
+        first_row += part.num_rows
+    return pa.Table.from_batches([part for part in done if part is not None], schema)
+
+
+def _check_size(batch: pa.RecordBatch, schema: pa.Schema) -> None:
+    """Refuses a batch that would take too much memory as plain values."""
+    size = batch.get_total_buffer_size()
+    for field in schema:
+        column = batch.column(field.name)
+        if column.type != field.type:
+            size += decoded_bytes(column)
+    if size > MAX_BATCH_BYTES:
+        raise InvalidArgument(
+            f"a batch takes {size} bytes of memory; at most {MAX_BATCH_BYTES} are taken", hint="send smaller batches"
+        )
+
+
+@lru_cache(256)
+def _check_names(flight: Flight, given: pa.Schema) -> pa.Schema:
+    """The schema of the result; refuses columns that are unknown, duplicate, missing or of another type."""
+    names, known = given.names, flight.schema.names
+    for name in names:
+        if name not in known:
+            error = InvalidField(name, f"{flight.name} has no such column", expected=", ".join(known), actual=name)
+            error.hint = nearest(name, known)
+            raise error
+        if names.count(name) > 1:
+            raise InvalidField(name, "the column is given twice", expected="one", actual=names.count(name))
+    for name in required(flight):
+        if name not in names:
+            raise InvalidField(
+                name, f"the column is missing, {flight.name} requires it", expected=name, actual=Words(", ".join(names))
+            )
+    either = _ALTERNATIVES.get(flight.name)
+    if either and not set(either) & set(names):
+        raise InvalidField(
+            either[0], "the column is missing", expected=" or ".join(either), actual=Words(", ".join(names))
+        )
+    kept = [name for name in known if name in names and name not in schemas.COMPUTED]
+    for name in kept:
+        if not castable(given.field(name).type, flight.schema.field(name).type):
+            raise other_type(name, flight.schema.field(name).type, given.field(name).type)
+    return pa.schema([flight.schema.field(name) for name in kept])
+
+
+# Checks.
+
+
+class _Batch:
+    """One batch of at least one row while it is validated and normalized."""
+
+    def __init__(
+        self, flight: Flight, batch: pa.RecordBatch, schema: pa.Schema, policy: bounds.ZonePolicy, first_row: int,
+        clamp: bool = False,
+    ) -> None:  # fmt: skip
+        self.flight = flight
+        self.schema = schema
+        self.policy = policy
+        self.first_row = first_row
+        self.clamp = clamp
+        self.length = batch.num_rows
+        self.columns = {field.name: cast(field.name, batch.column(field.name), field.type) for field in schema}
+        self._drop_inherited(batch)
+
+    def checked(self) -> pa.RecordBatch:
+        self._check_presence()
+        self._check_numbers()
+        for name, words in _WORDS.items():
+            if (column := self._given(name)) is not None:
+                known = pc.is_in(column, pa.array([*words, None], pa.string()))
+                self._require(known, name, "is unknown", " | ".join(words))
+        self._map("file_path", trimmed, "the path of a file")
+        self._map("engine_kind", lambda text: trimmed(text).lower(), "an engine such as spark")
+        self._map("partition_data_json", json_object, "a JSON object")
+        self._map("params", json_object, "a JSON object")
+        if self.flight.name == "stats.column_groups":
+            self._check_group()
+        if self.flight.name == "stats.sketches":
+            self._check_sketch()
+        if self.flight.name == "stats.files":
+            self._check_deletes()
+        self._check_types_and_bounds()
+        if bad := first_impossible(self.columns, within_bounds=not self.clamp):
+            raise self._refuse(bad.row, bad.field, bad.reason, bad.expected)
+        return pa.RecordBatch.from_arrays(list(self.columns.values()), schema=self.schema)
+
+    def _drop_inherited(self, batch: pa.RecordBatch) -> None:
+        """Removes distributions that were read from a server which had inherited them: they are of other rows."""
+        name = "distribution_snapshot_id"
+        if name in batch.schema.names:
+            other = pc.not_equal(cast(name, batch.column(name), pa.int64()), self.columns["snapshot_id"])
+            for group in schemas.DISTRIBUTION:
+                if (column := self._given(group)) is not None:
+                    self.columns[group] = pc.if_else(other.fill_null(False), pa.scalar(None, column.type), column)
+
+    def _given(self, name: str) -> pa.Array | None:
+        """The column; None if it was not given or is all null."""
+        column = self.columns.get(name)
+        return None if column is None or column.null_count == len(column) else column
+
+    def _refuse(self, index: int, name: str, reason: str, expected: object, actual: object = None) -> InvalidField:
+        actual = self.columns[name][index].as_py() if actual is None else actual
+        return InvalidField(name, reason, expected=expected, actual=actual, where=f"row {self.first_row + index + 1}")
+
+    def _require(self, holds: pa.BooleanArray, name: str, reason: str, expected: object) -> None:
+        """Refuses the first row for which `holds` is false; null counts as true."""
+        if not pc.all(holds, min_count=0).as_py():
+            raise self._refuse(pc.index(holds, False).as_py(), name, reason, expected)
+
+    def _check_presence(self) -> None:
+        for name in required(self.flight):
+            if self.columns[name].null_count:
+                index = pc.index(self.columns[name].is_null(), True).as_py()
+                raise self._refuse(index, name, "is missing", "a value", "null")
+        for name in _NOT_EMPTY:
+            if (column := self._given(name)) is not None:
+                self._require(pc.greater(pc.binary_length(column), 0), name, "is empty", "at least one character")
+        if either := _ALTERNATIVES.get(self.flight.name):
+            given = [self.columns[name] for name in either if name in self.columns]
+            if all(column.null_count for column in given):
+                missing = pc.index(
+                    pc.coalesce(*(pc.if_else(c.is_valid(), True, None) for c in given)).is_valid(), False
+                )
+                if missing.as_py() >= 0:
+                    raise self._refuse(missing.as_py(), either[0], "is missing", " or ".join(either), "null")
+
+    def _check_numbers(self) -> None:
+        for name in _COUNTS:
+            if (column := self._given(name)) is not None and pc.min(column).as_py() < 0:
+                self._require(pc.greater_equal(column, 0), name, "is negative", "at least 0")
+        for name in _MEASURES:
+            if (column := self._given(name)) is not None:
+                fine = pc.and_(pc.is_finite(column), pc.greater_equal(column, 0.0))
+                self._require(fine, name, "must not be negative or infinite", "a finite number of at least 0")
+        if (column := self._given("confidence_level")) is not None:
+            fine = pc.and_(pc.greater_equal(column, 0.0), pc.less_equal(column, 1.0))
+            self._require(fine, "confidence_level", "is out of range", "a number from 0 to 1")
+        if (column := self._given("column_id")) is not None and pc.min(column).as_py() <= 0:
+            self._require(pc.greater(column, 0), "column_id", "is not positive", "a positive 63-bit integer")
+        for name, limit in _AT_MOST:
+            column, most = self._given(name), self._given(limit)
+            if column is not None and most is not None:
+                fine = pc.less_equal(column, like(most, column))
+                if not pc.all(fine, min_count=0).as_py():
+                    index = pc.index(fine, False).as_py()
+                    raise self._refuse(index, name, f"is above {limit}", f"at most {limit} {most[index].as_py()}")
+        self._check_possible()
+        for name in ("mean", "stddev"):
+            if (column := self._given(name)) is not None:
+                self._require(pc.invert(pc.is_nan(column)), name, "is NaN", "a number, or null where it is unknown")
+        if (column := self._given("stddev")) is not None:
+            self._require(pc.greater_equal(column, 0.0), "stddev", "is negative", "at least 0")
+
+    def _check_possible(self) -> None:
+        """Checks counts of values and of distinct values against the number of rows."""
+        rows = self._given("row_count")
+        if rows is None:
+            return
+        nulls = self.columns.get("null_count")
+        values = rows if nulls is None else pc.subtract(rows, pc.fill_null(nulls, 0))
+        if (nans := self._given("nan_count")) is not None:
+            self._require(pc.less_equal(nans, values), "nan_count", "is above row_count - null_count",
+                       "null_count and nan_count together at most row_count")  # fmt: skip
+        for name in _DISTINCT:
+            if (column := self._given(name)) is None:
+                continue
+            most = like(values, column)
+            if self.clamp:
+                self.columns[name] = pc.if_else(pc.greater(column, most).fill_null(False), most, column)
+            else:
+                self._require(pc.less_equal(column, most), name, "is above row_count - null_count",
+                           "at most one for each row that is not null")  # fmt: skip
+
+    def _map(self, name: str, how: Callable[[str], str], expected: str) -> None:
+        """Normalizes each distinct text with `how`, whose ValueError refuses it."""
+        if (column := self._given(name)) is None:
+            return
+        coded = column.dictionary_encode()
+        before = coded.dictionary.to_pylist()
+        after = []
+        for text in before:
+            try:
+                after.append(how(text))
+            except (ValueError, RecursionError) as error:
+                reason = "is nested too deep" if isinstance(error, RecursionError) else str(error)
+                raise self._refuse(pc.index(column, text).as_py(), name, reason, expected, text or "''") from None
+        if after != before:
+            self.columns[name] = pa.array(after, pa.string()).take(coded.indices)
+
+    def _check_group(self) -> None:
+        """Checks the ids of each group, and sorts them together with their names."""
+        ids = self.columns["column_ids"]
+        lengths, flat = pc.list_value_length(ids).to_numpy(), ids.flatten()
+        rows: np.ndarray = np.repeat(np.arange(len(ids)), lengths)
+        if lengths.min() < 2:
+            index = int(np.argmin(lengths >= 2))
+            raise self._refuse(index, "column_ids", "has too few columns", "at least 2")
+        if flat.null_count or pc.min(flat).as_py() <= 0:
+            index = pc.index(pc.fill_null(pc.greater(flat, 0), False), False).as_py()
+            raise self._refuse(int(rows[index]), "column_ids", "is not positive", "a positive 63-bit integer",
+                               str(flat[index].as_py()))  # fmt: skip
+        values = flat.to_numpy()
+        order = np.lexsort((values, rows))
+        values = values[order]
+        same = (values[1:] == values[:-1]) & (rows[1:] == rows[:-1])
+        if same.any():
+            raise self._refuse(int(rows[np.argmax(same)]), "column_ids", "has a column twice", "distinct ids")
+        names = self._given("column_names")
+        if names is not None:
+            fits = pc.equal(pc.list_value_length(names), pa.array(lengths, pa.int32()))
+            self._require(fits, "column_names", "are not as many as column_ids", "a name for each id")
+        if np.array_equal(order, np.arange(len(order))):
+            return
+        self.columns["column_ids"] = lists(lengths, pa.array(values), ids.type)
+        if names is not None:
+            # Groups without names have no elements in the flat list of names, so only the others are counted.
+            named = names.is_valid().to_numpy(zero_copy_only=False)
+            kept: np.ndarray = np.repeat(named, lengths)
+            rank = np.cumsum(kept) - 1
+            sorted_names = names.flatten().take(pa.array(rank[order[kept]]))
+            self.columns["column_names"] = lists(np.where(named, lengths, 0), sorted_names, names.type, ~named)
+
+    def _check_deletes(self) -> None:
+        """Checks the fields of equality deletes and the delete files of data files."""
+        if (ids := self._given("equality_field_ids")) is not None:
+            self._require_each(ids, pc.greater(ids.flatten(), 0), "equality_field_ids", "is not positive", "field ids")
+        if (deletes := self._given("delete_files")) is None:
+            return
+        parts = dict(zip(schemas.DELETE_FILE.names, deletes.flatten().flatten(), strict=True))
+        path = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(parts["file_path"])), 0)
+        in_log = pc.and_(pc.is_null(path), pc.equal(parts["file_content"], "DELETION_VECTOR").fill_null(False))
+        self._require_each(deletes, pc.or_(path.fill_null(False), in_log), "delete_files", "has no file_path",
+                        "the path of a delete file; null for a deletion vector within the table's log")  # fmt: skip
+        known = pc.is_in(parts["file_content"], pa.array([*schemas.DELETE_CONTENTS, None], pa.string()))
+        self._require_each(deletes, known, "delete_files", "has an unknown file_content",
+                        " | ".join(schemas.DELETE_CONTENTS))  # fmt: skip
+        for name in ("content_offset", "content_size"):
+            holds = pc.greater_equal(parts[name], 0).fill_null(True)
+            self._require_each(deletes, holds, "delete_files", f"has a negative {name}", "at least 0")
+
+    def _require_each(self, lists: pa.Array, holds: pa.BooleanArray, name: str, reason: str, expected: str) -> None:
+        """Refuses the first row with an element for which `holds` is false or null."""
+        index = pc.index(holds.fill_null(False), False).as_py()
+        if index >= 0:
+            row = pc.list_parent_indices(lists)[index].as_py()
+            raise self._refuse(row, name, reason, expected)
+
+    def _check_sketch(self) -> None:
+        """Checks the target of each sketch: a storage_id, or a kind with its column; if both are given they must
+        agree."""
+        kinds = self.columns.get("target_kind", pa.nulls(self.length, pa.string()))
+        given = self.columns.get("storage_id", pa.nulls(self.length, pa.string()))
+        for kind, column in target_ids.NAMED_BY.items():
+            value = self.columns.get(column)
+            named = given.is_valid() if value is None else pc.or_(given.is_valid(), value.is_valid())
+            lacking = pc.and_(pc.equal(kinds, str(kind)).fill_null(False), pc.invert(named))
+            if (index := pc.index(lacking, True).as_py()) >= 0:
+                raise self._refuse(index, column, f"is missing for a {kind} target", f"{column} or storage_id", "null")
+        if given.null_count == len(given):
+            return
+        column_range = pc.and_(
+            pc.greater_equal(given, target_ids.of_column(1)),
+            pc.less_equal(given, target_ids.of_column(targets.MAX_ID)),
+        )
+        fine = pc.and_(
+            pc.match_substring_regex(given, target_ids.PATTERN),
+            pc.or_(pc.invert(pc.starts_with(given, "column-")), column_range),
+        )
+        self._require(fine, "storage_id", "is not a storage id", "table, column-…, file-…, expression-… or composite-…")
+        if "target_kind" in self.columns:
+            fine = pc.equal(kinds, target_ids.kinds_of(given))
+            self._require(fine, "storage_id", "does not match target_kind", "a storage_id of target_kind")
+        if "column_id" in self.columns:
+            ids = pc.if_else(pc.starts_with(given, "column-"), target_ids.of_columns(self.columns["column_id"]), None)
+            self._require(pc.equal(given, ids), "storage_id", "does not match column_id", "the storage_id of column_id")
+        if "file_path" in self.columns:
+            ids = pc.if_else(pc.starts_with(given, "file-"), target_ids.of_files(self.columns["file_path"]), None)
+            self._require(pc.equal(given, ids), "storage_id", "does not match file_path", "the storage_id of file_path")
+
+    def _check_types_and_bounds(self) -> None:
+        column = self._given("logical_type")
+        if column is None:
+            return  # bounds of an unknown type stay as they are
+        coded = column.dictionary_encode()
+        names = coded.dictionary.to_pylist()
+        types = [self._type(name, column) for name in names]
+        texts = [type.text for type in types]
+        if texts != names:
+            self.columns["logical_type"] = pa.array(texts, pa.string()).take(coded.indices)
+        if self._given("min") is None and self._given("max") is None:
+            return
+        distinct = list(dict.fromkeys(types))
+        if len(distinct) == 1 and not column.null_count:
+            self._normalise(distinct[0], None)
+            return
+        # Sorted by type, so that each type is one slice.
+        numbers = np.array([distinct.index(type) for type in types])
+        codes = np.where(
+            column.is_valid().to_numpy(zero_copy_only=False),
+            numbers[coded.indices.fill_null(0).to_numpy(zero_copy_only=False)],
+            len(distinct),
+        )
+        order = np.argsort(codes, kind="stable")
+        ends = np.cumsum(np.bincount(codes, minlength=len(distinct) + 1))
+        self._normalise_slices(distinct, order, ends.tolist())
+
+    def _type(self, name: str, column: pa.Array) -> LogicalType:
+        try:
+            return logical_types.parse(name)
+        except InvalidField as error:
+            params = error.params
+            index = pc.index(column, name).as_py()
+            refusal = self._refuse(index, "logical_type", params["reason"], params["expected"], params["actual"])
+            refusal.hint = error.hint
+            raise refusal from None
+
+    def _normalise_slices(self, types: Sequence[LogicalType], order: np.ndarray, ends: list[int]) -> None:
+        inverse = np.empty_like(order)
+        inverse[order] = np.arange(len(order))
+        rows = pa.array(order)
+        whole = {name: self.columns[name].take(rows) for name in ("min", "max") if name in self.columns}
+        pieces: dict[str, list[pa.Array]] = {name: [] for name in whole}
+        start = 0
+        for type, end in zip([*types, None], ends, strict=True):
+            part = {name: column.slice(start, end - start) for name, column in whole.items()}
+            if type is not None:
+                part = self._bounds(type, part, order[start:end])
+            for name, column in part.items():
+                pieces[name].append(column)
+            start = end
+        for name, parts in pieces.items():
+            self.columns[name] = pa.concat_arrays(parts).take(pa.array(inverse))
+
+    def _normalise(self, type: LogicalType, rows: np.ndarray | None) -> None:
+        self.columns |= self._bounds(type, {n: self.columns[n] for n in ("min", "max") if n in self.columns}, rows)
+
+    def _mark_inexact(self, name: str, cut: pa.BooleanArray, rows: np.ndarray | None) -> None:
+        """Marks bounds as inexact, if the put says at all which ones are exact."""
+        if (exact := self._given(f"{name}_is_exact")) is not None:
+            inexact = cut.to_numpy(zero_copy_only=False)
+            if rows is not None:
+                inexact = np.isin(np.arange(self.length), rows[inexact])
+            self.columns[f"{name}_is_exact"] = pc.if_else(pa.array(inexact), False, exact)
+
+    def _bounds(self, type: LogicalType, texts: dict[str, pa.Array], rows: np.ndarray | None) -> dict[str, pa.Array]:
+        """Canonical bounds of rows of one type; `rows` are their indices in the batch, None for all of it."""
+
+        def place(index: int) -> int:
+            return index if rows is None else int(rows[index])
+
+        done = {}
+        for name, column in texts.items():
+            done[name] = column
+            if column.null_count == len(column):
+                continue
+            if not type.orderable and type.kind is not Kind.INTERVAL:
+                index = pc.index(column.is_valid(), True).as_py()
+                reason = f"{type.kind} has no order and so no bounds"
+                raise self._refuse(place(index), name, reason, "null", column[index].as_py() or "''")
+            try:
+                done[name] = bounds.canonicalize_array(column, type, self.policy)
+            except bounds.BadBound as error:
+                expected = f"a bound of {type.text}"
+                raise self._refuse(place(error.index), name, error.reason, expected, error.text or "''") from None
+            if (cut := bounds.finer(column, type)) is not None:
+                if name == "max":  # a cut lower bound is still one, a cut upper bound is not
+                    done[name] = pc.if_else(cut, bounds.next_up(done[name], type), done[name])
+                self._mark_inexact(name, cut, rows)
+        if type.orderable and all(name in done and done[name].null_count < len(done[name]) for name in ("min", "max")):
+            fine = bounds.in_order(done["min"], done["max"], type)
+            if not pc.all(fine, min_count=0).as_py():
+                index = pc.index(fine, False).as_py()
+                expected = f"at most the max of this {type.text}, {shown(done['max'][index].as_py())}"
+                raise self._refuse(place(index), "min", "is above max", expected, done["min"][index].as_py())
+        return done

@@ -1,0 +1,1 @@
+"""What a statistic is: schemas, types, bounds, targets, freshness, predicates, sketches."""

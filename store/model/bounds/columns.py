@@ -1,0 +1,412 @@
+"""Columns of bounds: typed values to canonical text, text to canonical text, and their order.
+
+Arrow kernels and NumPy process whole columns; rare cases fall back to `store.model.bounds.scalar`, once per distinct
+value.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.model.bounds.java_floats import join, print_floats, signed
+from store.model.bounds.scalar import DAY_US, MAX_DAY, MAX_INT, MIN_DAY, REFUSE, BadBound, ZonePolicy, canonical
+from store.model.logical_types import MAX_DECIMAL, TEMPORAL, Kind, LogicalType
+
+# Arrays of typed values to arrays of canonical text.
+
+
+def encode_array(values: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.Array:
+    """The canonical text of each value; null if the value is null or the type cannot represent it.
+
+    Args:
+        values: Values of any Arrow type of that kind: every width and unit, views, dictionaries, extensions.
+        lt: The type of the bounds; if it has no order, every bound is null.
+
+    Returns:
+        utf8, of the same length.
+
+    Raises:
+        BadBound: The values are texts, and one is not a value of the type.
+        pyarrow.ArrowInvalid: The values are of another type and cannot be converted.
+    """
+    array = _plain(values)
+    if not lt.orderable or array.null_count == len(array):
+        return pa.nulls(len(array), pa.string())
+    if pa.types.is_string(array.type) and lt.kind is not Kind.STRING:
+        return canonicalize_array(array, lt)
+    match lt.kind:
+        case Kind.DECIMAL:
+            return _encode_decimal(array, lt)
+        case Kind.FLOAT | Kind.DOUBLE:
+            return print_floats(array, lt.kind is Kind.FLOAT)
+        case Kind.TIME:
+            return _encode_time(array, lt)
+        case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
+            return _encode_timestamp(array, lt)
+    return _ENCODE[lt.kind](array)
+
+
+def _plain(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One array of a primitive or a simple binary type."""
+    if isinstance(values, pa.ChunkedArray):
+        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.nulls(0, values.type)
+    while isinstance(values.type, pa.BaseExtensionType):
+        if values.type.extension_name == "arrow.bool8":
+            return values.storage.cast(pa.bool_())
+        values = values.storage
+    if pa.types.is_dictionary(values.type):
+        return _plain(values.dictionary_decode())
+    if pa.types.is_run_end_encoded(values.type):
+        return _plain(pc.run_end_decode(values))
+    if pa.types.is_large_string(values.type) or pa.types.is_string_view(values.type):
+        return values.cast(pa.string())
+    if pa.types.is_large_binary(values.type) or pa.types.is_binary_view(values.type):
+        return values.cast(pa.binary())
+    return values
+
+
+def _encode_boolean(array: pa.Array) -> pa.Array:
+    return array.cast(pa.bool_()).cast(pa.string())
+
+
+def _encode_int(array: pa.Array) -> pa.Array:
+    if not pa.types.is_integer(array.type):
+        array = array.cast(pa.int64())
+    elif pa.types.is_uint64(array.type):
+        array = _within(array, 0, MAX_INT)
+    return array.cast(pa.string())
+
+
+def _within(array: pa.Array, low: int, high: int) -> pa.Array:
+    """The values, those outside of the range replaced by null."""
+    bounds = pc.min_max(array)
+    least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
+    if least is None or (low <= least and greatest <= high):
+        return array
+    low, high = max(low, least), min(high, greatest)  # values that fit the type of the array
+    if low > high:
+        return pa.nulls(len(array), array.type)
+    inside = pc.and_(
+        pc.greater_equal(array, pa.scalar(low, array.type)), pc.less_equal(array, pa.scalar(high, array.type))
+    )
+    return pc.if_else(inside, array, pa.scalar(None, array.type))
+
+
+def _encode_string(array: pa.Array) -> pa.Array:
+    return array.cast(pa.string())
+
+
+def _encode_decimal(array: pa.Array, lt: LogicalType) -> pa.Array:
+    if not pa.types.is_decimal(array.type):
+        if pa.types.is_floating(array.type):
+            # By the printed digits, not by the exact binary fraction.
+            return canonicalize_array(array.cast(pa.string()), lt)
+        array = array.cast(pa.decimal128(38, 0))
+    scale, width = array.type.scale, array.type.byte_width
+    if scale < 0:
+        texts = array.cast(pa.string())
+        return canonicalize_array(texts, lt)
+    # From the unscaled integers, because Arrow prints a small decimal with an exponent.
+    whole_type = pa.decimal256(MAX_DECIMAL, 0) if width == 32 else pa.decimal128(38, 0)
+    if width < 16:
+        array = array.cast(pa.decimal128(38, scale))
+    text = pa.Array.from_buffers(whole_type, len(array), array.buffers(), -1, array.offset).cast(pa.string())
+    if scale == 0:
+        return text
+    sign, digits = signed(text)
+    digits = pc.utf8_lpad(digits, scale + 1, "0")
+    fraction = pc.utf8_rtrim(pc.utf8_slice_codeunits(digits, -scale), "0")
+    point = pc.if_else(pc.equal(fraction, ""), "", ".")
+    return join(sign, pc.utf8_slice_codeunits(digits, 0, -scale), point, fraction)
+
+
+def _encode_uuid(array: pa.Array) -> pa.Array:
+    array = array.cast(pa.binary(16))
+    octets = np.frombuffer(array.buffers()[1] or b"", np.uint8)[array.offset * 16 :][: len(array) * 16]
+    nibbles = np.stack([octets >> 4, octets & 15], axis=1).reshape(len(array), 32)
+    text: np.ndarray = np.full((len(array), 36), ord("-"), np.uint8)
+    columns = [i for i in range(36) if i not in (8, 13, 18, 23)]
+    text[:, columns] = np.frombuffer(b"0123456789abcdef", np.uint8)[nibbles]
+    fixed = pa.Array.from_buffers(pa.binary(36), len(array), [None, pa.py_buffer(text.tobytes())])
+    return pc.if_else(array.is_valid(), fixed.cast(pa.binary()).cast(pa.string()), pa.scalar(None, pa.string()))
+
+
+def _encode_binary(array: pa.Array) -> pa.Array:
+    if not pa.types.is_fixed_size_binary(array.type):
+        array = array.cast(pa.binary())
+    return _by_distinct(array, lambda value: base64.b64encode(value).decode())
+
+
+def _by_distinct(array: pa.Array, how: Callable[[Any], str]) -> pa.Array:
+    coded = array.dictionary_encode()
+    texts = pa.array([how(value) for value in coded.dictionary.to_pylist()], pa.string())
+    return texts.take(coded.indices)
+
+
+def _encode_date(array: pa.Array) -> pa.Array:
+    if pa.types.is_date64(array.type):
+        array = _floored(array, 86_400_000).cast(pa.int32(), safe=False).cast(pa.date32())
+    elif not pa.types.is_date32(array.type):
+        array = array.cast(pa.date32())
+    days = _within(array.cast(pa.int32()), MIN_DAY, MAX_DAY)
+    return days.cast(pa.date32()).cast(pa.string())
+
+
+_UNITS: Final = {"s": 1_000_000, "ms": 1000, "us": 1}  # microseconds
+
+
+def _floored(array: pa.Array, divisor: int) -> pa.Array:
+    """The integers of the values divided and rounded down; Arrow's own division rounds towards zero."""
+    integers = array.cast(pa.int64())
+    floor = np.floor_divide(integers.fill_null(0).to_numpy(zero_copy_only=False), divisor)
+    return pc.if_else(array.is_valid(), pa.array(floor), pa.scalar(None, pa.int64()))
+
+
+def _micros(array: pa.Array, low: int, high: int) -> pa.Array:
+    """Times or timestamps of any unit in microseconds; null if outside of a range in microseconds."""
+    unit = array.type.unit
+    if unit == "ns":
+        return _within(_floored(array, 1000), low, high)
+    factor = _UNITS[unit]
+    integers = array.cast(pa.int32()).cast(pa.int64()) if array.type.bit_width == 32 else array.cast(pa.int64())
+    # The range is applied first, because the multiplication could overflow.
+    integers = _within(integers, -(-low // factor), high // factor)
+    return integers if factor == 1 else pc.multiply(integers, factor)
+
+
+def _encode_time(array: pa.Array, lt: LogicalType) -> pa.Array:
+    if not pa.types.is_time(array.type):
+        array = array.cast(pa.time64("us"))
+    text = _micros(array, 0, DAY_US - 1).cast(pa.time64("us")).cast(pa.string())
+    return _cut(text, lt, len("HH:MM:SS"))
+
+
+def _encode_timestamp(array: pa.Array, lt: LogicalType) -> pa.Array:
+    if pa.types.is_date(array.type):
+        array = array.cast(pa.timestamp("us"))
+    zoned = lt.kind is Kind.TIMESTAMPTZ
+    if not pa.types.is_timestamp(array.type) or bool(array.type.tz) is not zoned:
+        raise ValueError(f"{array.type} is not {lt.text}")
+    micros = _micros(array, MIN_DAY * DAY_US, (MAX_DAY + 1) * DAY_US - 1)
+    text = pc.binary_replace_slice(micros.cast(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")
+    return _cut(text, lt, len("YYYY-MM-DDTHH:MM:SS"))
+
+
+def _cut(text: pa.Array, lt: LogicalType, seconds: int) -> pa.Array:
+    """Texts with six fractional digits, reduced to the type's precision, or to the digits needed if it has none."""
+    zoned = lt.kind is Kind.TIMESTAMPTZ
+    if lt.precision is not None:
+        text = pc.utf8_slice_codeunits(text, 0, seconds + (lt.precision + 1 if lt.precision else 0))
+    elif zoned:
+        none, three = pc.ends_with(text, ".000000"), pc.ends_with(text, "000")
+        thousands = pc.if_else(three, pc.utf8_slice_codeunits(text, 0, seconds + 4), text)
+        text = pc.if_else(none, pc.utf8_slice_codeunits(text, 0, seconds), thousands)
+    else:
+        text = pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
+    return join(text, "Z") if zoned else text
+
+
+_ENCODE: Final[dict[Kind, Callable[[pa.Array], pa.Array]]] = {
+    Kind.BOOLEAN: _encode_boolean,
+    Kind.INT: _encode_int,
+    Kind.STRING: _encode_string,
+    Kind.UUID: _encode_uuid,
+    Kind.BINARY: _encode_binary,
+    Kind.DATE: _encode_date,
+}
+
+
+# Arrays of text to arrays of canonical text.
+
+# Every day but 29 February, which depends on the year.
+_DAYS = "[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
+_SECONDS = "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+_THOUSANDTHS = "(?:00[1-9]|0[1-9][0-9]|[1-9][0-9][0-9])"
+_CANONICAL_TEXT: Final[dict[Kind, str]] = {
+    Kind.BOOLEAN: "true|false",
+    Kind.INT: "0|-?[1-9][0-9]{0,17}",
+    Kind.DECIMAL: r"0|-?(?:[1-9][0-9]{0,37}(?:\.[0-9]{0,36}[1-9])?|0\.[0-9]{0,37}[1-9])",
+    Kind.UUID: "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    Kind.BINARY: "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?",
+    Kind.DATE: _DAYS,
+    Kind.TIME: rf"{_SECONDS}(?:\.[0-9]{{0,5}}[1-9])?",
+    Kind.TIMESTAMP: rf"(?:{_DAYS})T{_SECONDS}(?:\.[0-9]{{0,5}}[1-9])?",
+    Kind.TIMESTAMPTZ: rf"(?:{_DAYS})T{_SECONDS}(?:\.(?:[0-9]{{3}})?{_THOUSANDTHS})?Z",
+}
+_JAVA_TEXT = r"0|-?(?:[0-9]{1,7}\.[0-9]{1,18}|[1-9]\.[0-9]{1,17}E-?[1-9][0-9]{0,2})"
+
+
+def canonicalize_array(texts: pa.Array | pa.ChunkedArray, lt: LogicalType, policy: ZonePolicy = REFUSE) -> pa.Array:
+    """`canonical` of each text; nulls stay null.
+
+    Args:
+        texts: utf8.
+        lt: Type of the values.
+        policy: Treatment of texts with a zone for TIMESTAMP.
+
+    Returns:
+        utf8, of the same length.
+
+    Raises:
+        BadBound: A text is not a value of the type; has the first such row.
+    """
+    texts = _plain(texts)
+    if not pa.types.is_string(texts.type):
+        texts = texts.cast(pa.string())
+    if lt.kind is Kind.STRING:
+        return texts
+    if lt.kind in (Kind.FLOAT, Kind.DOUBLE):
+        # A text of Java's form may still have too many digits, so it is parsed and printed again.
+        good = pc.match_substring_regex(texts, f"^(?:{_JAVA_TEXT})$").fill_null(True)
+        read = pc.if_else(good, texts, "0").cast(pa.float32() if lt.kind is Kind.FLOAT else pa.float64())
+        result = print_floats(read, lt.kind is Kind.FLOAT)
+    else:
+        good = _canonical_already(texts, lt)
+        result = texts
+    if pc.all(good, min_count=0).as_py():
+        return result
+    rest = pc.invert(good)
+    coded = texts.filter(rest).dictionary_encode()
+    # Distinct values are in the order of their first row, so the first one that fails is in the first bad row.
+    changed = []
+    for text in coded.dictionary.to_pylist():
+        try:
+            changed.append(canonical(text, lt, policy))
+        except ValueError as error:
+            raise BadBound(pc.index(texts, text).as_py(), text, str(error)) from None
+    return pc.replace_with_mask(result, rest, pa.array(changed, pa.string()).take(coded.indices))
+
+
+def finer(texts: pa.Array, lt: LogicalType) -> pa.BooleanArray | None:
+    """A mask of the texts that `canonicalize_array` cuts: times and timestamps with more digits than the type has; None
+    if there are none.
+
+    Args:
+        texts: utf8, as given.
+        lt: Their type.
+    """
+    if lt.kind not in TEMPORAL:
+        return None
+    digits = 6 if lt.precision is None else min(lt.precision, 6)
+    cut = pc.match_substring_regex(texts, rf"\.[0-9]{{{digits}}}[0-9]*[1-9]").fill_null(False)
+    return cut if pc.any(cut).as_py() else None
+
+
+def next_up(texts: pa.Array, lt: LogicalType) -> pa.Array:
+    """The next greater value of each canonical time or timestamp; null if the type has none.
+
+    Args:
+        texts: Canonical texts (utf8).
+        lt: Their type, TIME, TIMESTAMP or TIMESTAMPTZ.
+    """
+    unit = 1 if lt.precision is None else 10 ** (6 - min(lt.precision, 6))
+    more = pc.add(sort_keys(texts, lt), unit)
+    if lt.kind is Kind.TIME:
+        return encode_array(_within(more, 0, DAY_US - 1).cast(pa.time64("us")), lt)
+    return encode_array(more.cast(pa.timestamp("us", "UTC" if lt.kind is Kind.TIMESTAMPTZ else None)), lt)
+
+
+def _canonical_already(texts: pa.Array, lt: LogicalType) -> pa.Array:
+    pattern = _CANONICAL_TEXT.get(lt.kind)
+    if pattern is None:
+        return texts.is_null()
+    if lt.precision is not None and lt.kind in TEMPORAL:
+        day = "" if lt.kind is Kind.TIME else f"(?:{_DAYS})T"
+        fraction = rf"\.[0-9]{{{lt.precision}}}" if lt.precision else ""
+        pattern = f"{day}{_SECONDS}{fraction}{'Z' if lt.kind is Kind.TIMESTAMPTZ else ''}"
+    return pc.match_substring_regex(texts, f"^(?:{pattern})$").fill_null(True)
+
+
+# Order of arrays.
+
+
+def sort_keys(texts: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.Array:
+    """Sort keys of canonical texts: their order in Arrow is the order of the values.
+
+    Keys of different calls are comparable, except for DECIMAL: values with too many digits for one decimal type get
+    ranks within their call.
+
+    Args:
+        texts: Canonical texts (utf8).
+        lt: Their type.
+
+    Returns:
+        int64 for INT, FLOAT, DOUBLE, DATE (days), TIME, TIMESTAMP and TIMESTAMPTZ (microseconds), uint8 for BOOLEAN,
+        a decimal for DECIMAL, bytes for STRING, UUID and BINARY.
+    """
+    texts = _plain(texts)
+    if pa.types.is_null(texts.type):
+        texts = texts.cast(pa.string())
+    match lt.kind:
+        case Kind.BOOLEAN:
+            return pc.equal(texts, "true").cast(pa.uint8())
+        case Kind.INT:
+            return texts.cast(pa.int64())
+        case Kind.FLOAT:
+            # Parsed as float32, so that two texts of one float have one key.
+            return _float_keys(texts.cast(pa.float32()).cast(pa.float64()))
+        case Kind.DOUBLE:
+            return _float_keys(texts.cast(pa.float64()))
+        case Kind.DECIMAL:
+            return _decimal_keys(texts, lt)
+        case Kind.STRING | Kind.UUID:
+            return texts.cast(pa.binary())  # the hex digits of a UUID sort as its bytes do
+        case Kind.BINARY:
+            coded = texts.dictionary_encode()
+            octets = [base64.b64decode(text) for text in coded.dictionary.to_pylist()]
+            return pa.array(octets, pa.binary()).take(coded.indices)
+        case Kind.DATE:
+            return texts.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
+        case Kind.TIME:
+            return join("1970-01-01T", texts).cast(pa.timestamp("us")).cast(pa.int64())
+        case Kind.TIMESTAMP:
+            return texts.cast(pa.timestamp("us")).cast(pa.int64())
+        case Kind.TIMESTAMPTZ:
+            return texts.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    raise ValueError(f"{lt.kind} has no order")
+
+
+def _float_keys(values: pa.Array) -> pa.Array:
+    numbers = values.fill_null(0).to_numpy(zero_copy_only=False) + 0.0  # -0.0 + 0.0 is 0.0
+    bits = numbers.view(np.int64)
+    # The bits of positive doubles, as integers, have the order of the doubles; those of negative ones are reversed.
+    keys = np.where(bits < 0, bits ^ MAX_INT, bits)
+    keys[np.isnan(numbers)] = MAX_INT
+    return pc.if_else(values.is_valid(), pa.array(keys), pa.scalar(None, pa.int64()))
+
+
+def _decimal_keys(texts: pa.Array, lt: LogicalType) -> pa.Array:
+    scale = min(lt.scale or 0, 38)
+    whole = pc.binary_length(pc.replace_substring_regex(texts, r"^-?([0-9]*).*$", r"\1"))
+    digits = (pc.max(whole).as_py() or 0) + scale
+    for most, type in ((38, pa.decimal128(38, scale)), (MAX_DECIMAL, pa.decimal256(MAX_DECIMAL, scale))):
+        if digits > most:  # Arrow's cast would wrap around
+            continue
+        try:
+            return texts.cast(type)
+        except pa.ArrowInvalid:
+            continue  # a bound that was widened or has more digits than its type
+    coded = texts.dictionary_encode()
+    values = [Decimal(text) for text in coded.dictionary.to_pylist()]
+    rank = {value: i for i, value in enumerate(sorted(set(values)))}
+    return pa.array([rank[value] for value in values], pa.decimal128(38, 0)).take(coded.indices)
+
+
+def in_order(mins: pa.Array | pa.ChunkedArray, maxs: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.BooleanArray:
+    """A mask of min ≤ max for each row; null if either is null.
+
+    Args:
+        mins: Lower bounds, canonical texts (utf8).
+        maxs: Upper bounds, of the same length.
+        lt: Their type.
+    """
+    mins, maxs = (_plain(texts).cast(pa.string()) for texts in (mins, maxs))
+    keys = sort_keys(pa.concat_arrays([mins, maxs]), lt)  # in one call, so that ranks of decimals are comparable
+    return pc.less_equal(keys.slice(0, len(mins)), keys.slice(len(mins)))

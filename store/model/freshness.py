@@ -1,0 +1,171 @@
+"""Freshness and `usable_for` of a record (`store/SEMANTICS.md` §3), in Python for one row, in SQL and in Arrow.
+
+`freshness` compares the snapshot at which a record was captured with the requested one. `usable_for` is PRUNING if a
+planner may skip data by the row, else PLANNING. `tests/store/model/test_freshness.py` checks that the forms agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+EXACT: Final = "EXACT"
+INHERITED: Final = "INHERITED"
+STALE: Final = "STALE"
+PRUNING: Final = "PRUNING"
+PLANNING: Final = "PLANNING"
+
+NAN_TYPES: Final = ("FLOAT", "DOUBLE")  # readers order NaN above every number
+USABLE_COLUMNS: Final = ("completeness", "row_groups_sampled", "logical_type", "nan_count")
+"""The columns that `usable_for` depends on besides freshness; flights without bounds lack the last two."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A snapshot, or a record's place in history; `ordinal` increases along history, an unknown hash is None."""
+
+    snapshot_id: int
+    ordinal: int
+    schema_hash: str | None = None
+
+
+def freshness(record: At, requested: At) -> str | None:
+    """The freshness of a record for a requested snapshot; None if the record is newer and does not apply.
+
+    Args:
+        record: Snapshot at which the record was captured, with the record's own schema hash if it has one.
+        requested: The requested snapshot.
+    """
+    if record.snapshot_id == requested.snapshot_id:
+        return EXACT
+    if record.ordinal >= requested.ordinal:
+        return None
+    same = record.schema_hash is not None and record.schema_hash == requested.schema_hash
+    return INHERITED if same else STALE
+
+
+def rank(record: At, requested: At) -> tuple[bool, bool, int]:
+    """Sort key of the records of one target that apply to a requested snapshot; the greatest is used."""
+    label = freshness(record, requested)
+    same = record.schema_hash is not None and record.schema_hash == requested.schema_hash
+    return label == EXACT, same, record.ordinal
+
+
+def freshness_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
+    """SQL of `freshness`: EXACT, INHERITED, STALE or NULL.
+
+    Args:
+        record: Alias of the record's row, which has `snapshot_id`.
+        hash: SQL of the record's schema hash.
+        ordinal: SQL of the ordinal of the record's snapshot.
+        requested: Alias of a row with `snapshot_id`, `ordinal` and `schema_hash` of the requested snapshot.
+    """
+    return (
+        f"CASE WHEN {record}.snapshot_id = {requested}.snapshot_id THEN '{EXACT}'"
+        f" WHEN {ordinal} < {requested}.ordinal"
+        f" THEN CASE WHEN {hash} = {requested}.schema_hash THEN '{INHERITED}' ELSE '{STALE}' END END"
+    )
+
+
+def has_sql(row: str, columns: Collection[str]) -> str:
+    """SQL that is true for a row with a value in at least one of the columns; `row` is its alias."""
+    return f"({' OR '.join(f'{row}.{name} IS NOT NULL' for name in columns)})"
+
+
+def group_rank_sql(label: str, preferred: str, rank: str) -> str:
+    """SQL of the order of records from which one group of statistics is served, the best first: records that are not
+    STALE, among those the preferred, among those by `rank_sql`.
+
+    Args:
+        label: SQL of the record's freshness; a record without comes last.
+        preferred: SQL that is true for records that have the group.
+        rank: SQL of `rank_sql`.
+    """
+    return f"({label}) IS NULL, ({label}) = '{STALE}', NOT {preferred}, {rank}"
+
+
+def rank_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
+    """SQL of `rank`, for ORDER BY with the best record first."""
+    return (
+        f"({record}.snapshot_id = {requested}.snapshot_id) DESC,"
+        f" coalesce({hash} = {requested}.schema_hash, false) DESC, {ordinal} DESC"
+    )
+
+
+def stored_freshness_sql(snapshot_id: str, current: str) -> str:
+    """SQL of the freshness of a stored row, read without a requested snapshot: EXACT at the current snapshot, else
+    STALE; EXACT for a table without a current snapshot.
+
+    Args:
+        snapshot_id: SQL of the row's snapshot id.
+        current: SQL of its table's current snapshot id.
+    """
+    return f"CASE WHEN {snapshot_id} = coalesce({current}, {snapshot_id}) THEN '{EXACT}' ELSE '{STALE}' END"
+
+
+# usable_for
+
+
+def is_whole(row: Mapping[str, Any]) -> bool:
+    """True if a record is complete and not from a sample."""
+    return row.get("completeness") == "COMPLETE" and not row.get("row_groups_sampled")
+
+
+def usable_for(label: str | None, row: Mapping[str, Any]) -> str:
+    """PRUNING or PLANNING.
+
+    Args:
+        label: Freshness of the record for the requested snapshot.
+        row: The record by column name.
+    """
+    unsure = row.get("logical_type") in NAN_TYPES and row.get("nan_count") is None
+    return PRUNING if label == EXACT and is_whole(row) and not unsure else PLANNING
+
+
+def is_whole_sql(row: str) -> str:
+    """SQL of `is_whole`, never NULL; `row` is the record's alias."""
+    return f"coalesce({row}.completeness = 'COMPLETE', false) AND coalesce({row}.row_groups_sampled, 0) = 0"
+
+
+def usable_for_sql(label: str, row: str, columns: Collection[str]) -> str:
+    """SQL of `usable_for`.
+
+    Args:
+        label: SQL of the freshness.
+        row: Alias of the record's row.
+        columns: The columns that the flight has.
+    """
+    sure = ""
+    if "nan_count" in columns:
+        kinds = ", ".join(f"'{kind}'" for kind in NAN_TYPES)
+        sure = (
+            f" AND ({row}.nan_count IS NOT NULL OR {row}.logical_type IS NULL OR {row}.logical_type NOT IN ({kinds}))"
+        )
+    return f"CASE WHEN {label} = '{EXACT}' AND {is_whole_sql(row)}{sure} THEN '{PRUNING}' ELSE '{PLANNING}' END"
+
+
+def is_whole_arrow(rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
+    """A mask of the rows that are complete and not from a sample; without nulls."""
+    complete = pc.equal(rows["completeness"], "COMPLETE").fill_null(False)
+    return pc.and_(complete, pc.equal(pc.fill_null(rows["row_groups_sampled"], 0), 0))
+
+
+def usable_for_arrow(label: pa.Array, rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
+    """`usable_for` of each row.
+
+    Args:
+        label: Freshness of each row (utf8).
+        rows: The rows, with those of `USABLE_COLUMNS` that their flight has.
+
+    Returns:
+        utf8, without nulls.
+    """
+    usable = pc.and_(pc.equal(label, EXACT).fill_null(False), is_whole_arrow(rows))
+    if "nan_count" in rows.schema.names:
+        floating = pc.is_in(rows["logical_type"], pa.array(NAN_TYPES))
+        usable = pc.and_not(usable, pc.and_(floating, pc.is_null(rows["nan_count"])))
+    return pc.if_else(usable, PRUNING, PLANNING)

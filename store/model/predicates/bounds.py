@@ -1,0 +1,272 @@
+"""Conditions on `min` and `max`, which compare as values of the row's logical type (store/SEMANTICS.md §6).
+
+The texts of bounds are read when they are compared. Each kind of logical type has a sort key, an expression of the text
+in SQL and in Arrow, and a reading of literals; so a condition becomes one comparison of keys for each kind that reads
+its literals, and is unknown for rows of all other kinds. A number suits numeric kinds only, true and false suit BOOLEAN
+only, a text suits each kind that reads it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.model import bounds
+from store.model.bounds.java_floats import join, read_float
+from store.model.bounds.scalar import MAX_DAY, MIN_DAY
+from store.model.logical_types import Kind, LogicalType, parse
+from store.model.predicates.literals import Scalar, exact_number, literal_text
+
+BOUNDS: Final = frozenset({"min", "max"})
+TYPE_COLUMN: Final = "logical_type"
+
+_NUMERIC: Final = frozenset({Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL})
+_DAY_SECONDS: Final = 86_400
+_NAMED: Final = re.compile(r"\s*[+-]?(NaN|Infinity)\s*")
+_FINER: Final = re.compile(r"\.[0-9]{6}([0-9]+)")  # digits of a second's fraction below a microsecond
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """The sort key of the bounds of one kind.
+
+    Attributes:
+        type: Arrow type of the key.
+        sql: DuckDB expression of the key, with `{0}` for the text; null for a text of another kind.
+        of: The keys of canonical texts (utf8).
+        read: A literal's text → a literal of `type`, None if the kind cannot read it.
+        coarse_sql: DuckDB expression that is cheaper than the key and does not decrease with it; None if there is none.
+        coarse: Value of the key → the least and the greatest coarse value that a row with that key can have.
+    """
+
+    type: pa.DataType
+    sql: str
+    of: Callable[[pa.Array], pa.Array]
+    read: Callable[[str], Scalar]
+    coarse_sql: str | None = None
+    coarse: Callable[[Any], tuple[Any, Any]] = lambda key: (key, key)
+
+
+def is_bound(name: str, names: Mapping[str, Any]) -> bool:
+    """True if a column (lower case) of a flight with these columns contains bounds of logical types."""
+    return name in BOUNDS and TYPE_COLUMN in names
+
+
+def read(value: Scalar, kind: Kind) -> Scalar:
+    """A literal of a condition as a literal of a kind's sort key.
+
+    Args:
+        value: The literal: a number, text, true, false or null.
+        kind: The kind of the row's logical type.
+
+    Returns:
+        The literal; None if the kind cannot read it.
+    """
+    if value is None or kind not in KEYS:
+        return None
+    if isinstance(value, bool):
+        suits = kind is Kind.BOOLEAN
+    elif isinstance(value, str):
+        suits = kind not in (Kind.INT, Kind.DECIMAL) or not _NAMED.fullmatch(value)
+    else:
+        suits = kind in _NUMERIC
+    text = literal_text(value)
+    return KEYS[kind].read(text) if suits and text is not None else None
+
+
+def kind_sql(kind: Kind, type_sql: str) -> str:
+    """DuckDB condition that is true for rows of a kind.
+
+    Args:
+        kind: The kind.
+        type_sql: SQL of the row's logical type.
+    """
+    plain, sized = f"{type_sql} = '{kind}'", f"starts_with({type_sql}, '{kind}(')"
+    if kind is Kind.DECIMAL:
+        return sized
+    return f"({plain} OR {sized})" if kind in (Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ) else plain
+
+
+def rows_by_kind(types: pa.Array) -> Mapping[Kind, np.ndarray]:
+    """The numbers of the rows of each kind, ascending.
+
+    Args:
+        types: Logical types (utf8); rows without one are of no kind.
+    """
+    coded = types.dictionary_encode()
+    codes = coded.indices.fill_null(-1).to_numpy()
+    kinds = [parse(text).kind for text in coded.dictionary.to_pylist()]
+    if len(kinds) == 1 and not types.null_count:
+        return {kinds[0]: np.arange(len(types))}
+    return {kind: np.flatnonzero(np.isin(codes, [at for at, of in enumerate(kinds) if of is kind])) for kind in kinds}
+
+
+# Sort keys.
+
+
+def _canonical(kind: Kind) -> Callable[[str], str | None]:
+    lt = LogicalType(kind)
+
+    def read(text: str) -> str | None:
+        try:
+            return bounds.canonical(text, lt)
+        except ValueError:
+            return None
+
+    return read
+
+
+def _number(text: str) -> str | None:
+    return None if exact_number(text) is None else text
+
+
+def _integer(text: str) -> str | None:
+    number = exact_number(text)
+    return text if number is not None and number == number else None
+
+
+def _single(text: str) -> float | None:
+    number = exact_number(text)
+    return None if number is None else read_float(text.strip())
+
+
+def _micros(kind: Kind) -> Callable[[str], str | None]:
+    """Reads a time or timestamp as microseconds, with a fraction if it is finer."""
+    lt, canonical = LogicalType(kind), _canonical(kind)
+
+    def read(text: str) -> str | None:
+        if (whole := canonical(text)) is None:
+            return None
+        finer = _FINER.search(text)
+        micros = Decimal(bounds.sort_keys(pa.array([whole]), lt)[0].as_py())
+        return str(micros + Decimal(f"0.{finer[1]}") if finer else micros)
+
+    return read
+
+
+def _seconds(start: int, first: int, last: int) -> Callable[[int], tuple[str, str]]:
+    """The range of the texts of a second; texts of different seconds are in the order of time.
+
+    Args:
+        start: Position of the text in that of a timestamp.
+        first: The first second that has a text, in seconds since 1970.
+        last: The last one.
+    """
+
+    def coarse(micros: int) -> tuple[str, str]:
+        second = micros // 1_000_000
+        if not first <= second <= last:
+            return ("", "") if second < first else ("~", "~")
+        text = str(np.datetime64(second, "s"))[start:]
+        return text, f"{text}~"
+
+    return coarse
+
+
+# Decimals have up to 76 digits, more than a decimal of DuckDB. Their key is a text: the sign, the number of integer
+# digits as one character, the digits. Those of negative numbers are complemented, and end above every digit.
+_ASCENDING, _DESCENDING = 40, 120
+_LARGEST, _SMALLEST = "1~", "0!"
+_MAX_DIGITS: Final = 76
+_COMPLEMENT: Final = str.maketrans("0123456789", "9876543210")
+_DIGITS_SQL: Final = "(CASE WHEN strpos({0}, '.') = 0 THEN length({0}) ELSE strpos({0}, '.') - 1 END)"
+_DECIMAL_SQL: Final = (
+    f"(CASE WHEN starts_with({{0}}, '-') THEN '0' || chr(({_DESCENDING + 1} - {_DIGITS_SQL})::INTEGER)"
+    " || translate(substr({0}, 2), '0123456789', '9876543210') || '~'"
+    f" ELSE '1' || chr(({_ASCENDING} + {_DIGITS_SQL})::INTEGER) || {{0}} END)"
+)
+
+
+def _decimal(text: str) -> str | None:
+    number = exact_number(text)
+    if number is None or number != number:
+        return None
+    value = Decimal(number)
+    if not value:
+        return "1)0"
+    if value.is_infinite() or value.adjusted() >= _MAX_DIGITS:
+        return _LARGEST if value > 0 else _SMALLEST
+    if value.adjusted() < -_MAX_DIGITS:  # nearer to zero than any bound
+        value = Decimal(1 if value > 0 else -1).scaleb(-_MAX_DIGITS - 1)
+    plain = format(value, "f")
+    plain = plain.rstrip("0").rstrip(".") if "." in plain else plain
+    digits = plain.lstrip("-")
+    whole = len(digits.partition(".")[0])
+    if value > 0:
+        return f"1{chr(_ASCENDING + whole)}{digits}"
+    return f"0{chr(_DESCENDING - whole)}{digits.translate(_COMPLEMENT)}~"
+
+
+def _nearest(key: str) -> tuple[float, float]:
+    """The double nearest to a decimal, of its key."""
+    if key in (_LARGEST, _SMALLEST):
+        number = math.inf if key == _LARGEST else -math.inf
+    else:
+        number = float(key[2:]) if key[0] == "1" else -float(key[2:-1].translate(_COMPLEMENT))
+    return number, number
+
+
+def _decimal_keys(texts: pa.Array) -> pa.Array:
+    negative = pc.starts_with(texts, "-")
+    digits = pc.if_else(negative, pc.utf8_slice_codeunits(texts, 1), texts)
+    point = pc.find_substring(digits, ".")
+    whole = pc.if_else(pc.less(point, 0), pc.utf8_length(digits), point)
+    above = _CHARACTERS.take(pc.add(whole, _ASCENDING))
+    below = _CHARACTERS.take(pc.subtract(_DESCENDING, whole))
+    return pc.if_else(negative, join("0", below, _complemented(digits), "~"), join("1", above, digits))
+
+
+_CHARACTERS: Final = pa.array([chr(code) for code in range(128)])
+
+
+def _complemented(texts: pa.Array) -> pa.Array:
+    """The texts with 9 in place of 0, 8 in place of 1, and so on."""
+    table: np.ndarray = np.arange(256, dtype=np.uint8)
+    table[ord("0") : ord("9") + 1] = table[ord("0") : ord("9") + 1][::-1]
+    validity, offsets, data = texts.buffers()
+    changed = pa.py_buffer(table[np.frombuffer(data or b"", np.uint8)].tobytes())
+    return pa.Array.from_buffers(texts.type, len(texts), [validity, offsets, changed], offset=texts.offset)
+
+
+def _sorted_as(kind: Kind) -> Callable[[pa.Array], pa.Array]:
+    return lambda texts: bounds.sort_keys(texts, LogicalType(kind))
+
+
+def _text(kind: Kind) -> SortKey:
+    """The text itself."""
+    return SortKey(pa.string(), "{0}", lambda texts: texts, _canonical(kind))
+
+
+def _time(kind: Kind, sql_type: str) -> SortKey:
+    sql = f"epoch_us(TRY_CAST({{0}} AS {sql_type}))"
+    if kind is Kind.TIME:
+        seconds = _seconds(len("1970-01-01T"), 0, _DAY_SECONDS - 1)
+    else:
+        seconds = _seconds(0, MIN_DAY * _DAY_SECONDS, (MAX_DAY + 1) * _DAY_SECONDS - 1)
+    return SortKey(pa.int64(), sql, _sorted_as(kind), _micros(kind), "{0}", seconds)
+
+
+KEYS: Final[Mapping[Kind, SortKey]] = {
+    Kind.INT: SortKey(pa.int64(), "TRY_CAST({0} AS BIGINT)", _sorted_as(Kind.INT), _integer),
+    Kind.FLOAT: SortKey(pa.float64(), "TRY_CAST({0} AS FLOAT)::DOUBLE",
+                        lambda texts: texts.cast(pa.float32()).cast(pa.float64()), _single),
+    Kind.DOUBLE: SortKey(pa.float64(), "TRY_CAST({0} AS DOUBLE)", lambda texts: texts.cast(pa.float64()), _number),
+    Kind.DECIMAL: SortKey(pa.string(), _DECIMAL_SQL, _decimal_keys, _decimal, "TRY_CAST({0} AS DOUBLE)", _nearest),
+    Kind.BOOLEAN: _text(Kind.BOOLEAN),
+    Kind.STRING: _text(Kind.STRING),
+    Kind.UUID: _text(Kind.UUID),
+    Kind.BINARY: SortKey(pa.binary(), "TRY(from_base64({0}))", _sorted_as(Kind.BINARY), _canonical(Kind.BINARY)),
+    Kind.DATE: _text(Kind.DATE),
+    Kind.TIME: _time(Kind.TIME, "TIME"),
+    Kind.TIMESTAMP: _time(Kind.TIMESTAMP, "TIMESTAMP"),
+    Kind.TIMESTAMPTZ: _time(Kind.TIMESTAMPTZ, "TIMESTAMP"),  # as written, in UTC
+}  # fmt: skip
+"""The sort key of each kind with an order."""

@@ -1,0 +1,408 @@
+"""Conditions on the rows of a table, decided for whole files by counts and bounds (`stats.file_columns`).
+
+Two questions are kept apart. *May* a row of the file satisfy the condition? Only a definite no skips the file. Do *all*
+rows satisfy it? Only a definite yes says so. For one comparison of a column x with a literal v, in a file whose values
+are enclosed by low and high:
+
+| | may | all, in a file without nulls and NaN |
+|---|---|---|
+| x = v | low <= v and v <= high | low = v and high = v |
+| x <> v | not (low = v and high = v) | high < v or v < low |
+| x < v | low < v | high < v |
+| x in list | the least member that is not below low is not above high | low = high, a member |
+| x is null | null_count > 0 | null_count = row_count |
+
+**Three values.** A comparison with null is unknown, and so is its negation: a null row makes no comparison true and no
+comparison's negation true. So NOT moves down to the comparisons first (x < v becomes x >= v), AND and OR change places
+below it, and both questions are combined by plain AND and OR. A file of nulls alone may satisfy no comparison; a file
+with one null does not satisfy any as a whole.
+
+**NaN.** Readers disagree: some order NaN above every number, to others it compares with nothing, so that NOT (x > v) is
+true for it. A file with a NaN may satisfy x > v, x >= v, x <> v and every negated comparison, and none as a whole. A
+literal NaN is not decided.
+
+**Not known.** A row that is missing or not PRUNING, a missing bound, or one of another kind than the column's type (the
+column was widened since) leaves a comparison undecided: the file may satisfy it, and not as a whole. A FLOAT compares
+with the literal as readers with either precision do: as the nearest float and as the nearest double.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+import pyarrow as pa
+
+from store.model.freshness import EXACT, PRUNING, usable_for_sql
+from store.model.logical_types import Kind, LogicalType
+from store.model.predicates import bounds
+from store.model.predicates.bounds import KEYS, kind_sql
+from store.model.predicates.literals import Scalar, literal_text
+from store.model.predicates.sql import key_sql, list_sql
+from store.model.predicates.tree import And, BadLiteral, Leaf, Node, Not, Op, Or, resolve
+
+NO_STATISTICS: Final = "NO_STATISTICS"
+NOT_PRUNING: Final = "NOT_PRUNING"
+UNSUPPORTED: Final = "UNSUPPORTED_CONDITION"
+MAX_LISTED: Final = 16  # most members of an IN that become a comparison each; more are looked up in a sorted list
+
+_NEGATED: Final = {
+    Op.EQ: Op.NEQ, Op.NEQ: Op.EQ, Op.LT: Op.GTE, Op.GTE: Op.LT, Op.GT: Op.LTE, Op.LTE: Op.GT,
+    Op.IS_NULL: Op.IS_NOT_NULL, Op.IS_NOT_NULL: Op.IS_NULL,
+}  # fmt: skip
+_BELOW: Final = frozenset({Op.LT, Op.LTE})
+_TRUE_FOR_NAN: Final = frozenset({Op.NEQ, Op.GT, Op.GTE})  # to readers that order NaN above every number
+_FLOATS: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
+_FACTS: Final = frozenset({"nan_count", "logical_type", "completeness", "row_groups_sampled"})
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table.
+
+    Attributes:
+        id: Its id.
+        name: Its name, for messages.
+        type: Its type in the schema of the snapshot; None if not known.
+    """
+
+    id: int
+    name: str
+    type: LogicalType | None
+
+
+class _Constant(Enum):
+    NEVER = False  # no row satisfies it, nor its negation
+    UNDECIDED = None  # any row may
+
+
+@dataclass(frozen=True)
+class _Test:
+    """A comparison within a condition, NOT moved into its operator.
+
+    Attributes:
+        column: The column.
+        op: The operator; IN for a lookup.
+        values: The literals, at most one unless `op` is IN.
+        negated: True if the operator is the opposite of the one asked for: NOT IN, or a comparison below a NOT.
+    """
+
+    column: Column
+    op: Op
+    values: tuple[Scalar, ...]
+    negated: bool
+
+
+@dataclass(frozen=True)
+class _Every:
+    children: tuple[_Plain, ...]
+
+
+@dataclass(frozen=True)
+class _Any:
+    children: tuple[_Plain, ...]
+
+
+_Plain = _Every | _Any | _Test | _Constant
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts of one column in each file that a condition needs.
+
+    Attributes:
+        select: Select list over the rows `s`: `w`, true if the row is PRUNING, and for each comparison `m…` (may; null:
+            undecided) and `a…` (all; never null).
+        low: The sort key of the low bound, for lookups in sorted lists; empty if there are none.
+        lookups: Joins with these lists.
+        parameters: Parameters of `select` and `lookups`, in the order of their `?`.
+    """
+
+    select: str
+    low: str
+    lookups: str
+    parameters: Sequence[Any]
+
+    def sql(self, rows: str) -> str:
+        """The query of `file_path` and the facts.
+
+        Args:
+            rows: FROM and WHERE clauses of the column's rows, one for each file.
+        """
+        keyed = f"(SELECT s.*, {self.low} AS low {rows}) s{self.lookups}" if self.low else f"(SELECT s.* {rows}) s"
+        return f"SELECT s.file_path, {self.select} FROM {keyed}"
+
+
+@dataclass(frozen=True)
+class FileCondition:
+    """A condition as SQL over the facts of columns, each in a relation `c<column id>`; `WHERE` never sees a null.
+
+    Attributes:
+        columns: Column id → its facts.
+        may: A row may satisfy the condition.
+        known: The same, undecided comparisons counted as not satisfied.
+        all: Every row satisfies it.
+        reason: Why its first undecided comparison is undecided.
+    """
+
+    columns: Mapping[int, Facts]
+    may: str
+    known: str
+    all: str
+    reason: str
+    _tree: _Plain
+    _numbers: Mapping[_Test, int]
+
+    def may_by(self, columns: Collection[int]) -> str:
+        """`may`, the comparisons of all other columns counted as undecided."""
+        return _joined(self._tree, self._numbers, "m", "TRUE", columns)
+
+
+def undecided() -> FileCondition:
+    """A condition that no file's rows can decide, because they are not those that readers see."""
+    return FileCondition({}, "TRUE", "FALSE", "FALSE", f"'{NOT_PRUNING}'", _Constant.UNDECIDED, {})
+
+
+def of_files(node: Node, find: Callable[[str], Column]) -> FileCondition:
+    """Translates a condition on rows to SQL about files.
+
+    Args:
+        node: The condition.
+        find: Name of a column → the column; raises if there is none.
+
+    Raises:
+        BadLiteral: A literal cannot be read as its column's type.
+    """
+    tree = _plain(node, find, negated=False)
+    numbers = {test: at for at, test in enumerate(dict.fromkeys(_tests_of(tree)))}
+    columns = {
+        column.id: _facts({at: test for test, at in numbers.items() if test.column == column}, column)
+        for column in dict.fromkeys(test.column for test in numbers)
+    }
+    undecided = "".join(
+        f" WHEN c{test.column.id}.m{at} IS NULL THEN"
+        f" CASE WHEN coalesce(c{test.column.id}.w, TRUE) THEN '{NO_STATISTICS}' ELSE '{NOT_PRUNING}' END"
+        for test, at in numbers.items()
+    )
+    return FileCondition(
+        columns, _joined(tree, numbers, "m", "TRUE"), _joined(tree, numbers, "m", "FALSE"),
+        _joined(tree, numbers, "a", "FALSE"), f"CASE{undecided or ' WHEN FALSE THEN NULL'} ELSE '{UNSUPPORTED}' END",
+        tree, numbers,
+    )  # fmt: skip
+
+
+def _joined(
+    node: _Plain, numbers: Mapping[_Test, int], fact: str, unknown: str, among: Collection[int] | None = None
+) -> str:
+    match node:
+        case _Every(children) | _Any(children):
+            word = " AND " if isinstance(node, _Every) else " OR "
+            return f"({word.join(_joined(child, numbers, fact, unknown, among) for child in children)})"
+        case _Test(column):
+            if among is not None and column.id not in among:
+                return unknown
+            return f"coalesce(c{column.id}.{fact}{numbers[node]}, {unknown})"
+    return "FALSE" if node is _Constant.NEVER else unknown
+
+
+def _tests_of(node: _Plain) -> list[_Test]:
+    match node:
+        case _Every(children) | _Any(children):
+            return [test for child in children for test in _tests_of(child)]
+        case _Test():
+            return [node]
+    return []
+
+
+def _plain(node: Node, find: Callable[[str], Column], *, negated: bool) -> _Plain:
+    """The condition without NOT, BETWEEN and short INs."""
+    match node:
+        case Not(child):
+            return _plain(child, find, negated=not negated)
+        case And(children) | Or(children):
+            parts = tuple(_plain(child, find, negated=negated) for child in children)
+            return _Every(parts) if isinstance(node, And) is not negated else _Any(parts)
+    column = find(node.column)
+    if node.op in (Op.IS_NULL, Op.IS_NOT_NULL):
+        return _Test(column, _NEGATED[node.op] if negated else node.op, (), negated)
+    return _comparison(node, column, negated)
+
+
+def _comparison(leaf: Leaf, column: Column, negated: bool) -> _Plain:
+    kind = None if column.type is None else column.type.kind
+    if kind is None or kind not in KEYS:
+        return _Constant.UNDECIDED
+    for value in leaf.values:
+        if value is not None and bounds.read(_local(value, kind), kind) is None:
+            raise BadLiteral(column.name, f"a literal cannot be read as {column.type}", expected=_expected(kind),
+                             actual=str(value)[:100])  # fmt: skip
+    values = tuple(None if value is None else _local(value, kind) for value in leaf.values)
+    if kind in _FLOATS and any(_is_nan(value) for value in values):
+        return _Constant.UNDECIDED
+    if leaf.op is Op.BETWEEN:
+        sides = tuple(_single(column, op, v, negated) for op, v in zip((Op.GTE, Op.LTE), values, strict=True))
+        return _Any(sides) if negated else _Every(sides)
+    if leaf.op is not Op.IN:
+        return _single(column, leaf.op, values[0], negated)
+    if len(values) <= MAX_LISTED:
+        members = tuple(_single(column, Op.EQ, value, negated) for value in values)
+        return _Every(members) if negated else _Any(members)
+    if negated and None in values:
+        return _Constant.NEVER
+    return _Test(column, Op.IN, tuple(value for value in values if value is not None), negated)
+
+
+def _single(column: Column, op: Op, value: Scalar, negated: bool) -> _Plain:
+    return _Constant.NEVER if value is None else _Test(column, _NEGATED[op] if negated else op, (value,), negated)
+
+
+def _local(value: Scalar, kind: Kind) -> Scalar:
+    """A text as the kind reads it: a time without a zone may be written with `Z`, with a blank, or as a date alone."""
+    if kind is not Kind.TIMESTAMP or not isinstance(value, str):
+        return value
+    text = value.strip().removesuffix("Z").replace(" ", "T", 1)
+    return text if "T" in text else f"{text}T00:00"
+
+
+def _is_nan(value: Scalar) -> bool:
+    text = literal_text(value)
+    return text is not None and text.strip().lstrip("+-").lower() == "nan"
+
+
+def _expected(kind: Kind) -> str:
+    return {
+        Kind.INT: "a number", Kind.FLOAT: "a number", Kind.DOUBLE: "a number", Kind.DECIMAL: "a number",
+        Kind.BOOLEAN: "true or false", Kind.DATE: "a date such as 2026-01-31", Kind.TIME: "a time such as 12:34:56",
+        Kind.TIMESTAMP: "a time without a zone such as 2026-01-31T12:34:56",
+        Kind.TIMESTAMPTZ: "an instant such as 2026-01-31T12:34:56Z", Kind.BINARY: "base64", Kind.UUID: "a UUID",
+    }.get(kind, "text")  # fmt: skip
+
+
+# Facts of one column.
+
+
+def _facts(tests: Mapping[int, _Test], column: Column) -> Facts:
+    kind = None if column.type is None else column.type.kind
+    exact = f"'{EXACT}'"
+    usable = f"({usable_for_sql(exact, 's', _FACTS)} = '{PRUNING}')"
+    suits = usable
+    if kind is not None and kind in KEYS:
+        suits += f" AND coalesce({kind_sql(kind, 's.logical_type')}, FALSE)"
+    bounds_of = _Bounds(kind)
+    selected, parameters = [f"{usable} AS w"], []  # type: list[str], list[Any]
+    lookups: list[str] = []
+    members: list[list[Any]] = []
+    for at, test in tests.items():
+        decided = usable if test.op in (Op.IS_NULL, Op.IS_NOT_NULL) else suits
+        if test.op is Op.IN and kind is not None:
+            lookups.append(f" ASOF LEFT JOIN (SELECT {list_sql(KEYS[kind].type)} AS v) i{at} ON s.low <= i{at}.v")
+            members.append(bounds_of.members(test.values))
+        selected.append(f"CASE WHEN {decided} THEN {bounds_of.may(test, at, parameters)} END AS m{at}")
+        selected.append(f"coalesce({decided} AND {bounds_of.all(test, at, parameters)}, FALSE) AS a{at}")
+    low = bounds_of.key(bounds_of.low) if lookups else ""
+    return Facts(", ".join(selected), low, "".join(lookups), [*parameters, *members])
+
+
+class _Bounds:
+    """SQL of comparisons with the bounds of a row."""
+
+    def __init__(self, kind: Kind | None):
+        self.kind = kind
+        floats = kind in _FLOATS  # a bound NaN says nothing of the numbers
+        self.low, self.high = (f"nullif(s.{side}, 'NaN')" if floats else f"s.{side}" for side in ("min", "max"))
+        self.only_nulls = "coalesce(s.null_count >= s.row_count, FALSE)"
+        self.has_nan = "coalesce(s.nan_count > 0, FALSE)" if floats else ""
+
+    def may(self, test: _Test, at: int, parameters: list[Any]) -> str:
+        if test.op is Op.IS_NULL:
+            return "s.null_count > 0"
+        if test.op is Op.IS_NOT_NULL:
+            return "s.null_count < s.row_count"
+        nan = self.has_nan and (test.negated or test.op in _TRUE_FOR_NAN)
+        also = f" WHEN {self.has_nan} THEN TRUE" if nan else ""
+        return f"CASE WHEN {self.only_nulls} THEN FALSE{also} ELSE {self._may(test, at, parameters)} END"
+
+    def all(self, test: _Test, at: int, parameters: list[Any]) -> str:
+        if test.op is Op.IS_NULL:
+            return "s.null_count >= s.row_count"
+        if test.op is Op.IS_NOT_NULL:
+            return "s.null_count = 0"
+        nan = f" AND NOT {self.has_nan}" if self.has_nan else ""
+        return f"s.null_count = 0{nan} AND ({self._all(test, at, parameters)})"
+
+    def _may(self, test: _Test, at: int, parameters: list[Any]) -> str:
+        if test.op is Op.IN:
+            return f"NOT ({self._is_member(at)})" if test.negated else self._contains_member(at)
+        (value,) = test.values
+        if test.op is Op.EQ:
+            low = self._loose(self.low, Op.LTE, value, parameters)
+            return f"{low} AND {self._loose(self.high, Op.GTE, value, parameters)}"
+        if test.op is Op.NEQ:
+            return f"NOT ({self._all_equal(value, parameters)})"
+        return self._loose(self.low if test.op in _BELOW else self.high, test.op, value, parameters)
+
+    def _all(self, test: _Test, at: int, parameters: list[Any]) -> str:
+        if test.op is Op.IN:
+            return f"NOT ({self._contains_member(at)})" if test.negated else self._is_member(at)
+        (value,) = test.values
+        if test.op is Op.EQ:
+            return self._all_equal(value, parameters)
+        if test.op is Op.NEQ:
+            high = self._strict(self.high, Op.LT, value, parameters)
+            return f"{high} OR {self._strict(self.low, Op.GT, value, parameters)}"
+        return self._strict(self.high if test.op in _BELOW else self.low, test.op, value, parameters)
+
+    def _all_equal(self, value: Scalar, parameters: list[Any]) -> str:
+        low = self._strict(self.low, Op.GTE, value, parameters)
+        return f"{low} AND {self._strict(self.high, Op.LTE, value, parameters)}"
+
+    def _loose(self, bound: str, op: Op, value: Scalar, parameters: list[Any]) -> str:
+        """True if the comparison holds for any reading of the literal."""
+        readings = self._readings(value)
+        return self._compared(bound, op, max(readings) if op in _BELOW else min(readings), parameters)
+
+    def _strict(self, bound: str, op: Op, value: Scalar, parameters: list[Any]) -> str:
+        """True if it holds for every reading."""
+        readings = self._readings(value)
+        return self._compared(bound, op, min(readings) if op in _BELOW else max(readings), parameters)
+
+    def _readings(self, value: Scalar) -> list[Any]:
+        """The literal as this kind's sort key reads it; of a FLOAT as a float and as a double."""
+        assert self.kind is not None
+        read: Any = bounds.read(value, self.kind)
+        if self.kind is not Kind.FLOAT:
+            return [read]
+        return [float(read), float(str(literal_text(value)))]
+
+    def _compared(self, bound: str, op: Op, value: Scalar, parameters: list[Any]) -> str:
+        assert self.kind is not None
+        key = KEYS[self.kind]
+        leaf = resolve(Leaf("min", op, (value,)), {"min": pa.field("min", key.type)})
+        return "NULL" if leaf is None else key_sql(leaf, key, bound, parameters)
+
+    # Lookups: `i….v` is the least member that is not below the low bound, whose key is `s.low`.
+
+    def members(self, values: Collection[Scalar]) -> list[Any]:
+        """The members as sort keys, sorted; those that no value equals are left out."""
+        assert self.kind is not None
+        type = KEYS[self.kind].type
+        readings = {reading for value in values for reading in self._readings(value)}
+        leaf = resolve(Leaf("min", Op.IN, tuple(readings)), {"min": pa.field("min", type)})
+        return sorted(leaf.values) if leaf is not None else []
+
+    def key(self, bound: str) -> str:
+        """The sort key of a bound."""
+        assert self.kind is not None
+        return KEYS[self.kind].sql.format(bound)
+
+    def _contains_member(self, at: int) -> str:
+        inside = f"i{at}.v <= {self.key(self.high)}"
+        return f"CASE WHEN s.low IS NULL THEN NULL WHEN i{at}.v IS NULL THEN FALSE ELSE {inside} END"
+
+    def _is_member(self, at: int) -> str:
+        if self.kind is Kind.FLOAT:  # equal to one reading of a literal, perhaps not to the other
+            return "FALSE"
+        equal = f"i{at}.v <= s.low AND {self.key(self.high)} <= s.low"
+        return f"CASE WHEN s.low IS NULL THEN NULL WHEN i{at}.v IS NULL THEN FALSE ELSE {equal} END"

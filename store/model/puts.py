@@ -1,0 +1,249 @@
+"""Puts: rows of one flight and a mode, the counts returned, and the keys that identify rows."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.model.errors import Conflict, InvalidArgument
+from store.model.schemas import COSMETIC
+from store.model.targets import TargetKind
+
+Codes: TypeAlias = npt.NDArray[np.int64]
+
+# Flight → the stored columns that, with table and snapshot, identify a record. `file_sketches` are the rows of
+# stats.sketches about files, which are stored by span, as rows of files are.
+IDENTITY = {
+    "stats.tables": (),
+    "stats.columns": ("column_id",),
+    "stats.files": ("file_path",),
+    "stats.file_columns": ("file_path", "column_id"),
+    "stats.expressions": ("engine_kind", "engine_expression_key"),
+    "stats.column_groups": ("column_ids",),
+    "stats.sketches": ("storage_id", "role"),
+    "file_sketches": ("storage_id", "column_id", "role"),
+}
+# Kind → its flight, in the order of storage ids: column-…, composite-…, expression-…, file-…, table.
+FLIGHT_OF = {
+    TargetKind.COLUMN: "stats.columns",
+    TargetKind.COLUMN_GROUP: "stats.column_groups",
+    TargetKind.EXPRESSION: "stats.expressions",
+    TargetKind.FILE: "stats.files",
+    TargetKind.TABLE: "stats.tables",
+}
+_SKETCH_COSMETIC = frozenset({"captured_at"})
+_SLICE_ROWS = 65_536
+
+
+class PutMode(StrEnum):
+    """Treatment of targets that are stored already."""
+
+    CREATE = "create"  # other content for a stored target is a conflict
+    UPSERT = "upsert"
+    REPLACE_SNAPSHOT = "replace_snapshot"
+    FILL = "fill"  # stores missing records only; for results that a capture was not asked for
+    CAPTURE = "capture"  # upsert, but a PARTIAL record does not replace a COMPLETE one of its snapshot and target
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The effect of a put, in records."""
+
+    received: int = 0
+    created: int = 0
+    unchanged: int = 0
+    replaced: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(self.astuple(), other.astuple(), strict=True)))
+
+    def astuple(self) -> tuple[int, int, int, int]:
+        """The counts in the order of the fields."""
+        return self.received, self.created, self.unchanged, self.replaced
+
+    def to_json(self) -> dict[str, int]:
+        """The counts as JSON, for the response to a put."""
+        return dict(zip(("received", "created", "unchanged", "replaced"), self.astuple(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Rows of one flight for any number of tables and snapshots; `rows` have the key columns of the flight."""
+
+    flight: str
+    rows: pa.Table
+    mode: PutMode = PutMode.CREATE
+
+
+def cosmetic(flight: str) -> frozenset[str]:
+    """The columns that are not part of a row's content."""
+    return _SKETCH_COSMETIC if flight.endswith("sketches") else COSMETIC
+
+
+def digest(puts: Sequence[Put]) -> str:
+    """SHA-256 of the puts' rows and modes, independent of how the rows were split into batches."""
+    sink = _Hash()
+    for put in puts:
+        sink.write(f"{put.flight}\0{put.mode}\0{put.rows.schema.names}\0{put.rows.num_rows}\0".encode())
+        with pa.ipc.new_stream(pa.PythonFile(sink, "w"), put.rows.schema) as writer:
+            for start in range(0, put.rows.num_rows, _SLICE_ROWS):
+                writer.write_table(put.rows.slice(start, _SLICE_ROWS).combine_chunks())
+    return sink.hash.hexdigest()
+
+
+class _Hash(io.RawIOBase):
+    def __init__(self) -> None:
+        self.hash = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        return memoryview(data).nbytes
+
+
+def codes(rows: pa.Table, names: Sequence[str]) -> Codes:
+    """Group codes: two rows have the same number exactly if they agree in all the columns.
+
+    Args:
+        rows: The rows.
+        names: Columns to compare; nulls are equal.
+
+    Returns:
+        int64, of shape (rows,), in no meaningful order.
+    """
+    total: Codes = np.zeros(rows.num_rows, np.int64)
+    for name in names:
+        column = rows[name]
+        if pa.types.is_list(column.type):
+            column = _texts(column)
+        if len(column) and not column.null_count and _is_constant(column):
+            continue  # as catalog, schema and table usually are
+        coded = column.dictionary_encode().combine_chunks()
+        numbers = coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False).astype(np.int64)
+        total = total * (len(coded.dictionary) + 1) + numbers
+        if int(total.max(initial=0)) >= 2**38:  # room for the next column
+            total = np.unique(total, return_inverse=True)[1].astype(np.int64)
+    return total
+
+
+def _is_constant(column: pa.ChunkedArray) -> bool:
+    """True if all values of a column, which has some and no nulls, are equal."""
+    if pa.types.is_integer(column.type):  # a fifth of the cost for few rows
+        values = column.to_numpy()
+        return bool((values == values[0]).all())
+    return bool(pc.all(pc.equal(column, column[0])).as_py())
+
+
+def first_of_each(rows: pa.Table, names: Sequence[str]) -> pa.Array:
+    """Index of the first row (int64) of each combination of values in some columns, ascending."""
+    return pa.array(np.sort(np.unique(codes(rows, names), return_index=True)[1]))
+
+
+def _texts(lists: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Lists as strings that are equal exactly if the lists are."""
+    if pa.types.is_nested(lists.type.value_type):
+        values = (None if value is None else json.dumps(value) for value in lists.to_pylist())
+        return pa.chunked_array([pa.array(values, pa.string())])
+    return pc.binary_join(lists.cast(pa.list_(pa.string())), ",")
+
+
+def split(rows: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
+    """The rows grouped by the values of some columns, one table per group; rows of a group keep their order."""
+    numbers = codes(rows, names)
+    if not len(numbers) or (numbers == numbers[0]).all():
+        yield rows
+        return
+    if (numbers[1:] < numbers[:-1]).any():
+        order = np.argsort(numbers, kind="stable")
+        rows, numbers = rows.take(pa.array(order)), numbers[order]
+    starts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
+    for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
+        yield rows.slice(start, end - start)
+
+
+def once(flight: str, name_of: Callable[[int], str], rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The rows without duplicates: the first of equal rows for one target.
+
+    Args:
+        flight: The flight of the rows.
+        name_of: Row index → full name of the row's table, for messages.
+        rows: All rows.
+        keys: The columns that identify a target.
+
+    Raises:
+        InvalidArgument: Two different rows for one target.
+    """
+    numbers = codes(rows, keys)
+    if (numbers[1:] > numbers[:-1]).all():  # rows of captures are sorted: no duplicates
+        return rows
+    distinct, first, places = np.unique(numbers, return_index=True, return_inverse=True)
+    if len(distinct) == len(numbers):
+        return rows
+    content = [name for name in rows.column_names if name not in cosmetic(flight) and name not in keys]
+    whole = codes(rows, content)
+    differs = whole != whole[first[places]]
+    if differs.any():
+        at = int(np.argmax(differs))
+        raise InvalidArgument(
+            f'{flight}: two different rows for one target of "{name_of(at)}": '
+            f"{shown({key: rows[key][at].as_py() for key in keys if key != 'table_key'})}",
+            hint="send each target once",
+        )
+    return rows.take(pa.array(np.sort(first)))
+
+
+def contradicts(flight: str, full_name: str, keys: Sequence[str], old: dict[str, Any], new: dict[str, Any]) -> Conflict:
+    """The Conflict of a row with the stored one, with the first field that differs.
+
+    Args:
+        flight: The flight of the rows.
+        full_name: The table's full name.
+        keys: The columns that identify the target.
+        old: The stored row by column name.
+        new: The row of the put by column name.
+    """
+    content = [name for name in old if name not in cosmetic(flight) and name not in keys]
+    differing = next((name for name in content if new.get(name) != old[name]), "content")
+    return Conflict(
+        f'{flight}: "{full_name}" already has another record for {shown({key: new[key] for key in keys})}: '
+        f"{differing} is {shown(old.get(differing))}, in the put it is {shown(new.get(differing))}",
+        hint='put with mode "upsert" or "replace_snapshot" to replace it',
+        params={"table": full_name, "field": differing},
+    )
+
+
+def shown(value: object) -> str:
+    """A value shortened for messages."""
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={shown(v)}" for k, v in value.items()) or "the table"
+    text = repr(value) if isinstance(value, bytes) else str(value)
+    return text if len(text) <= 100 else text[:100] + "…"
+
+
+def snapshots_of(parts: Sequence[pa.Table]) -> pa.Table:
+    """The distinct snapshots of rows: table_key, snapshot_id, and the first schema_hash that is not null, if any."""
+    pairs, place = [], ["table_key", "snapshot_id"]
+    for rows in parts:
+        first = first_of_each(rows, place)
+        each = rows.select(place).take(first)
+        hashes = pa.nulls(each.num_rows, pa.string())
+        if "schema_hash" in rows.column_names:
+            hashes = rows["schema_hash"].take(first)
+            if hashes.null_count:
+                grouped = rows.select([*place, "schema_hash"]).group_by(place, use_threads=False)
+                firsts = grouped.aggregate([("schema_hash", "first")])
+                each, hashes = firsts.select(place), firsts["schema_hash_first"]
+        pairs.append(each.append_column("schema_hash", hashes))
+    return pairs[0] if len(pairs) == 1 else snapshots_of([pa.concat_tables(pairs)])

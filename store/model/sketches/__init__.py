@@ -1,0 +1,58 @@
+"""Theta, KLL and frequent-items sketches from NumPy arrays, in the serialized form of Apache DataSketches.
+
+All three are deterministic functions of the values, so that capturing the same data twice gives the same bytes.
+"""
+
+from store.model.sketches.format import is_partial
+from store.model.sketches.frequent_items import (
+    FREQUENT_ITEMS_KEPT,
+    FREQUENT_LG,
+    FrequentItem,
+    frequent,
+    frequent_items,
+    heaviest,
+    merge_frequent,
+    read_frequent,
+)
+from store.model.sketches.kll import KLL_K, Quantiles, histogram, kll, merge_kll, quantiles, read_kll
+from store.model.sketches.theta import (
+    THETA_K,
+    Estimate,
+    Theta,
+    ThetaBuilder,
+    estimate,
+    intersection,
+    read_theta,
+    theta,
+    union,
+    write_theta,
+)
+
+__all__ = [
+    "FREQUENT_ITEMS_KEPT",
+    "FREQUENT_LG",
+    "KLL_K",
+    "THETA_K",
+    "Estimate",
+    "FrequentItem",
+    "Quantiles",
+    "Theta",
+    "ThetaBuilder",
+    "estimate",
+    "frequent",
+    "frequent_items",
+    "heaviest",
+    "histogram",
+    "intersection",
+    "is_partial",
+    "kll",
+    "merge_frequent",
+    "merge_kll",
+    "quantiles",
+    "read_frequent",
+    "read_kll",
+    "read_theta",
+    "theta",
+    "union",
+    "write_theta",
+]

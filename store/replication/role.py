@@ -1,0 +1,109 @@
+"""The role of a server among the replicas of its database: alone, unless `store.replication` gives it another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from store.model.errors import ResourceExhausted, StatflightError
+
+T = TypeVar("T")
+
+
+class ReadOnly(StatflightError):
+    """A write at a server that must not write; `params` has the writer's address."""
+
+    code = "READ_ONLY"
+    status = "UNAVAILABLE"
+    retryable = True
+
+
+class Lagging(ResourceExhausted):
+    """The rows are older than the caller allows."""
+
+    code = "LAGGING"
+
+
+class Role:
+    """A server without replicas.
+
+    Attributes:
+        name: ALONE, WRITER, FOLLOWER or STANDBY.
+        takes_writes: False if all writes are refused, and background work that would write must not run.
+        tells: True if each answer has the headers of a follower.
+        failures: Number of failed attempts to reach the replica.
+        successor: The role that this one ends in, once it has.
+        over: Why the server must end; empty if it need not.
+    """
+
+    name = "ALONE"
+    takes_writes = True
+    tells = False
+    failures = 0
+    successor: Role | None = None
+    over = ""
+
+    @property
+    def may_write(self) -> bool:
+        """True if writes are taken now."""
+        return self.takes_writes
+
+    @property
+    def lag_ms(self) -> int:
+        """Age of what is served in milliseconds; 0 where all that is acknowledged is served."""
+        return 0
+
+    @property
+    def generation(self) -> int | None:
+        """Number of the newest commit that is served; None without a replica."""
+        return None
+
+    def row(self) -> dict[str, Any]:
+        """The row of `sys.replication`."""
+        return {"role": self.name, "lag_ms": self.lag_ms}
+
+    def trouble(self) -> str:
+        """The trouble of the role, for health checks; empty if there is none."""
+        return ""
+
+    def check_writes(self) -> None:
+        """Refuses work that ends in a write, where no writes are taken.
+
+        Raises:
+            ReadOnly: Another server writes; names it.
+        """
+
+    def check_lag(self, max_lag_ms: int | None) -> None:
+        """Refuses a read of older rows than its caller allows.
+
+        Args:
+            max_lag_ms: Milliseconds; None allows any age.
+
+        Raises:
+            Lagging: The rows served are older.
+        """
+        if max_lag_ms is not None and (lag := self.lag_ms) > max_lag_ms:
+            raise Lagging(f"the rows here are {lag} ms old, and at most {max_lag_ms} ms are allowed",
+                          hint="read at the writer, or allow more", params={"lag_ms": lag})  # fmt: skip
+
+    def consistently(self, read: Callable[[], T], discard: Callable[[T], None]) -> tuple[T, int | None]:  # noqa: ARG002
+        """Runs a read of which all parts see one generation.
+
+        Args:
+            read: The read; it may be run again.
+            discard: Takes a result that is not used.
+
+        Returns:
+            Its result, and the generation.
+        """
+        return read(), self.generation
+
+    def listening(self, address: str) -> None:
+        """Called once the server listens.
+
+        Args:
+            address: Its address, for other servers to name.
+        """
+
+    def close(self) -> None:
+        """Ends the role, before the database is closed."""

@@ -1,0 +1,308 @@
+"""Database: one writer with group commit, concurrent readers, refusals, backups."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import duckdb
+import pytest
+
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Database
+from store.duckdb.layout import VERSION
+from store.model.errors import Cancelled, InvalidArgument, ShuttingDown
+from store.stats_store import DuckDBStatsStore
+from tests.store.contract import columns, put
+
+
+@pytest.fixture
+def database(tmp_path):
+    database = Database(tmp_path / "d.db")
+    database.write(lambda c: c.execute("CREATE TABLE t (x BIGINT)"))
+    yield database
+    database.close()
+
+
+def values(database: Database) -> list[int]:
+    return [x for (x,) in database.rows("SELECT x FROM t ORDER BY x")]
+
+
+def insert(x: int) -> Any:
+    def run(connection):
+        connection.execute("INSERT INTO t VALUES (?)", [x])
+        if x < 0:
+            raise ValueError(x)
+        return x
+
+    return run
+
+
+def hold_writer(database: Database) -> threading.Event:
+    """Blocks the writer until the returned event is set, so that the writes submitted meanwhile form one group."""
+    entered, release = threading.Event(), threading.Event()
+
+    def wait(connection):
+        entered.set()
+        release.wait(60)
+
+    database.submit(wait)
+    entered.wait(60)
+    return release
+
+
+def long_query(cancelled: threading.Event) -> Any:
+    """Sets the event, once, and then runs a query of minutes."""
+
+    def run(connection):
+        if not cancelled.is_set():
+            cancelled.set()
+            connection.execute("SELECT sum(hash(a.range, b.range)) FROM range(1_000_000) a, range(1_000_000) b")
+
+    return run
+
+
+def test_cancelled_write_is_interrupted_and_stores_nothing(database):
+    cancelled = threading.Event()
+    with pytest.raises(Cancelled):
+        database.write(lambda c: (insert(1)(c), long_query(cancelled)(c)), cancelled.is_set)
+    assert values(database) == []
+    database.write(insert(3))
+    assert values(database) == [3]
+
+
+def test_cancelled_write_is_interrupted_in_a_hook_and_the_others_of_its_group_are_stored(database):
+    cancelled = threading.Event()
+    release = hold_writer(database)
+    database.before_commit.append(lambda c, touched: long_query(cancelled)(c) if 7 in touched else None)
+    other = database.submit(insert(2))
+    with ThreadPoolExecutor(1) as pool:
+        unwanted = pool.submit(database.write, lambda c: (insert(1)(c), database.touch(7)), cancelled.is_set)
+        while database._queue.qsize() < 2:
+            pass
+        release.set()
+        assert other.result(60) == 2
+        with pytest.raises(Cancelled):
+            unwanted.result(60)
+    assert values(database) == [2]
+
+
+def test_write_cancelled_while_it_waits_is_not_begun(database):
+    release = hold_writer(database)
+    future = database.submit(insert(1), is_cancelled=lambda: True)
+    release.set()
+    with pytest.raises(Cancelled):
+        future.result(60)
+    assert values(database) == []
+
+
+def test_failed_writes_of_a_group_leave_the_others_committed(database):
+    runs: list[int] = []
+    database.on_rollback.append(lambda _: runs.append(0))
+    release = hold_writer(database)
+    futures = {x: database.submit(insert(x)) for x in (1, 2, -3, 4, -5, 6)}
+    release.set()
+    assert [futures[x].result(10) for x in (1, 2, 4, 6)] == [1, 2, 4, 6]
+    for x in (-3, -5):
+        with pytest.raises(ValueError, match=str(x)):
+            futures[x].result(10)
+    assert values(database) == [1, 2, 4, 6]
+    assert len(runs) == 3, "once for the group, once for each that failed"
+
+
+def test_writes_of_a_group_share_one_commit(database):
+    release = hold_writer(database)
+    seen = [database.submit(lambda c: c.execute("SELECT txid_current()").fetchall()[0][0]) for _ in range(5)]
+    release.set()
+    assert len({future.result(10) for future in seen}) == 1
+
+
+def test_touched_table_has_a_new_generation_once_the_write_returns(database):
+    """The generation changes after the commit is visible, and before the write returns."""
+    first = database.versions.generation(7)
+    seen = []
+    database.on_commit.append(lambda: seen.append(database.versions.generation(7)))
+
+    def run(connection):
+        database.touch(7)
+        seen.append(database.versions.generation(7))
+
+    database.write(run)
+    generations = database.versions.generations()
+    assert (seen, generations[7], generations[8]) == ([first, first], first + 1, first)
+    database.write(insert(1))
+    assert (database.versions.generation(7), database.versions.epoch) == (first + 1, 1), "nothing was touched"
+
+
+def test_rerun_writes_of_a_failed_group_change_their_generations(database):
+    def touching(key, x):
+        return lambda connection: [database.touch(key), insert(x)(connection)]
+
+    release = hold_writer(database)
+    futures = [database.submit(touching(key, x)) for key, x in ((1, 1), (2, -2), (3, 3))]
+    release.set()
+    assert [futures[at].result(10)[1] for at in (0, 2)] == [1, 3]
+    with pytest.raises(ValueError, match="-2"):
+        futures[1].result(10)
+    assert min(map(database.versions.generation, (1, 3))) > database.versions.generation(99)
+
+
+def test_write_with_a_failed_statement_is_rolled_back(database):
+    def run(connection):
+        connection.execute("INSERT INTO t VALUES (1)")
+        connection.execute("SELECT * FROM nowhere")
+
+    with pytest.raises(duckdb.Error):
+        database.write(run)
+    database.write(insert(2))
+    assert values(database) == [2]
+
+
+def test_reader_keeps_its_snapshot_while_rows_are_deleted(database):
+    database.write(lambda c: c.execute("INSERT INTO t SELECT range FROM range(100000)"))
+    with database.reading() as cursor:
+        reader = cursor.sql("SELECT x FROM t").to_arrow_reader(1000)
+        first = reader.read_next_batch()
+        database.write(lambda c: c.execute("DELETE FROM t"))
+        assert first.num_rows + sum(batch.num_rows for batch in reader) == 100_000
+    assert values(database) == []
+
+
+def test_write_alone_runs_outside_of_transactions(database):
+    release = hold_writer(database)
+    before = database.submit(insert(1))
+    alone = database.submit(lambda c: c.execute("CHECKPOINT").fetchall(), alone=True)
+    failing = database.submit(insert(-1), alone=True)
+    after = database.submit(insert(2))
+    release.set()
+    alone.result(10)
+    with pytest.raises(ValueError, match="-1"):
+        failing.result(10)
+    assert (before.result(10), after.result(10)) == (1, 2)
+
+
+def test_closed_database_refuses_reads_and_writes(tmp_path):
+    database = Database(tmp_path / "d.db")
+    pending = database.submit(lambda c: 7)
+    database.close()
+    database.close()
+    assert pending.result(0) == 7
+    with pytest.raises(ShuttingDown):
+        database.write(lambda c: None)
+    with pytest.raises(ShuttingDown):
+        database.read()
+
+
+# Opening.
+
+
+def test_foreign_file_is_refused_and_unchanged(tmp_path):
+    (tmp_path / "text.db").write_text("no database" * 1000)
+    with pytest.raises(InvalidArgument, match="cannot be opened as a database"):
+        Database(tmp_path / "text.db")
+    for number, table in enumerate((
+        "customers (id BIGINT)", "settings (id BIGINT)", "settings AS SELECT 'a' AS name, 'b' AS value",
+        "settings AS SELECT 'schema_version' AS name, 'b' AS value",
+        "settings AS SELECT 'schema_version' AS name, '7' AS value",
+    )):  # fmt: skip
+        path = tmp_path / f"{number}.db"
+        with duckdb.connect(str(path)) as connection:
+            connection.execute(f"CREATE TABLE {table}")
+        with pytest.raises(InvalidArgument, match="not of statflight"):
+            Database(path)
+        with duckdb.connect(str(path)) as connection:
+            (name,) = connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
+            assert name == (table.split()[0],)
+
+
+@pytest.mark.parametrize("version", [1, VERSION - 1, VERSION + 1])
+def test_other_layout_is_refused_with_what_to_do(tmp_path, version):
+    path = tmp_path / "d.db"
+    Database(path).close()
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(f"UPDATE settings SET value = '{version}'")
+    wanted = f'"d.db": it has layout {version}, .* layout {VERSION}'
+    with pytest.raises(InvalidArgument, match=wanted) as refused:
+        Database(path)
+    assert "install the version that wrote it" in refused.value.hint
+    with duckdb.connect(str(path)) as connection:  # the file is unlocked and unchanged
+        assert connection.execute("SELECT value FROM settings").fetchall() == [(str(version),)]
+
+
+def test_close_waits_for_a_reader_in_the_middle_of_a_query(tmp_path):
+    database = Database(tmp_path / "d.db")
+    cursor, began, found = database.read(), threading.Event(), []
+
+    def read() -> None:
+        batches = cursor.sql("SELECT i FROM range(3_000_000) t(i)").to_arrow_reader(10_000)
+        found.append(batches.read_next_batch().num_rows)
+        began.set()
+        found.extend(batch.num_rows for batch in batches)
+        cursor.close()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    began.wait()
+    database.close()
+    reader.join()
+    assert sum(found) == 3_000_000
+    Database(tmp_path / "d.db").close()
+
+
+# Backups.
+
+
+def test_backup_opens_as_a_database_with_the_records_of_its_time(database, tmp_path):
+    store = DuckDBStatsStore(database, Catalog(database))
+    put(store, "stats.columns", columns(*((i, i) for i in range(1, 3000))))
+    with database.reading() as cursor:  # an open stream does not block the backup
+        reader = cursor.sql("SELECT * FROM stats_columns").to_arrow_reader(100)
+        reader.read_next_batch()
+        size = database.backup(tmp_path / "b.db")
+        put(store, "stats.columns", columns((1, 5)), "upsert")
+    assert size == (tmp_path / "b.db").stat().st_size > 0
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith((".", "b"))) == ["b.db"]
+    copy = Database(tmp_path / "b.db")
+    assert DuckDBStatsStore(copy, Catalog(copy)).count(store.catalog.get("c.s.t"), 1) == 2999
+    assert copy.rows("SELECT row_count FROM stats_columns WHERE column_id = 1") == [(1,)]
+    copy.close()
+
+
+def test_backup_during_writes_is_consistent(database, tmp_path):
+    """Each write inserts a pair of rows; no copy has half of a pair."""
+    stop = threading.Event()
+
+    def write() -> None:
+        x = 0
+        while not stop.is_set():
+            x += 1
+            database.write(lambda c, x=x: [c.execute("INSERT INTO t VALUES (?)", [x]) for _ in range(2)])
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    for number in range(3):
+        database.backup(tmp_path / f"b{number}.db")
+    stop.set()
+    thread.join()
+    for number in range(3):
+        with duckdb.connect(str(tmp_path / f"b{number}.db"), read_only=True) as copy:
+            found = copy.execute("SELECT x, count(*) FROM t GROUP BY x ORDER BY x").fetchall()
+        assert {count for _, count in found} <= {2}
+        assert [x for x, _ in found] == list(range(1, len(found) + 1))
+
+
+def test_backup_refuses_existing_and_invalid_paths_with_the_reason(database, tmp_path):
+    (tmp_path / "taken").write_text("mine")
+    for path, reason in ((tmp_path / "taken", "exists or is reserved"), ("relative.db", "absolute"),
+                         (tmp_path / "no" / "b.db", "No such file or directory")):  # fmt: skip
+        with pytest.raises(InvalidArgument, match=reason) as refusal:
+            database.backup(path)
+        assert refusal.value.code == "BACKUP" and str(tmp_path) not in str(refusal.value)
+    assert (tmp_path / "taken").read_text() == "mine"
+    with pytest.raises(InvalidArgument, match="in memory"):
+        memory = Database(":memory:")
+        try:
+            memory.backup(tmp_path / "m.db")
+        finally:
+            memory.close()

@@ -1,0 +1,253 @@
+"""Current rows: after any history, equal to the result of a query over all rows."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store.catalog.catalog import Catalog
+from store.catalog.discovery import Discovery
+from store.duckdb.database import Database
+from store.duckdb.layout import BY_SNAPSHOT, parts, stored_columns
+from store.model import freshness
+from store.model.errors import Conflict
+from store.model.freshness import At
+from store.model.puts import IDENTITY
+from store.model.schemas import COUNTS, DISTRIBUTION
+from store.model.targets import Target
+from store.stats_store import DuckDBStatsStore, Put, PutMode
+from tests.store.contract import NAME, put, rows
+
+LAKE = ("lake", "s", "t")
+HASHES = st.sampled_from(["x", "y", None])
+
+
+@pytest.fixture(scope="module")
+def store():
+    database = Database(":memory:")
+    yield DuckDBStatsStore(database, Catalog(database))
+    database.close()
+
+
+def expected_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> list[tuple[Any, ...]]:
+    """(table key, column if any, snapshot, freshness, usable_for) of the current rows, of `stats.columns` also
+    snapshot, freshness, ndv and width of the distribution; computed from all rows."""
+    places = {(k, s): (o, h) for k, s, o, h in store.database.rows(
+        "SELECT table_key, snapshot_id, ordinal, schema_hash FROM snapshots")}  # fmt: skip
+    current = dict(store.database.rows(
+        "SELECT table_key, current_snapshot_id FROM tables WHERE current_snapshot_id IS NOT NULL"))  # fmt: skip
+    identity = ("table_key", *IDENTITY[flight])
+    names = (*identity, "snapshot_id", *stored_columns(flight))
+    best: dict[tuple[int, ...], tuple[Any, ...]] = {}
+    distributions: dict[tuple[int, ...], tuple[Any, ...]] = {}
+    for values in store.database.rows(f"SELECT {', '.join(dict.fromkeys(names))} FROM {BY_SNAPSHOT[flight]}"):
+        row = dict.fromkeys(freshness.USABLE_COLUMNS) | dict(zip(dict.fromkeys(names), values, strict=True))
+        key = row["table_key"]
+        if key not in current:
+            continue
+        ordinal, hash_ = places[key, row["snapshot_id"]]
+        record = At(row["snapshot_id"], ordinal, row["schema_hash"] or hash_)
+        requested = At(current[key], *places[key, current[key]])
+        if (label := freshness.freshness(record, requested)) is None:
+            continue
+        rank = freshness.rank(record, requested)
+        target = tuple(row[name] for name in identity)
+        counted = flight == "stats.tables" or any(row[name] is not None for name in COUNTS)
+        found = ((label != "STALE", counted, *rank), row["snapshot_id"], label, freshness.usable_for(label, row))
+        best[target] = max(best.get(target, found), found)
+        if flight == "stats.columns" and label != "STALE" and any(row[name] is not None for name in DISTRIBUTION):
+            order = (row["ndv"] is not None, *rank)
+            shown = (order, row["snapshot_id"], label, row["ndv"], row["avg_width_bytes"])
+            distributions[target] = max(distributions.get(target, shown), shown, key=lambda each: each[0])
+    none = () if flight == "stats.tables" else (None, None, None, None, None)
+    return sorted(
+        ((*target, *found[1:], *distributions.get(target, none)[1:]) for target, found in best.items()), key=repr
+    )
+
+
+def current_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> list[tuple[Any, ...]]:
+    names = ", ".join(("table_key", *IDENTITY[flight], "snapshot_id", "freshness", "usable_for"))
+    if flight == "stats.columns":
+        for name in ("distribution_snapshot_id", "distribution_freshness", "ndv", "avg_width_bytes"):
+            names += f", CASE WHEN distribution_snapshot_id IS NOT NULL THEN {name} END"
+    return sorted(store.database.rows(f"SELECT {names} FROM {BY_SNAPSHOT[flight]}_current"), key=repr)
+
+
+def expected_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
+    found: dict[tuple[int, str], tuple[Any, ...]] = {}
+    for key, family, snapshot, ordinal, hash_, current, at, current_hash in store.database.rows(
+        "SELECT f.table_key, f.family, f.snapshot_id, n.ordinal, n.schema_hash, c.snapshot_id, c.ordinal, c.schema_hash"
+        " FROM file_snapshots f JOIN snapshots n USING (table_key, snapshot_id) JOIN tables t USING (table_key)"
+        " JOIN snapshots c ON c.table_key = t.table_key AND c.snapshot_id = t.current_snapshot_id"
+    ):
+        record, requested = At(snapshot, ordinal, hash_), At(current, at, current_hash)
+        if label := freshness.freshness(record, requested):
+            this = (freshness.rank(record, requested), snapshot, label)
+            found[key, family] = max(found.get((key, family), this), this)
+    return sorted((*place, *this[1:]) for place, this in found.items())
+
+
+def current_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
+    return store.database.rows(
+        "SELECT table_key, family, snapshot_id, freshness FROM file_snapshots WHERE freshness IS NOT NULL ORDER BY ALL"
+    )
+
+
+ROW = st.fixed_dictionaries({
+    "column_id": st.integers(1, 3), "schema_hash": HASHES, "completeness": st.sampled_from(["COMPLETE", "PARTIAL"]),
+    "row_count": st.sampled_from([None, 1, 2]), "logical_type": st.sampled_from(["INT", "DOUBLE"]),
+    "ndv": st.sampled_from([None, None, 0.0, 1.0]), "avg_width_bytes": st.sampled_from([None, None, 4.0]),
+})  # fmt: skip
+TABLE = st.fixed_dictionaries({"schema_hash": HASHES, "row_count": st.integers(0, 2)})
+CONTENT = st.lists(ROW, min_size=1, max_size=4, unique_by=lambda row: row["column_id"])
+NAMES = st.sampled_from([NAME, LAKE])
+MODES = st.sampled_from(["create", "upsert", "replace_snapshot", "fill", "capture"])
+PART = st.one_of(
+    st.tuples(st.just("stats.columns"), NAMES, st.integers(1, 4), CONTENT),
+    st.tuples(st.just("stats.tables"), NAMES, st.integers(1, 4), st.lists(TABLE, min_size=1, max_size=1)),
+)
+STEP = st.one_of(
+    st.tuples(st.just("put"), st.lists(PART, min_size=1, max_size=3, unique_by=lambda part: part[:3]), MODES,
+              st.booleans()),
+    st.tuples(st.just("files"), NAMES, st.integers(1, 4), st.integers(0, 2)),
+    st.tuples(st.just("look"), st.integers(1, 4), st.lists(st.tuples(st.integers(1, 5), HASHES), max_size=3,
+                                                          unique_by=lambda each: each[0])),
+    st.tuples(st.just("delete"), NAMES, st.integers(0, 4), st.integers(0, 3)),
+)  # fmt: skip
+
+
+def discover(store: DuckDBStatsStore, current: int, snapshots: Any) -> None:
+    """Stores a discovery of the lake's table, whose snapshots may have another order than their ids."""
+    found = {
+        "schema": "s", "name": "t", "table_id": "t", "location": "l", "schema_hash": "x", "schemas": {"x": []},
+        "current_snapshot_id": current,
+        "snapshots": [{"snapshot_id": s, "ordinal": 10 - s if s == 5 else s, "parent_snapshot_id": None,
+                       "sequence_number": None, "committed_at": None, "operation": None, "schema_hash": h}
+                      for s, h in {current: "x", **dict(snapshots)}.items()],
+    }  # fmt: skip
+    store.database.write(lambda c: Discovery(store.catalog).store(c, "lake", "iceberg", found, ()))
+
+
+def apply(store: DuckDBStatsStore, step: tuple[Any, ...]) -> None:
+    match step:
+        case "put", given, mode, together:
+            puts = [Put(flight, rows(flight, *content, name=name, snapshot=s), PutMode(mode))
+                    for flight, name, s, content in given]  # fmt: skip
+            each = [puts] if together else [[part] for part in puts]  # in one transaction
+            with contextlib.suppress(Conflict):
+                store.database.write(lambda connection: [store.put_in(connection, some) for some in each])
+        case "files", name, snapshot, count:
+            given = [{"file_path": "f", "row_count": count}]
+            put(store, "stats.files", rows("stats.files", *given, name=name, snapshot=snapshot), "upsert")
+        case "look", current, snapshots:
+            discover(store, current, snapshots)
+        case "delete", name, snapshot, column:
+            if table := store.catalog.find(name):
+                store.delete(table, snapshot or None, Target.column(column) if column else None)
+
+
+HISTORIES = st.lists(STEP, min_size=1, max_size=7)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=HISTORIES)
+def test_current_rows_equal_a_full_query_after_any_history(store, steps):
+    check_history(store, steps)
+
+
+@pytest.mark.benchmark
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=HISTORIES)
+def test_current_rows_equal_a_full_query_after_many_histories(store, steps):
+    check_history(store, steps)
+
+
+def check_history(store: DuckDBStatsStore, steps: Any) -> None:
+    """Applies the steps to an empty store, and compares the current rows after each."""
+
+    def clear(connection):
+        for table in (*parts("stats.columns"), *parts("stats.tables"), "stats_files", "file_snapshots", "snapshots",
+                      "tables"):  # fmt: skip
+            connection.execute(f"DELETE FROM {table}")
+        store.catalog.reload(connection)
+
+    store.database.write(clear)
+    for step in steps:
+        apply(store, step)
+        for flight in ("stats.columns", "stats.tables"):
+            assert current_rows(store, flight) == expected_rows(store, flight), step
+        assert current_listings(store) == expected_listings(store), step
+        doubled = store.database.rows(
+            "SELECT table_key, snapshot_id, column_id FROM stats_columns GROUP BY ALL HAVING count(*) > 1"
+        )
+        assert not doubled
+
+
+def test_put_of_many_tables_updates_the_current_rows_of_each(store):
+    given = [rows("stats.columns", {"column_id": 1, "row_count": n}, name=("many", "s", f"t{n}"), snapshot=s)
+             for s in (1, 2) for n in range(40)]  # fmt: skip
+    store.put([Put("stats.columns", table) for table in given])
+    assert current_rows(store) == expected_rows(store)
+    assert sum(row[2] == 2 for row in current_rows(store)) >= 40
+
+
+def test_row_of_a_table_inherits_after_a_later_snapshot_in_its_transaction(store):
+    name = ("later", "s", "t")
+    steps = [("stats.tables", {"row_count": 1}, 1), ("stats.tables", {"row_count": 2}, 2),
+             ("stats.columns", {"column_id": 1}, 3)]  # fmt: skip
+    puts = [Put(flight, rows(flight, row | {"schema_hash": "h"}, name=name, snapshot=s)) for flight, row, s in steps]
+    store.put(puts[:1])
+    store.database.write(lambda connection: [store.put_in(connection, [each]) for each in puts[1:]])
+    assert current_rows(store, "stats.tables") == expected_rows(store, "stats.tables")
+    assert current_rows(store, "stats.tables")[-1][1:3] == (2, freshness.INHERITED)
+
+
+def test_refused_put_keeps_the_current_rows(store):
+    put(store, "stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 1}, name=("r", "s", "t")))
+    before = current_rows(store)
+    with pytest.raises(Conflict):
+        store.put([
+            Put("stats.columns", rows("stats.columns", {"column_id": 2}, name=("r", "s", "t"), snapshot=2)),
+            Put("stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 2}, name=("r", "s", "t"))),
+        ])  # fmt: skip
+    assert current_rows(store) == before
+
+
+def test_row_of_another_schema_yields_to_an_older_row_of_the_current_one(store):
+    """The second row is exact at its snapshot, although the snapshot has another schema than the row."""
+    name = ("odd", "s", "t")
+    for snapshot, content in ((1, {6: "h"}), (2, {2: "h", 6: "g"}), (3, {4: "h"})):
+        given = [{"column_id": column, "schema_hash": hash_} for column, hash_ in content.items()]
+        put(store, "stats.columns", rows("stats.columns", *given, name=name, snapshot=snapshot))
+        assert current_rows(store) == expected_rows(store)
+
+
+def test_capture_without_distinct_counts_keeps_those_of_its_snapshot(store):
+    name = ("kept", "s", "t")
+    whole = {"column_id": 1, "row_count": 9, "null_count": 0, "ndv": 4.0, "mean": 2.5, "completeness": "COMPLETE"}
+    put(store, "stats.columns", rows("stats.columns", whole, name=name), "capture")
+    less = {"column_id": 1, "row_count": 9, "null_count": 0, "min": "1", "completeness": "COMPLETE"}
+    put(store, "stats.columns", rows("stats.columns", less, name=name), "capture")
+    row = store.get(store.catalog.get("kept.s.t"), 1, Target.column(1))
+    assert (row["min"], row["ndv"], row["mean"]) == ("1", 4.0, 2.5)
+
+
+def test_conflict_names_the_values_of_the_record_itself(store):
+    """Not those of the distribution that its row is served with."""
+    name = ("conflict", "s", "t")
+    for snapshot, values in ((1, {"ndv": 4.0}), (2, {"avg_width_bytes": 8.0})):
+        row = {"column_id": 1, "row_count": 9, "schema_hash": "x", **values}
+        put(store, "stats.columns", rows("stats.columns", row, name=name, snapshot=snapshot), "upsert")
+    again = rows(
+        "stats.columns",
+        {"column_id": 1, "row_count": 9, "schema_hash": "x", "avg_width_bytes": 7.0},
+        name=name,
+        snapshot=2,
+    )
+    with pytest.raises(Conflict) as refused:
+        put(store, "stats.columns", again, "create")
+    assert refused.value.params["field"] == "avg_width_bytes", refused.value

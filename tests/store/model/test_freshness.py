@@ -1,0 +1,89 @@
+"""Freshness and usable_for: the SQL form, the Arrow form and the form for one row agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store.model import freshness
+from store.model.freshness import At
+
+LABELS = st.sampled_from([freshness.EXACT, freshness.INHERITED, freshness.STALE, None])
+ROWS = st.fixed_dictionaries({
+    "completeness": st.sampled_from(["COMPLETE", "PARTIAL", "UNAVAILABLE", None]),
+    "row_groups_sampled": st.sampled_from([None, 0, 1, 7]),
+    "logical_type": st.sampled_from(["INT", "FLOAT", "DOUBLE", "STRING", None]),
+    "nan_count": st.sampled_from([None, 0, 3]),
+})  # fmt: skip
+SCHEMA = pa.schema([("label", pa.string()), ("completeness", pa.string()), ("row_groups_sampled", pa.int64()),
+                    ("logical_type", pa.string()), ("nan_count", pa.int64())])  # fmt: skip
+PLACES = st.builds(At, st.integers(0, 3), st.integers(0, 3), st.sampled_from(["x", "y", None]))
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as opened:
+        yield opened
+
+
+@settings(deadline=None)
+@given(labels=st.lists(st.tuples(LABELS, ROWS), min_size=1, max_size=8), scalar=st.booleans())
+def test_usable_for_agrees_in_sql_arrow_and_for_one_row(connection, labels, scalar):
+    names = [name for name in SCHEMA.names if scalar or name not in ("logical_type", "nan_count")]
+    table = pa.Table.from_pylist([{"label": label} | row for label, row in labels], SCHEMA).select(names)
+    plain = [freshness.usable_for(row["label"], row) for row in table.to_pylist()]
+    assert freshness.usable_for_arrow(table["label"], table).to_pylist() == plain
+    connection.register("given", table)
+    found = connection.execute(f"SELECT {freshness.usable_for_sql('g.label', 'g', names)} FROM given g").fetchall()
+    assert [value for (value,) in found] == plain
+    whole = [freshness.is_whole(row) for row in table.to_pylist()]
+    assert freshness.is_whole_arrow(table).to_pylist() == whole
+    found = connection.execute(f"SELECT {freshness.is_whole_sql('g')} FROM given g").fetchall()
+    assert [value for (value,) in found] == whole
+
+
+@settings(deadline=None)
+@given(records=st.lists(PLACES, min_size=1, max_size=8), requested=PLACES)
+def test_freshness_and_rank_agree_in_sql_and_for_one_row(connection, records, requested):
+    rows = [{"at": at, "snapshot_id": r.snapshot_id, "ordinal": r.ordinal, "schema_hash": r.schema_hash}
+            for at, r in enumerate(records)]  # fmt: skip
+    schema = pa.schema([("at", pa.int64()), ("snapshot_id", pa.int64()), ("ordinal", pa.int64()),
+                        ("schema_hash", pa.string())])  # fmt: skip
+    connection.register("given", pa.Table.from_pylist(rows, schema))
+    one = {"snapshot_id": requested.snapshot_id, "ordinal": requested.ordinal, "schema_hash": requested.schema_hash}
+    connection.register("requested", pa.Table.from_pylist([one], schema.remove(0)))
+    words = ("g", "g.schema_hash", "g.ordinal", "a")
+    found = connection.execute(
+        f"SELECT {freshness.freshness_sql(*words)} FROM given g, requested a ORDER BY g.at"
+    ).fetchall()  # fmt: skip
+    assert [label for (label,) in found] == [freshness.freshness(record, requested) for record in records]
+    ordered = connection.execute(
+        f"SELECT g.at FROM given g, requested a ORDER BY {freshness.rank_sql(*words)}, g.at"
+    ).fetchall()  # fmt: skip
+    plain = sorted(range(len(records)), key=lambda at: freshness.rank(records[at], requested), reverse=True)
+    assert [at for (at,) in ordered] == plain
+
+
+@pytest.mark.parametrize(("row", "use"), [
+    ({}, "PRUNING"), ({"completeness": "PARTIAL"}, "PLANNING"), ({"row_groups_sampled": 1}, "PLANNING"),
+    ({"logical_type": "DOUBLE"}, "PLANNING"), ({"logical_type": "FLOAT", "nan_count": 0}, "PRUNING"),
+    ({"completeness": None}, "PLANNING"),
+])  # fmt: skip
+def test_only_complete_unsampled_rows_without_nan_allow_pruning(row, use):
+    whole = {"completeness": "COMPLETE", "row_groups_sampled": None, "logical_type": "INT", "nan_count": None}
+    assert freshness.usable_for("EXACT", whole | row) == use
+    assert freshness.usable_for("INHERITED", whole | row) == "PLANNING"
+
+
+def test_statistics_are_inherited_only_under_the_same_known_schema():
+    requested = At(5, 5, "x")
+    assert freshness.freshness(At(5, 9, "y"), requested) == "EXACT"
+    assert freshness.freshness(At(4, 4, "x"), requested) == "INHERITED"
+    assert freshness.freshness(At(4, 4, "y"), requested) == "STALE"
+    assert freshness.freshness(At(4, 4, None), At(5, 5, None)) == "STALE"
+    assert freshness.freshness(At(6, 6, "x"), requested) is None
