@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from flight_server.checks import drift
 from flight_server.checks.rules import AGAINST, PREVIOUS, Level, Rule
-from flight_server.present import history, table_summary
-from flight_server.present.reader import Reader, equal, read_table
-from flight_server.present.table_summary import Row
+from flight_server.views import history, table_summary
+from flight_server.views.reader import Reader, equal, read_table
+from flight_server.views.table_summary import Row
 from store.model.errors import InvalidArgument
 
 _NUMBERS: Final = frozenset({"INT", "FLOAT", "DOUBLE", "DECIMAL"})

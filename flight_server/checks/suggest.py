@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from fractions import Fraction
 
-from flight_server.present import history
-from flight_server.present.reader import Reader, read_table
-from flight_server.present.table_summary import Row
+from flight_server.views import history
+from flight_server.views.reader import Reader, read_table
+from flight_server.views.table_summary import Row
 
 ALMOST_ALL = Fraction(99, 100)  # share of distinct values; the NDV estimate of a key is not below it
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from flight_server.client.capture_requests import pick_column, unknown_column
 from flight_server.client.connection import Connection, require
-from flight_server.client.table_names import full_name, of_table
+from flight_server.table_names import full_name, of_table
 
 if TYPE_CHECKING:
     from flight_server.client.dataset import FlightDataset

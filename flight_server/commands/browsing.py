@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from flight_server.client import full_name
 from flight_server.commands.common import (
     SERVER,
     Server,
@@ -27,9 +26,11 @@ from flight_server.commands.common import (
 )
 from flight_server.commands.output import CommandError, say, say_left_out
 from flight_server.commands.reading import FormatOption
-from flight_server.present import catalog_summary, render, shapes, table_summary, text
-from flight_server.present import history as histories
+from flight_server.present import render, text
 from flight_server.present.render import Format
+from flight_server.table_names import full_name
+from flight_server.views import catalog_summary, shapes, table_summary
+from flight_server.views import history as histories
 from store.model.names import is_pattern, matcher
 
 

@@ -165,7 +165,7 @@ def _pick(name: str, tables: Sequence[str]) -> str:
 
 
 def _full_names(client: StatsClient) -> list[str]:
-    from flight_server.client import full_name
+    from flight_server.table_names import full_name
 
     return sorted(full_name(row) for row in client.tables().to_pylist())
 
@@ -198,7 +198,7 @@ def complete_table(ctx: Any, incomplete: str) -> list[str]:
 
 def complete_column(ctx: Any, incomplete: str) -> list[str]:
     """Completes column names of the table given before."""
-    from flight_server.client import of_table
+    from flight_server.table_names import of_table
 
     def names_in(client: StatsClient) -> list[str]:
         where = of_table(find_table(client, ctx.params["table"]))

@@ -29,9 +29,10 @@ from flight_server.commands.output import (
     warn,
 )
 from flight_server.commands.reading import FormatOption
-from flight_server.present import render, table_summary, text
+from flight_server.present import render, text
 from flight_server.present.comparison import Change, changes, parse_gate
 from flight_server.present.render import Format
+from flight_server.views import table_summary
 
 
 def diff(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flight_server.client import full_name
 from flight_server.commands.common import (
     SERVER,
     Answer,
@@ -21,6 +20,7 @@ from flight_server.commands.common import (
 )
 from flight_server.commands.output import misuse, say, tell, tell_json, warn
 from flight_server.commands.progress import while_looking
+from flight_server.table_names import full_name
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient

@@ -229,7 +229,7 @@ def _show_look(client: StatsClient, catalog: str, thread: threading.Thread) -> N
 
 def _progress_of(client: StatsClient) -> dict[str, Running]:
     """The progress of running captures by table."""
-    from flight_server.client import full_name
+    from flight_server.table_names import full_name
 
     return {
         full_name(job): Running(job["progress"] or 0.0, job["message"] or "")

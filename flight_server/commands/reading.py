@@ -10,7 +10,6 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from flight_server.client import full_name
 from flight_server.commands.common import (
     SERVER,
     Server,
@@ -25,9 +24,11 @@ from flight_server.commands.common import (
     snapshot_of,
 )
 from flight_server.commands.output import misuse, say, say_left_out
-from flight_server.present import render, shapes, table_summary, text
+from flight_server.present import render, text
 from flight_server.present.column_labels import labels
 from flight_server.present.render import Format
+from flight_server.table_names import full_name
+from flight_server.views import shapes, table_summary
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")]
 SHAPE_BINS = 10

@@ -20,8 +20,9 @@ from flight_server.commands.common import (
     snapshot_of,
 )
 from flight_server.commands.output import misuse, say, tell, warn
-from flight_server.present import render, table_summary, text
+from flight_server.present import render, text
 from flight_server.present.render import Format
+from flight_server.views import table_summary
 
 if TYPE_CHECKING:
     from flight_server.client.scan import Scan

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from flight_server.present.shapes import Bar, text_at
 from flight_server.present.text import harmless
+from flight_server.views.shapes import Bar, text_at
 
 LEFT, RIGHT, TOP, BOTTOM = 56, 10, 10, 22  # margins for the axes, in pixels
 GAP = 1.0  # pixels between bars

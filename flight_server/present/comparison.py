@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from flight_server.present.column_labels import labels
-from flight_server.present.table_summary import Row, TableSummary
+from flight_server.views.table_summary import Row, TableSummary
 
 OF_TABLE: Final = ("row_count", "data_file_count", "total_size_bytes")
 OF_COLUMN: Final = (

@@ -10,10 +10,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flight_server.client import full_name
-from flight_server.present import catalog_summary, column_labels, history, shapes, table_summary
-from flight_server.present.reader import Leaf, Reader, equal, optional, read_table
-from flight_server.present.table_summary import Row
+from flight_server.present import column_labels
+from flight_server.table_names import full_name
+from flight_server.views import catalog_summary, history, shapes, table_summary
+from flight_server.views.reader import Leaf, Reader, equal, optional, read_table
+from flight_server.views.table_summary import Row
 from store.model.names import join_name, split_name
 
 TABLES_A_PAGE: Final = 100

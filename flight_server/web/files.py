@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from flight_server.present.reader import Reader
+from flight_server.views.reader import Reader
 from flight_server.web import data, render
 from flight_server.web.data import Asked
 from flight_server.web.urls import AloneUrls, FileUrls

@@ -13,9 +13,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flight_server.present import charts, table_summary
+from flight_server.present import charts
 from flight_server.present.render import plain, text_of
 from flight_server.present.text import harmless
+from flight_server.views import table_summary
 from flight_server.web import data
 
 Row = Mapping[str, Any]

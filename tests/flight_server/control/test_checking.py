@@ -13,9 +13,9 @@ from flight_server.checks.evaluate import check
 from flight_server.checks.rules import parse
 from flight_server.config import Settings
 from flight_server.control.checking import SETTLE_SECONDS, Checking
-from flight_server.present.reader import equal
 from flight_server.process.metrics import Metrics
 from flight_server.reads.local_reader import LocalReader
+from flight_server.views.reader import equal
 from store.catalog.discovery import Discovery
 from store.model.errors import InvalidArgument
 from tests.flight_server.serving import app_in, put

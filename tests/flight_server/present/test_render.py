@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.present import render, table_summary
+from flight_server.present import render
 from flight_server.present.render import Format
+from flight_server.views import table_summary
 
 
 def written(table: pa.Table | pa.RecordBatchReader, format: Format) -> bytes:

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from flight_server.present import charts
-from flight_server.present.shapes import Bar, position
+from flight_server.views.shapes import Bar, position
 from flight_server.web import data, render
 from flight_server.web.urls import LiveUrls
 

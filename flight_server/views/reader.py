@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from flight_server.client import of_table
+from flight_server.table_names import of_table
 from store.model.errors import NotFound
 
 Leaf = dict[str, Any]

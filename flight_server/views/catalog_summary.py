@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from flight_server.present.reader import Reader
+from flight_server.views.reader import Reader
 
 KEY: Final = ("table_catalog", "table_schema", "table_name")
 STATS: Final = (

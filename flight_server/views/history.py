@@ -6,8 +6,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from flight_server.present.reader import Reader, equal, read_table
-from flight_server.present.table_summary import Row, require
+from flight_server.views.reader import Reader, equal, read_table
+from flight_server.views.table_summary import Row, require
 from store.model.errors import nearest
 
 STATISTICS: Final = (

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.client import full_name
-from flight_server.present import shapes
-from flight_server.present.reader import Leaf, Reader, optional, read_table
+from flight_server.table_names import full_name
+from flight_server.views import shapes
+from flight_server.views.reader import Leaf, Reader, optional, read_table
 from store.model.units import bytes_text
 
 Row = dict[str, Any]

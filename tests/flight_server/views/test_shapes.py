@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.present import charts, shapes
+from flight_server.present import charts
 from flight_server.reads.computed import BUCKETS, _buckets
+from flight_server.views import shapes
 from store.model.sketches import kll
 
 
