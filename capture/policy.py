@@ -37,7 +37,7 @@ class Rules:
         max_age: Age at which statistics of an earlier snapshot are renewed, however little changed.
         changed: Share of rows (0 to 1) in files added or removed since, at which they are renewed before `max_age`.
         max_snapshots_behind: Number of snapshots by which statistics may be behind the current one; more renew them,
-            however little changed. None for any.
+            however little changed, and until then an inherited distribution that old is STALE. None for any.
         min_interval: Minimum time since the last attempt; for table statistics, since the last attempt at the same
             snapshot.
         columns: `used`: in tables with more than `wide` columns only those that readers request; `all`: every column;

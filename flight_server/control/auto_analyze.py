@@ -100,6 +100,7 @@ class AutoAnalyze:
     def review(self, catalog: str, tables: Sequence[TableEntry], now: datetime | None = None) -> list[str]:
         """Decides about these tables of a connector; returns the ids of the jobs queued."""
         chosen = self.policy_of(self._host.options(catalog))
+        self._limit(chosen, tables)
         if chosen.is_off:
             return []
         now = now or datetime.now(UTC)
@@ -112,6 +113,17 @@ class AutoAnalyze:
             ]
             self._record(decided)
             return self._queue(decided, now)
+
+    def _limit(self, chosen: Policy, tables: Sequence[TableEntry]) -> None:
+        """Stores each table's `max_snapshots_behind`, by which the store labels inherited distributions."""
+        limits: dict[int, int | None] = {}
+        for table in tables:
+            rules = None if table.format == EXTERNAL else chosen.rules(table.table_schema, table.table_name)
+            most = None if rules is None else rules.max_snapshots_behind
+            if most != table.max_snapshots_behind:
+                limits[table.table_key] = most
+        if limits:
+            self._host.database.write(lambda connection: self._host.catalog.limit_inheritance(connection, limits))
 
     def _decide(self, table: TableEntry, rules: Rules, now: datetime) -> _Decided:
         state = self._state(table)

@@ -103,6 +103,7 @@ class Scanner:
         scope = ReadScope(
             None if tables is None else [table.table_key for table in tables],
             allow_stale=request.allow_stale, only=only, any_dropped=self.catalog.any_dropped(),
+            is_limited=self.catalog.is_limited(),
         )  # fmt: skip
         if request.snapshot is None:
             return scope

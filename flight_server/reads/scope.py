@@ -23,6 +23,7 @@ class ReadScope:
             and `pins`, every stored row is read.
         allow_stale: Include STALE rows.
         only: The table, if the scope has exactly one, so that its names need no join.
+        is_limited: True if any table limits how old an inherited distribution may be.
         failing: Keys of the tables that cannot be inspected or read; their rows are STALE at the current snapshot.
         any_dropped: True if any table is dropped; rows of dropped tables are not served.
         epoch: Epoch (`TableVersions.steady`) at which the requested snapshots are the current ones; None if they are
@@ -37,6 +38,7 @@ class ReadScope:
     current: bool = False
     snapshot: int | None = None
     any_dropped: bool = True
+    is_limited: bool = True
     failing: frozenset[int] = frozenset()
     epoch: int | None = None
     lacking: tuple[int, ...] | None = None

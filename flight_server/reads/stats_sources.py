@@ -16,9 +16,11 @@ from store.model.freshness import (
     EXACT,
     PLANNING,
     STALE,
+    distribution_freshness_sql,
     freshness_sql,
     group_rank_sql,
     has_sql,
+    oldest_sql,
     rank_sql,
     stored_freshness_sql,
     usable_for_sql,
@@ -181,8 +183,12 @@ def _requested(scope: ReadScope) -> str:
 def _choice(row: str, hash_: str, scope: ReadScope) -> tuple[str, str, str]:
     """SQL of the freshness, of the condition that the row applies, and of the order with the best row first."""
     label = freshness_sql(row, hash_, "n.ordinal", "a")
-    valid = f"({label}) IS NOT NULL" if scope.allow_stale else f"({label}) <> 'STALE'"
-    return label, valid, rank_sql(row, hash_, "n.ordinal", "a")
+    return label, _valid(label, scope), rank_sql(row, hash_, "n.ordinal", "a")
+
+
+def _valid(label: str, scope: ReadScope) -> str:
+    """SQL of the condition that a row of this freshness applies."""
+    return f"({label}) IS NOT NULL" if scope.allow_stale else f"({label}) <> 'STALE'"
 
 
 def _hash(name: str, row: str) -> str:
@@ -193,17 +199,24 @@ def _best_rows(name: str, scope: ReadScope, condition: str) -> str:
     """SQL of the best applicable row of each target, with its freshness; `condition` (on `r`) selects the tables. Rows
     of `GROUPED` have the best distribution, with its labels."""
     label, valid, best = _choice("r", _hash(name, "r"), scope)
+    of_distribution, limits = label, ""
+    if scope.is_limited and name != "stats.tables":
+        of_distribution = distribution_freshness_sql(label, "n.ordinal", "b.oldest")
+        limits = f" LEFT JOIN {oldest_sql(_requested(scope))} b ON b.table_key = r.table_key"
+    if name not in PARTED:  # sketches
+        label, valid = of_distribution, _valid(of_distribution, scope)
     by = ", ".join(["r.table_key", *(f'r."{column}"' for column in IDENTITY[name])])
     rows = (
         f" FROM {BY_SNAPSHOT[name]} r JOIN {_requested(scope)} a"
         " ON a.table_key = r.table_key JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
-        f" WHERE {condition} AND {valid} QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY "
+        f"{limits} WHERE {condition} AND {valid} QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY "
     )
     if name not in GROUPED:
         return f"SELECT r.*, {label} AS freshness{rows}{best}) = 1"
-    has, fields = has_sql("r", DISTRIBUTION), ", ".join(f"{column} := r.{column}" for column in DISTRIBUTION)
-    fields += f", snapshot_id := r.snapshot_id, label := {label}"
-    order = f"NOT {has}, {group_rank_sql(label, 'r.ndv IS NOT NULL', best)}"
+    has = f"({has_sql('r', DISTRIBUTION)} AND {_valid(of_distribution, scope)})"
+    fields = ", ".join(f"{column} := r.{column}" for column in DISTRIBUTION)
+    fields += f", snapshot_id := r.snapshot_id, label := {of_distribution}"
+    order = f"NOT {has}, {group_rank_sql(of_distribution, 'r.ndv IS NOT NULL', best)}"
     values = ", ".join(f"d.{column} AS {column}" for column in DISTRIBUTION)
     return (
         f"SELECT * EXCLUDE (d) REPLACE ({values}), d.snapshot_id AS distribution_snapshot_id,"

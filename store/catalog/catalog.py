@@ -12,8 +12,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
+
 from store.catalog.publications import Publications
 from store.catalog.snapshots import SnapshotRegistry
+from store.duckdb.arrow_sql import execute
 from store.duckdb.database import Connection, Database, insert_rows
 from store.history.current_rows import CurrentRows
 from store.history.presence import Presence
@@ -54,7 +57,7 @@ class Catalog(Publications, SnapshotRegistry):
         """Reads all entries from the database, at start-up and after a rollback."""
         rows = connection.execute(
             "SELECT table_key, table_catalog, table_schema, table_name, table_id, format, location,"
-            " current_snapshot_id, dropped, last_error, capture_error FROM tables"
+            " current_snapshot_id, dropped, last_error, capture_error, max_snapshots_behind FROM tables"
         ).fetchall()
         entries = [TableEntry(*row) for row in rows]
         self.uncommitted = Entries(
@@ -123,6 +126,10 @@ class Catalog(Publications, SnapshotRegistry):
     def any_dropped(self) -> bool:
         """True if any table is dropped; dropped tables keep their rows until they expire."""
         return self._committed.any_dropped
+
+    def is_limited(self) -> bool:
+        """True if any table limits how old an inherited distribution may be."""
+        return self._committed.is_limited
 
     # Reading, from the file.
 
@@ -323,6 +330,17 @@ class Catalog(Publications, SnapshotRegistry):
         if "current_snapshot_id" in changes:
             self.current_rows.invalidate([entry.table_key])
         return entry
+
+    def limit_inheritance(self, connection: Connection, limits: Mapping[int, int | None]) -> None:
+        """Sets how many snapshots an inherited distribution may be behind: table key → number, None for any."""
+        columns = {"key": pa.array(limits.keys(), pa.int64()), "most": pa.array(limits.values(), pa.int64())}
+        execute(
+            connection, "UPDATE tables SET max_snapshots_behind = v.most FROM {limits} v"
+            " WHERE tables.table_key = v.key", limits=pa.table(columns),
+        )  # fmt: skip
+        for key, most in limits.items():
+            self.set_entry(replace(self.uncommitted.by_key[key], max_snapshots_behind=most))
+        self.current_rows.invalidate(limits)
 
     def set_entry(self, entry: TableEntry) -> None:
         """Makes an entry visible to the writer, and to readers once it is committed."""

@@ -3,10 +3,10 @@
 Rows of most flights are stored once per snapshot. The flights of `PARTED` have two tables: `…_current` has one row per
 target, the one that applies to the table's current snapshot, with its labels `freshness` and `usable_for`, so that a
 scan of current statistics is a plain filter; `…_history` has all other rows. For the flights of `GROUPED` the current
-row is the record with the counts, with the distribution that is served; where that is another record's, `own_…` has
-the record's own. A view with the flight's name combines both tables (`store.history.current_rows` moves rows between
-them). Rows of files are stored once while they do not change: they belong to the file listings at positions from_pos <=
-pos < to_pos (`store.history.file_spans`).
+row is the record with the counts, with the distribution that is served; where that is another record's or
+none, `own_…` has the record's own. A view with the flight's name combines both tables (`store.history.current_rows`
+moves rows between them). Rows of files are stored once while they do not change: they belong to the file listings at
+positions from_pos <= pos < to_pos (`store.history.file_spans`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from store.model.schemas import COMPUTED, DELETE_FILE, DISTRIBUTION, DISTRIBUTIO
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 
-VERSION: Final = 10
+VERSION: Final = 11
 """The layout of the file; a file of another one is refused."""
 
 OPEN_END = 2**62  # `to_pos` of a row that belongs to the newest file listing
@@ -66,7 +66,8 @@ CREATE TABLE connectors (catalog VARCHAR, format VARCHAR, uri VARCHAR, options V
 CREATE TABLE tables (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR,
     table_id VARCHAR, format VARCHAR, location VARCHAR, current_snapshot_id BIGINT, dropped BOOLEAN,
     partition_keys VARCHAR[], properties VARCHAR, last_error VARCHAR, capture_error VARCHAR,
-    discovered_at TIMESTAMPTZ, checked_at TIMESTAMPTZ, metadata_location VARCHAR, format_schema VARCHAR);
+    discovered_at TIMESTAMPTZ, checked_at TIMESTAMPTZ, metadata_location VARCHAR, format_schema VARCHAR,
+    max_snapshots_behind BIGINT);
 CREATE TABLE namespaces (table_catalog VARCHAR, table_schema VARCHAR);
 CREATE TABLE schemas (table_key BIGINT, schema_hash VARCHAR, columns VARCHAR);
 CREATE TABLE table_columns (table_key BIGINT, column_name VARCHAR, data_type VARCHAR, ordinal_position BIGINT,
@@ -156,7 +157,7 @@ def records(flight: str, table: str) -> str:
 
 
 def own(name: str) -> str:
-    """The column of a `…_current` table with the record's own value where another record's is served."""
+    """The column of a `…_current` table with the record's own value where another record's, or none, is served."""
     return f"own_{name}"
 
 
@@ -164,7 +165,8 @@ def own_sql(row: str, name: str) -> str:
     """SQL of a record's own value in a `…_current` table of `GROUPED`; `row` is its alias."""
     if name not in DISTRIBUTION:
         return f'{row}."{name}"'
-    return f"CASE WHEN {row}.distribution_snapshot_id <> {row}.snapshot_id THEN {row}.{own(name)} ELSE {row}.{name} END"
+    other = f"{row}.distribution_snapshot_id IS DISTINCT FROM {row}.snapshot_id"
+    return f"CASE WHEN {other} THEN {row}.{own(name)} ELSE {row}.{name} END"
 
 
 def ddl(flight: str, table: str, leading: str, more: str = "") -> str:

@@ -38,9 +38,11 @@ from store.model.freshness import (
     INHERITED,
     PLANNING,
     STALE,
+    distribution_freshness_sql,
     freshness_sql,
     group_rank_sql,
     has_sql,
+    oldest_sql,
     rank_sql,
     usable_for_sql,
 )
@@ -184,8 +186,8 @@ def _rank(connection: Connection, flight: str, table_keys: Sequence[int], moved:
     execute(connection, f"DELETE FROM {history} WHERE {scope} AND rowid IN (SELECT rid FROM {chosen})", **given)
     _label(connection, flight, scope, "(SELECT rid, label FROM {changes} WHERE part = 0 AND label IS NOT NULL)", given)
     execute(
-        connection, f"INSERT INTO {current} ({columns}, freshness, usable_for)"
-        f" SELECT {columns}, freshness, usable_for FROM chosen",
+        connection, f"INSERT INTO {current} BY NAME SELECT *"
+        f"{', snapshot_id AS distribution_snapshot_id' if flight in GROUPED else ''} FROM chosen",
     )  # fmt: skip
     execute(connection, "DROP TABLE chosen")
 
@@ -194,11 +196,12 @@ def _rank_distributions(connection: Connection, flight: str, table_keys: Sequenc
     """Gives each current row the best distribution of its target that is not STALE, and the snapshot and label of it.
     One of an earlier snapshot has no more distinct values than there are values in the row."""
     current, stored = parts(flight)[0], BY_SNAPSHOT[flight]
-    label, hash_ = freshness_sql("r", _HASH.format(row="r"), "n.ordinal", "a"), _HASH.format(row="r")
+    hash_ = _HASH.format(row="r")
+    label = distribution_freshness_sql(freshness_sql("r", hash_, "n.ordinal", "a"), "n.ordinal", "b.oldest")
     identity = ["table_key", *(f'"{column}"' for column in IDENTITY[flight])]
     by, same = ", ".join(f"r.{name}" for name in identity), " AND ".join(f"d.{name} = c.{name}" for name in identity)
     best = group_rank_sql(label, "r.ndv IS NOT NULL", rank_sql("r", hash_, "n.ordinal", "a"))
-    other, most = "d.snapshot_id <> c.snapshot_id", "c.row_count - coalesce(c.null_count, 0)"
+    other, most = "d.snapshot_id IS DISTINCT FROM c.snapshot_id", "c.row_count - coalesce(c.null_count, 0)"
     chosen = ["c.rowid AS rid", "d.snapshot_id AS distribution_snapshot_id", "d.label AS distribution_freshness"]
     for name in DISTRIBUTION:
         value, own_value = f"d.{name}", own_sql("c", name)
@@ -213,6 +216,7 @@ def _rank_distributions(connection: Connection, flight: str, table_keys: Sequenc
         f" (SELECT r.*, {label} AS label FROM {stored} r"
         " JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
         f" JOIN {_REQUESTED} a ON a.table_key = r.table_key"
+        f" LEFT JOIN {oldest_sql(_REQUESTED)} b ON b.table_key = r.table_key"
         f" WHERE {has_sql('r', DISTRIBUTION)} AND ({label}) <> '{STALE}' AND {among('r.table_key', table_keys)}"
         f" QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY {best}, r.snapshot_id DESC) = 1) d ON {same}"
         f" WHERE {among('c.table_key', table_keys)}) x JOIN {current} c ON c.rowid = x.rid"

@@ -20,6 +20,7 @@ class TableEntry:
         current_snapshot_id: None while it has no snapshot.
         last_error: Why its last inspection failed, so that its current snapshot may be an old one.
         capture_error: Why its last capture could not read it: a data file of the current snapshot is gone.
+        max_snapshots_behind: Number of snapshots by which an inherited distribution may be behind; None for any.
     """
 
     table_key: int
@@ -33,6 +34,7 @@ class TableEntry:
     dropped: bool = False
     last_error: str | None = None
     capture_error: str | None = None
+    max_snapshots_behind: int | None = None
 
     @property
     def name(self) -> tuple[str, str, str]:
@@ -76,6 +78,11 @@ class Entries:
     def failing(self) -> frozenset[int]:
         """Keys of the tables that cannot be inspected or read."""
         return frozenset(key for key, table in self.by_key.items() if table.failing)
+
+    @cached_property
+    def is_limited(self) -> bool:
+        """True if some table has a `max_snapshots_behind`."""
+        return any(table.max_snapshots_behind is not None for table in self.by_key.values())
 
     @cached_property
     def any_dropped(self) -> bool:

@@ -71,6 +71,34 @@ def freshness_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
     )
 
 
+def distribution_freshness_sql(label: str, ordinal: str, oldest: str) -> str:
+    """SQL of the freshness of a distribution: that of its record, but STALE in place of INHERITED if the record is more
+    snapshots behind than its table allows.
+
+    Args:
+        label: SQL of `freshness_sql`.
+        ordinal: SQL of the ordinal of the record's snapshot.
+        oldest: SQL of `oldest` of `oldest_sql`; null for any.
+    """
+    return f"CASE WHEN ({label}) = '{INHERITED}' AND {ordinal} < {oldest} THEN '{STALE}' ELSE {label} END"
+
+
+def oldest_sql(requested: str) -> str:
+    """SQL of the tables with a `max_snapshots_behind`: table_key, and `oldest`, the ordinal of the oldest snapshot
+    whose distributions may be inherited.
+
+    Args:
+        requested: Subquery of table_key and ordinal of the requested snapshots.
+    """
+    return (
+        "(SELECT table_key, min(ordinal) AS oldest FROM (SELECT k.table_key, k.ordinal FROM snapshots k"
+        " JOIN tables x ON x.table_key = k.table_key AND x.max_snapshots_behind IS NOT NULL"
+        f" JOIN {requested} q ON q.table_key = k.table_key AND k.ordinal <= q.ordinal"
+        " QUALIFY row_number() OVER (PARTITION BY k.table_key ORDER BY k.ordinal DESC) <= x.max_snapshots_behind + 1)"
+        " GROUP BY 1)"
+    )
+
+
 def has_sql(row: str, columns: Collection[str]) -> str:
     """SQL that is true for a row with a value in at least one of the columns; `row` is its alias."""
     return f"({' OR '.join(f'{row}.{name} IS NOT NULL' for name in columns)})"

@@ -1,8 +1,9 @@
-"""The state of a table that policies decide by."""
+"""The state of a table that policies decide by, and the age of distributions that they bound."""
 
 from __future__ import annotations
 
-from tests.flight_server.serving import app_in, put, rows
+from store.catalog.discovery import Discovery
+from tests.flight_server.serving import app_in, command, put, read, rows
 
 
 def test_state_counts_the_snapshots_since_the_newest_scan(tmp_path):
@@ -13,3 +14,47 @@ def test_state_counts_the_snapshots_since_the_newest_scan(tmp_path):
             assert app.auto._state(app.catalog.get("lake.s.t")).snapshots_behind == behind
         put(app, rows("t", 3, [1], producer="ENGINE_COMPUTED"))
         assert app.auto._state(app.catalog.get("lake.s.t")).snapshots_behind == 0
+
+
+def test_policy_bounds_how_old_an_inherited_distribution_is(tmp_path):
+    """Under `current` and under the snapshot's id, and for sketches; counts are inherited as before."""
+    with app_in(tmp_path, auto_analyze="max_snapshots_behind=1, columns=none") as app:
+        app.database.write(lambda c: app.catalog.register(c, ("lake", "s", "t"), "id", "iceberg"))
+        app.database.write(lambda c: app.catalog.put_connector(c, "lake", "iceberg", "u", {}))
+        sketch = {"target_kind": "COLUMN", "storage_id": "column-0000000000000000001", "column_id": 1, "role": "NDV",
+                  "sketch_type": "x", "data": b"1"}  # fmt: skip
+        one = rows("t", 1, [1], schema_hash="h")[0]
+        key = {name: one[name] for name in ("table_catalog", "table_schema", "table_name", "snapshot_id")}
+        put(app, [one])
+        put(app, [key | sketch], "stats.sketches")
+
+        def served(snapshot, policy=None, **more):
+            options = {} if policy is None else {"policy": policy}
+            app.database.write(lambda c: app.catalog.put_connector(c, "lake", "iceberg", "u", options))
+            discover(app, snapshot)
+            app.auto.review("lake", [app.catalog.get("lake.s.t")])
+            for at in (snapshot, "current", snapshot):
+                (row,) = read(app, command("t", snapshot=at, **more)).to_pylist()
+                assert (row["snapshot_id"], row["row_count"]) == (1, 101)
+                labels = read(app, command("t", "stats.sketches", snapshot=at, **more))["freshness"].to_pylist()
+                assert labels == [row["distribution_freshness"]] * (row["ndv"] is not None)
+            return row["freshness"], row["distribution_freshness"], row["distribution_snapshot_id"], row["ndv"]
+
+        assert served(2) == ("INHERITED", "INHERITED", 1, 1.5)
+        assert served(3) == ("INHERITED", None, None, None)
+        assert served(3, allow_stale=True) == ("INHERITED", "STALE", 1, 1.5)
+        assert served(3, "s.*: max_snapshots_behind=2; *: off") == ("INHERITED", "INHERITED", 1, 1.5)
+        assert served(3, "s.*: max_snapshots_behind=0") == ("INHERITED", None, None, None)
+        assert served(3, "off") == ("INHERITED", "INHERITED", 1, 1.5)
+
+
+def discover(app, current):
+    """Stores an inspection of the table, which has the snapshots 1 to `current`."""
+    snapshots = [
+        {"snapshot_id": i, "ordinal": i, "parent_snapshot_id": None, "sequence_number": None, "committed_at": None,
+         "operation": None, "schema_hash": "h"}
+        for i in range(1, current + 1)
+    ]  # fmt: skip
+    found = {"schema": "s", "name": "t", "table_id": "id", "location": "l", "schema_hash": "h", "schemas": {"h": []},
+             "current_snapshot_id": current, "snapshots": snapshots}  # fmt: skip
+    app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "iceberg", found, ()))

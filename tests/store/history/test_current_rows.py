@@ -40,6 +40,7 @@ def expected_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> lis
         "SELECT table_key, snapshot_id, ordinal, schema_hash FROM snapshots")}  # fmt: skip
     current = dict(store.database.rows(
         "SELECT table_key, current_snapshot_id FROM tables WHERE current_snapshot_id IS NOT NULL"))  # fmt: skip
+    limits = dict(store.database.rows("SELECT table_key, max_snapshots_behind FROM tables"))
     identity = ("table_key", *IDENTITY[flight])
     names = (*identity, "snapshot_id", *stored_columns(flight))
     best: dict[tuple[int, ...], tuple[Any, ...]] = {}
@@ -59,6 +60,9 @@ def expected_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> lis
         counted = flight == "stats.tables" or any(row[name] is not None for name in COUNTS)
         found = ((label != "STALE", counted, *rank), row["snapshot_id"], label, freshness.usable_for(label, row))
         best[target] = max(best.get(target, found), found)
+        behind = sum(k == key and ordinal < o <= requested.ordinal for (k, _), (o, _) in places.items())
+        if label == "INHERITED" and limits[key] is not None and behind > limits[key]:
+            label = "STALE"
         if flight == "stats.columns" and label != "STALE" and any(row[name] is not None for name in DISTRIBUTION):
             order = (row["ndv"] is not None, *rank)
             shown = (order, row["snapshot_id"], label, row["ndv"], row["avg_width_bytes"])
@@ -116,6 +120,7 @@ STEP = st.one_of(
     st.tuples(st.just("files"), NAMES, st.integers(1, 4), st.integers(0, 2)),
     st.tuples(st.just("look"), st.integers(1, 4), st.lists(st.tuples(st.integers(1, 5), HASHES), max_size=3,
                                                           unique_by=lambda each: each[0])),
+    st.tuples(st.just("limit"), st.sampled_from([None, 0, 1, 2])),
     st.tuples(st.just("delete"), NAMES, st.integers(0, 4), st.integers(0, 3)),
 )  # fmt: skip
 
@@ -145,6 +150,9 @@ def apply(store: DuckDBStatsStore, step: tuple[Any, ...]) -> None:
             put(store, "stats.files", rows("stats.files", *given, name=name, snapshot=snapshot), "upsert")
         case "look", current, snapshots:
             discover(store, current, snapshots)
+        case "limit", most:
+            if table := store.catalog.find(LAKE):
+                store.database.write(lambda c: store.catalog.limit_inheritance(c, {table.table_key: most}))
         case "delete", name, snapshot, column:
             if table := store.catalog.find(name):
                 store.delete(table, snapshot or None, Target.column(column) if column else None)
