@@ -32,10 +32,12 @@ $(INSTALLED): pyproject.toml .ci/constraints.txt
 demo: install
 	$(BIN)/statflight demo --keep
 
-# Spark apart: its tests share one session, and a JVM forks beside nothing else.
+# Spark's tests share one session, so they are a run of their own. It waits most of the time, so it goes on beside the
+# other, one process a core; its output follows at the end.
 test: install
-	$(BIN)/pytest -n 2 -m "not spark and not benchmark and not interop"
-	$(BIN)/pytest -m spark
+	@$(BIN)/pytest -m spark >$(VENV)/spark_tests.log 2>&1 & spark=$$!; trap "kill $$spark" INT TERM; \
+	$(BIN)/pytest -n auto -m "not spark and not benchmark and not interop"; others=$$?; \
+	wait $$spark; spark=$$?; cat $(VENV)/spark_tests.log; exit $$((others | spark))
 
 lint: install
 	$(BIN)/ruff check .

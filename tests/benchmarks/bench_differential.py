@@ -9,13 +9,16 @@ import pytest
 
 from capture.spi import Sampling
 from tests.integration import test_differential as differential
+from tests.integration import test_differential_bounds as bounds
 from tests.integration import test_differential_history as histories
+from tests.integration import test_differential_scans as scans
 from tests.integration.random_lakes import FORMATS
 
 FIRST = int(os.environ.get("STATFLIGHT_FIRST_SEED", "0"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("STATFLIGHT_SEEDS", "100")))
 
 pytestmark = [pytest.mark.benchmark, differential.pytestmark]
+server = bounds.server
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -40,3 +43,15 @@ def test_random_histories(tmp_path, format, seed):
 @pytest.mark.parametrize("home", histories.HOMES)
 def test_published_statistics(tmp_path, home, seed):
     histories.check_published(home, seed, tmp_path)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("format", FORMATS)
+def test_conditions_on_bounds(tmp_path, server, format, seed):
+    bounds.check_skipped(format, seed, tmp_path, server)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("format", FORMATS)
+def test_planned_scans(tmp_path, format, seed):
+    scans.check_scans(format, seed, tmp_path)

@@ -9,12 +9,14 @@ import subprocess
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from tests.flight_server.live_server import STATFLIGHT, eventually, serving
 
 DIRECTORIES = 400_000  # takes seconds to list, on an idle machine too
 
 
+@pytest.mark.benchmark
 def test_long_discovery_shows_progress_and_can_be_interrupted(tmp_path):
     (tmp_path / "small/t").mkdir(parents=True)
     pq.write_table(pa.table({"x": [1]}), tmp_path / "small/t/0.parquet")

@@ -130,7 +130,7 @@ def reopened(home: str, root: Path) -> Table:
     return Table(home, configs[home], *names[home], root / paths[home], rows(0, 150))
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.benchmark)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.benchmark)])
 @pytest.mark.parametrize("home", CONTRACTS)
 def test_killed_publisher_leaves_a_complete_state_and_no_orphan(home, kills, tmp_path, monkeypatch):
     contract = CONTRACTS[home]()

@@ -212,17 +212,18 @@ def test_publish_without_a_usable_session_is_rejected(tmp_path):
 _HIVE = """
 import json, sys
 from capture.spark.session import Spark
-settings, statement = json.loads(sys.argv[1]), sys.argv[2]
+settings, *statements = json.loads(sys.argv[1]), *sys.argv[2:]
 holder = Spark("local[1]", settings=settings)
 with holder.held() as session:
-    rows = session().sql(statement).collect()
-    print(json.dumps([list(row) for row in rows], default=str))
+    answers = [session().sql(statement).collect() for statement in statements]
+    print(json.dumps([[list(row) for row in rows] for rows in answers], default=str))
 holder.stop()
 """
 
 
-def hive(settings: dict[str, str], statement: str) -> list:
-    done = subprocess.run([sys.executable, "-c", _HIVE, json.dumps(settings), statement], capture_output=True,
+def hive(settings: dict[str, str], *statements: str) -> list[list[list[str]]]:
+    """The rows of each statement, all run by one new session."""
+    done = subprocess.run([sys.executable, "-c", _HIVE, json.dumps(settings), *statements], capture_output=True,
                           text=True, check=True, cwd=Path(__file__).parents[2])  # fmt: skip
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -250,14 +251,18 @@ def test_hive_metastore_keeps_statistics_for_other_sessions(tmp_path):
         assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
         (answer,) = client.act("publish", {"table": "lake.default.events", "to": "spark"})
         assert (answer["columns"], answer["location"]) == (["id", "label", "k"], "spark_catalog.default.events")
-    facts = dict(row[:2] for row in hive(settings, "DESCRIBE EXTENDED events id"))
+    of_id, of_k, (plan,), _ = hive(
+        settings,
+        "DESCRIBE EXTENDED events id",
+        "DESCRIBE EXTENDED events k",
+        "EXPLAIN COST SELECT * FROM events WHERE id < 15",
+        "ANALYZE TABLE events COMPUTE STATISTICS FOR COLUMNS id",  # so that its time and row count are known
+    )
+    facts = dict(row[:2] for row in of_id)
     assert (facts["distinct_count"], facts["min"], facts["max"]) == ("150", "0", "149")
-    facts = dict(row[:2] for row in hive(settings, "DESCRIBE EXTENDED events k"))
-    assert "num_of_bins" in facts["histogram"]
-    (plan,) = hive(settings, "EXPLAIN COST SELECT * FROM events WHERE id < 15")
+    assert "num_of_bins" in dict(row[:2] for row in of_k)["histogram"]
     assert "rowCount=16" in plan[0] or "rowCount=15" in plan[0]
 
-    hive(settings, "ANALYZE TABLE events COMPUTE STATISTICS FOR COLUMNS id")  # so that its time and row count are known
     with serving(tmp_path, "--workers", 1, "--config", toml) as server, server.connect() as client:
         client.timeout = 300.0
         lake = {"catalog": "other", "format": "parquet", "uri": str(tmp_path / "lake")}
