@@ -132,8 +132,8 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class TableDescriptor:
-    """Current state of a table. `table_id` is the format's own id, `metadata_location` the address of its metadata
-    file, `format_schema` its schema as the format writes it (JSON); None if it has none."""
+    """Current state of a table. `table_id` is the format's own id, `metadata_location` the address of its newest
+    metadata file, `format_schema` its schema as the format writes it (JSON); None if it has none."""
 
     namespace: str
     name: str
@@ -158,7 +158,7 @@ class Snapshot:
     sequence_number: int | None = None
     committed_at: datetime | None = None
     operation: str | None = None
-    manifest_list: str | None = None  # address
+    manifest_list: str | None = None  # address of the file that lists its data files, or the manifests of these
     summary: str | None = None  # JSON as the format has it
 
 

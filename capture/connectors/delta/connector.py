@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Container, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import ClassVar
 
 from deltalake import DeltaTable
@@ -16,6 +18,7 @@ from capture.connectors.delta.log import (
     Commit,
     DeltaSchema,
     LogFiles,
+    commit_file,
     constraints,
     list_log,
     listing_digest,
@@ -94,6 +97,7 @@ class DeltaConnector(Connector):
             partition_keys=outline.partitions,
             properties=outline.configuration,
             constraints=constraints(outline.schema, outline.configuration) + declared,
+            metadata_location=outline.commit_file,
             format_schema=outline.schema.text,
         )
 
@@ -124,6 +128,8 @@ class DeltaConnector(Connector):
                     None,
                     commit.committed_at or written,
                     commit.operation,
+                    commit_file(table.place, version).name if version in log.commits else None,
+                    None if commit.info is None else json.dumps(commit.info),
                 )
             )
         identities = {version: _identity(table.place, version, log) for version in wanted.identified(live, current)}
@@ -183,7 +189,10 @@ class DeltaConnector(Connector):
             key = ("delta outline", self._scope, table.place.path, version, listing_digest(entries))
             outline: Outline | None = FILES.get(key)
             if outline is None:
-                outline = Outline.of(self._opened(table, version, entries), self._schemas)
+                files = log_files(entries)
+                at = max(files.live(), default=-1) if version is None else version
+                written = commit_file(table.place, at).name if at in files.commits else None
+                outline = replace(Outline.of(self._opened(table, version, entries), self._schemas), commit_file=written)
                 FILES.put(key, outline, outline.size_bytes)
         return outline
 

@@ -55,12 +55,14 @@ class Schemas:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Metadata and schema of a table version, without files."""
+    """Metadata and schema of a table version, without files; `commit_file` is the address of its commit, if it is still
+    there."""
 
     table_id: str
     schema: DeltaSchema
     partitions: tuple[str, ...]
     configuration: Mapping[str, str]
+    commit_file: str | None = None
 
     @classmethod
     def of(cls, table: DeltaTable, schemas: Schemas) -> Outline:

@@ -109,11 +109,12 @@ def _utc(time: datetime | None) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Operation and time of a commit, and the table's metadata if the commit changes it."""
+    """Operation and time of a commit, the table's metadata if the commit changes it, and the commit's `commitInfo`."""
 
     operation: str | None = None
     committed_at: datetime | None = None
     metadata: Mapping[str, Any] | None = None
+    info: Mapping[str, Any] | None = None
     is_malformed: bool = False
 
 
@@ -128,9 +129,14 @@ def read_commits(table: Place, versions: Iterable[int]) -> Iterator[tuple[int, C
         yield from zip(ordered, pool.map(lambda version: read_commit(table, version), ordered), strict=True)
 
 
+def commit_file(table: Place, version: int) -> Place:
+    """The file of a version's commit, which expires once a checkpoint has its content."""
+    return table.below(f"_delta_log/{version:020d}.json")
+
+
 def read_bytes(table: Place, version: int) -> bytes | None:
     """The bytes of a commit file; None if it cannot be read."""
-    file = table.below(f"_delta_log/{version:020d}.json")
+    file = commit_file(table, version)
     try:
         with file.file_system.open_input_stream(file.path) as stream:
             return bytes(stream.read())
@@ -165,6 +171,7 @@ def read_commit(table: Place, version: int) -> Commit:
         operation if isinstance(operation, str) else None,
         _instant(millis),
         metadata if isinstance(metadata, Mapping) else None,
+        info or None,
     )
 
 

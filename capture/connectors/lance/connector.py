@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import lance
+import pyarrow.fs as pafs
 
 from capture.connectors.lance.schema import to_schema
 from capture.connectors.lance.snapshot_view import SnapshotView
@@ -28,6 +31,7 @@ from capture.connectors.storage.places import Place, Unreadable, unknown_snapsho
 from store.model.errors import NotFound, StatflightError, first_line
 
 SUFFIX = ".lance"
+_MANIFEST: Final = re.compile(r"(\d+)\.manifest")
 
 
 class LanceConnector(Connector):
@@ -51,17 +55,18 @@ class LanceConnector(Connector):
             dataset = self._open(namespace, name)
             properties = {n: v for n, v in dataset.config().items() if not n.startswith("lance.stats.")}
             return TableDescriptor(
-                namespace, name, None, str(dataset.uri), to_schema(dataset.schema), properties=properties
-            )
+                namespace, name, None, str(dataset.uri), to_schema(dataset.schema), properties=properties,
+                metadata_location=self._manifests(namespace, name).get(dataset.version),
+            )  # fmt: skip
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
         with self._reading(namespace, name):
             dataset = self._open(namespace, name)
             versions = sorted(dataset.versions(), key=lambda version: version["version"])
             live = frozenset(int(version["version"]) for version in versions)
-            snapshots = tuple(
-                self._snapshot(dataset, version, live) for version in versions if int(version["version"]) in wanted
-            )
+            new = [version for version in versions if int(version["version"]) in wanted]
+            manifests = self._manifests(namespace, name) if new else {}
+            snapshots = tuple(self._snapshot(dataset, version, live, manifests) for version in new)
             # a manifest has the time of its commit in microseconds
             identities = {int(version["version"]): version["timestamp"].isoformat() for version in versions}
             return SnapshotListing(snapshots, live, max(live, default=None), identities)
@@ -104,7 +109,19 @@ class LanceConnector(Connector):
         except (ValueError, OSError):
             raise unknown_snapshot(namespace, name, version) from None
 
-    def _snapshot(self, dataset: Any, listed: Mapping[str, Any], live: frozenset[int]) -> Snapshot:
+    def _manifests(self, namespace: str, name: str) -> dict[int, str]:
+        """Version → address of its manifest. Its name is the version, in newer tables counted down from 2^64 - 1."""
+        place = self._place(namespace, name).below("_versions")
+        infos = place.file_system.get_file_info(pafs.FileSelector(place.path, allow_not_found=True))
+        names = [match for info in infos if (match := _MANIFEST.fullmatch(info.base_name))]
+        return {
+            2**64 - 1 - int(match[1]) if len(match[1]) == 20 else int(match[1]): place.below(match[0]).name
+            for match in names
+        }  # fmt: skip
+
+    def _snapshot(
+        self, dataset: Any, listed: Mapping[str, Any], live: frozenset[int], manifests: Mapping[int, str]
+    ) -> Snapshot:
         version = int(listed["version"])
         at: datetime = listed["timestamp"]
         schema = (dataset if version == dataset.version else dataset.checkout_version(version)).schema
@@ -115,6 +132,8 @@ class LanceConnector(Connector):
             version - 1 if version - 1 in live else None,
             committed_at=at.astimezone(UTC),
             operation=_operation(dataset, version),
+            manifest_list=manifests.get(version),
+            summary=json.dumps(listed["metadata"]) if listed.get("metadata") else None,
         )
 
     def _reading(self, namespace: str, name: str) -> AbstractContextManager[None]:

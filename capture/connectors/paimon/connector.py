@@ -6,6 +6,7 @@ merged are one split, and their live rows are counted by merging, for which the 
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
+from pypaimon.common.json_util import JSON
 
 from capture.connectors.footers.statistics import FooterCache
 from capture.connectors.options import check_options, storage_options
@@ -77,10 +79,12 @@ class PaimonConnector(Connector):
                 tuple(table_schema.partition_keys),
                 mask({str(key): str(value) for key, value in table_schema.options.items()}),
                 constraints(name, table_schema),
+                _address(place, table, f"{table.schema_manager.schema_path}/schema-{table_schema.id}"),
+                _schema_json(table_schema),
             )
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
-        with self._opened(namespace, name) as (table, _):
+        with self._opened(namespace, name) as (table, place):
             tagged = _tagged(table)
             live = frozenset(snapshot_ids(table)) | tagged.keys()
             current = max(live, default=None)
@@ -100,7 +104,8 @@ class PaimonConnector(Connector):
                 schema_id = table.table_schema.id if snapshot_id == current else snapshot.schema_id
                 if schema_id not in schemas:
                     schemas[schema_id] = to_schema(table.schema_manager.get_schema(schema_id).fields)
-                snapshots.append(_snapshot(snapshot, schemas[schema_id], live))
+                files = _address(place, table, f"{table.table_path}/manifest/{snapshot.base_manifest_list}")
+                snapshots.append(_snapshot(snapshot, schemas[schema_id], live, files))
             return SnapshotListing(tuple(snapshots), live, max(live, default=None), identities)
 
     def capture_snapshot_target_stats(
@@ -227,7 +232,18 @@ def _tagged(table: Any) -> dict[int, _Tag]:
     return {int(tag.snapshot.id): tag for tag in tags}
 
 
-def _snapshot(snapshot: Any, schema: Schema, live: frozenset[int]) -> Snapshot:
+def _address(place: Place, table: Any, file: str) -> str:
+    """The address of a table's file, as users write the table's own."""
+    return place.below(file.removeprefix(str(table.table_path)).lstrip("/")).name
+
+
+def _schema_json(table_schema: Any) -> str:
+    """A schema as its file has it, but for the options, which are the table's properties and may have secrets."""
+    content = json.loads(JSON.to_json(table_schema))
+    return json.dumps({name: value for name, value in content.items() if name != "options"})
+
+
+def _snapshot(snapshot: Any, schema: Schema, live: frozenset[int], manifest_list: str) -> Snapshot:
     return Snapshot(
         snapshot.id,
         snapshot.id,
@@ -235,4 +251,6 @@ def _snapshot(snapshot: Any, schema: Schema, live: frozenset[int]) -> Snapshot:
         snapshot.id - 1 if snapshot.id - 1 in live else None,
         committed_at=datetime.fromtimestamp(snapshot.time_millis / 1000, UTC),
         operation=str(snapshot.commit_kind).lower(),
+        manifest_list=manifest_list,
+        summary=json.dumps(json.loads(JSON.to_json(snapshot))),
     )

@@ -21,6 +21,7 @@ from capture.connectors.spi import FILE_COLUMN_SCHEMA, FILE_SCHEMA, Connector, C
 from store.model.errors import InvalidArgument, NotFound, StatflightError
 from store.model.logical_types import parse
 
+METADATA = frozenset({"metadata_location", "format_schema", "manifest_list", "summary"})
 SECRET = "correct-horse-battery-staple"
 
 
@@ -40,6 +41,7 @@ class ConnectorContract:
     has_native_bounds: ClassVar[bool] = True
     has_null_counts: ClassVar[bool] = True
     is_directory: ClassVar[bool] = True  # the uri is a path
+    metadata: ClassVar[frozenset[str]] = METADATA  # the fields that the format has
 
     @pytest.fixture
     def config(self, tmp_path: Path) -> ConnectorConfig:
@@ -121,6 +123,22 @@ class ConnectorContract:
             if "." in column.name and column.name not in truth.columns:
                 assert column.name.rpartition(".")[0] in names
         assert connector.describe(truth.namespace, truth.name).schema.hash == table.schema.hash
+
+    def test_metadata_files_exist_and_what_they_say_is_json(self, connector, truth):
+        table = connector.describe(truth.namespace, truth.name)
+        current = self.current(connector, truth)
+        (newest,) = connector.enumerate_snapshots(
+            truth.namespace, truth.name, target_snapshot_ids=frozenset({current})
+        ).snapshots
+        given = {
+            "metadata_location": table.metadata_location, "format_schema": table.format_schema,
+            "manifest_list": newest.manifest_list, "summary": newest.summary,
+        }  # fmt: skip
+        assert {name for name, value in given.items() if value is not None} == self.metadata
+        for name in self.metadata & {"metadata_location", "manifest_list"}:
+            assert Path(given[name].removeprefix("file://")).is_file(), given[name]
+        for name in self.metadata & {"format_schema", "summary"}:
+            assert isinstance(json.loads(given[name]), dict)
 
     def test_snapshots_are_live_and_in_order(self, connector, truth):
         listing = connector.enumerate_snapshots(truth.namespace, truth.name)

@@ -17,7 +17,7 @@ from capture.connectors.lance.connector import LanceConnector
 from capture.connectors.lance.statistics import schema_hash, spark_type
 from capture.connectors.spi import ConnectorConfig
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
-from tests.capture.connectors.contract import ConnectorContract, Truth
+from tests.capture.connectors.contract import METADATA, ConnectorContract, Truth
 
 IDS = {"id": 1, "x": 2, "label": 3}
 
@@ -51,6 +51,7 @@ def file_rows(native) -> list[dict]:
 
 
 class TestContract(ConnectorContract):
+    metadata = METADATA - {"format_schema"}
     has_table_id = False
     has_native_bounds = False
     has_null_counts = False

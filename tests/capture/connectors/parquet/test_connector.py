@@ -51,6 +51,7 @@ def write(path: Path, table: pa.Table, **options) -> Path:
 
 
 class TestContract(ConnectorContract):
+    metadata = frozenset()
     has_table_id = False
 
     @pytest.fixture
