@@ -1,4 +1,5 @@
-"""Planned scans, for DoGet and GetFlightInfo: who may, and a capture first where that is asked for."""
+"""Planned scans, for DoGet and GetFlightInfo: who may, and a capture first where that is asked for. Queries that
+statistics answer by themselves."""
 
 from __future__ import annotations
 
@@ -6,9 +7,13 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from flight_server.actions.registry import Call
+from flight_server.actions.registry import Call, action
+from flight_server.reads import answers
 from flight_server.reads.scan_plan import Plan
+from flight_server.wire import answer_request
+from flight_server.wire.action_bodies import check_snapshot, parse_body
 from flight_server.wire.plan_request import PlanRequest
+from flight_server.wire.scan_request import CURRENT
 
 
 def planned(call: Call, request: PlanRequest, capture: Callable[[bytes], list[Any]]) -> Plan:
@@ -36,3 +41,16 @@ def planned(call: Call, request: PlanRequest, capture: Callable[[bytes], list[An
     plan = app.planner.plan(table, request.node, request.columns, request.snapshot, call.is_cancelled)
     app.usage.note(table.table_key, plan.columns)
     return plan
+
+
+@action('{"sql", "snapshot"?}', "Counts, minima and maxima of a table that statistics know exactly, or why they do not")
+def answer(call: Call, body: bytes) -> list[Any]:
+    fields = parse_body(body, {"sql": str}, {"snapshot": object})
+    request = answer_request.of_sql(fields["sql"])
+    snapshot = check_snapshot(fields.get("snapshot", CURRENT))
+    app = call.app
+    table = app.access.table(request.table, call.principal, "stats.read")
+    found = answers.answer(app.planner, table, request, snapshot, call.is_cancelled)
+    app.usage.note(table.table_key, found.columns)
+    return [{"snapshot_id": found.snapshot_id, "exact": found.results is not None, "results": found.results,
+             "reason": found.reason}]  # fmt: skip

@@ -21,7 +21,9 @@ from flight_server.conditions.exact_json import dumps
 
 T = TypeVar("T")
 
-_READS: Final = frozenset({"read", "scan_system_table", "health", "stats_meta", "merge_sketches"})  # of the actions
+_READS: Final = frozenset({  # of the actions
+    "read", "scan_system_table", "health", "stats_meta", "merge_sketches", "answer",
+})  # fmt: skip
 
 DEFAULT_URI: Final = "grpc://127.0.0.1:8815"
 PUT_ROWS: Final = 65_536  # most rows of a batch sent to the server

@@ -17,6 +17,7 @@ from flight_server.client.connection import Connection, require
 from flight_server.table_names import full_name, of_table
 
 if TYPE_CHECKING:
+    from flight_server.client.answer import Answer
     from flight_server.client.dataset import FlightDataset
     from flight_server.client.scan import Scan
 
@@ -334,6 +335,26 @@ class StatsReader(Connection):
         if columns is not None:
             command["columns"] = list(columns)
         return Scan(self.read_table, table, self.get(command))
+
+    def answer(self, sql: str, *, snapshot: str | int = "current") -> Answer:
+        """Answers counts, minima and maxima by statistics alone, where they are known exactly.
+
+        Args:
+            sql: `SELECT count(*), count(a), min(a), max(a) FROM catalog.schema.table WHERE …`; a condition as in
+                `scan`.
+            snapshot: "current" or an id.
+
+        Returns:
+            The values, or why statistics do not tell.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_TABLE, UNKNOWN_SNAPSHOT.
+            pa.ArrowInvalid: BAD_SQL: the text is not such a query; UNKNOWN_COLUMN; or BAD_LITERAL.
+        """
+        from flight_server.client.answer import Answer
+
+        (found,) = self.act("answer", {"sql": sql, "snapshot": snapshot})
+        return Answer.of_result(found)
 
     def require_table(self, table: str) -> None:
         """Checks that a table exists.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +30,8 @@ from store.model.predicates import pruning
 from store.model.predicates.pruning import Column
 from store.model.predicates.tree import Node
 from store.model.schemas import FLIGHTS, INT, TEXT
+
+T = TypeVar("T")
 
 _FILES: Final = FLIGHTS["stats.files"].schema
 _OF_FILES: Final = (
@@ -64,7 +66,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class _Listing:
+class Listing:
     """The files of a snapshot as a whole, and its columns.
 
     Attributes:
@@ -77,6 +79,7 @@ class _Listing:
         merged: Readers merge the rows of several files by a key. A file without a matching row may then have the newer
             version of a row that matches in another file, so that none may be skipped.
         totals: Number, rows and bytes of all data files.
+        whole: The table's record says that there are no other files.
     """
 
     generation: int
@@ -87,6 +90,7 @@ class _Listing:
     by_id: bool
     merged: bool
     totals: Mapping[str, int]
+    whole: bool
 
 
 class ScanPlanner:
@@ -95,7 +99,7 @@ class ScanPlanner:
     def __init__(self, database: Database, catalog: Catalog, streams: Streams):
         self._database, self._catalog, self._streams = database, catalog, streams
         self._versions = database.versions
-        self._listings: LruCache[tuple[int, int], _Listing] = LruCache(_LISTINGS)
+        self._listings: LruCache[tuple[int, int], Listing] = LruCache(_LISTINGS)
 
     def is_captured(self, table: TableEntry, snapshot: str | int) -> bool:
         """True if the files of a snapshot are stored.
@@ -129,6 +133,28 @@ class ScanPlanner:
             NotFound: UNKNOWN_SNAPSHOT.
             NotCaptured: The files of the snapshot are not known.
         """
+
+        def planned(cursor: Connection, listing: Listing) -> Plan:
+            return _planned(cursor, table, listing, node, columns)
+
+        return self.reading(table, snapshot, planned, is_cancelled)
+
+    def reading(
+        self, table: TableEntry, snapshot: str | int, read: Callable[[Connection, Listing], T],
+        is_cancelled: Callable[[], bool] = never,
+    ) -> T:  # fmt: skip
+        """Calls a function with the listing of a snapshot and a cursor that sees the rows which the listing is of.
+
+        Args:
+            table: The table.
+            snapshot: "current" or an id.
+            read: The function; it may be called twice.
+            is_cancelled: True once the caller has disconnected.
+
+        Raises:
+            NotFound: UNKNOWN_SNAPSHOT.
+            NotCaptured: The files of the snapshot are not known.
+        """
         if isinstance(snapshot, int):
             self._catalog.snapshot(table, snapshot)
         snapshot_id = table.current_snapshot_id if isinstance(snapshot, str) else snapshot
@@ -136,22 +162,22 @@ class ScanPlanner:
             raise NotCaptured(f'"{table.full_name}" has no snapshot', hint="discover its catalog, or capture it first")
         cursor = self._database.read()
 
-        def run() -> Plan:
+        def run() -> T:
             epoch = self._versions.steady()
             cached = self._listings.get((table.table_key, snapshot_id))
             if epoch is not None and cached is not None and cached.generation == self._generation(table):
-                plan = _planned(cursor, table, cached, node, columns)
+                found = read(cursor, cached)
                 if self._versions.steady() == epoch:  # no commit in between: the listing is of the rows just read
-                    return plan
+                    return found
             cursor.execute("BEGIN TRANSACTION READ ONLY")
-            return _planned(cursor, table, self._listing(cursor, table, snapshot_id), node, columns)
+            return read(cursor, self._listing(cursor, table, snapshot_id))
 
         return self._streams.whole(cursor, run, is_cancelled)
 
     def _generation(self, table: TableEntry) -> int:
         return self._versions.generation(table.table_key)
 
-    def _listing(self, cursor: Connection, table: TableEntry, snapshot_id: int) -> _Listing:
+    def _listing(self, cursor: Connection, table: TableEntry, snapshot_id: int) -> Listing:
         """The listing of a snapshot as the cursor's transaction sees it."""
         generation = self._generation(table)
         positions = _positions(cursor, table.table_key, snapshot_id)
@@ -171,9 +197,10 @@ class ScanPlanner:
             " AND c.kind = 'PRIMARY KEY') FROM tables t WHERE table_key = ?", [table.table_key],
         ).fetchall()  # fmt: skip
         mapped = json.loads(properties or "{}").get("delta.columnMapping.mode", "none") != "none"
-        listing = _Listing(
+        listing = Listing(
             generation, snapshot_id, positions, columns, frozenset(columns.ids_of(partition_keys or [])),
             table.format in _BY_ID or mapped, table.format == "paimon" and keyed, totals,
+            bool(counted) and counted[0][0] == totals["files"],
         )  # fmt: skip
         self._listings.put((table.table_key, snapshot_id), listing)
         return listing
@@ -192,7 +219,7 @@ class ScanPlanner:
                 if column_id is not None:
                     of_schema.append((Column(column_id, name, _type(type)), column_parts(key)))
             return _Columns(table, of_schema)
-        rows_of_files = _rows("stats.file_columns", table.table_key, positions.get("stats.file_columns", -1))
+        rows_of_files = rows_of("stats.file_columns", table.table_key, positions.get("stats.file_columns", -1))
         rows = cursor.execute(
             "SELECT DISTINCT column_id, column_name, logical_type FROM ("
             "SELECT column_id, column_name, logical_type FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
@@ -204,14 +231,11 @@ class ScanPlanner:
 
 
 def _planned(
-    cursor: Connection, table: TableEntry, listing: _Listing, node: Node | None, columns: Sequence[str] | None
+    cursor: Connection, table: TableEntry, listing: Listing, node: Node | None, columns: Sequence[str] | None
 ) -> Plan:
     read = [listing.columns.find(name).id for name in columns or ()]
-    condition = None if node is None else pruning.of_files(node, listing.columns.find)
-    named = tuple(dict.fromkeys([*(() if condition is None else condition.columns), *read]))
-    if condition is not None and listing.merged:
-        condition = pruning.undecided()
-    query = _Query(cursor, table.table_key, listing, condition)
+    query = Query(cursor, table.table_key, listing, node)
+    named = tuple(dict.fromkeys([*query.columns, *read]))
     kept = query.kept(whole=columns is None)
     about = {
         "snapshot_id": listing.snapshot_id, "format": table.format, "by_id": listing.by_id,
@@ -242,7 +266,7 @@ def _positions(cursor: Connection, table_key: int, snapshot_id: int) -> dict[str
     ).fetchall())  # fmt: skip
 
 
-def _rows(flight: str, table_key: int, pos: int, condition: str = "TRUE") -> str:
+def rows_of(flight: str, table_key: int, pos: int, condition: str = "TRUE") -> str:
     """FROM and WHERE clauses of the rows `s` of a listing."""
     return (
         f"FROM {BY_SPAN[flight]} s WHERE s.table_key = {int(table_key)} AND s.from_pos <= {int(pos)}"
@@ -296,7 +320,7 @@ class _Columns:
 
 def _data_files(table_key: int, positions: Mapping[str, int]) -> str:
     """FROM and WHERE clauses of the data files `s`."""
-    return _rows("stats.files", table_key, positions["stats.files"], "coalesce(s.file_content, 'DATA') = 'DATA'")
+    return rows_of("stats.files", table_key, positions["stats.files"], "coalesce(s.file_content, 'DATA') = 'DATA'")
 
 
 def _sums(cursor: Connection, rows: str, parameters: Sequence[Any] = ()) -> dict[str, int]:
@@ -305,13 +329,17 @@ def _sums(cursor: Connection, rows: str, parameters: Sequence[Any] = ()) -> dict
     return {unit: int(value or 0) for unit, value in zip(_UNITS, sums, strict=True)}
 
 
-class _Query:
+class Query:
     """The query of one scan."""
 
     def __init__(
-        self, cursor: Connection, table_key: int, listing: _Listing, condition: pruning.FileCondition | None
+        self, cursor: Connection, table_key: int, listing: Listing, node: Node | None
     ):  # fmt: skip
-        self._cursor, self._key, self._listing, self._condition = cursor, table_key, listing, condition
+        self._cursor, self._key, self._listing = cursor, table_key, listing
+        condition = None if node is None else pruning.of_files(node, listing.columns.find)
+        self.columns: tuple[int, ...] = () if condition is None else tuple(condition.columns)
+        """Ids of the columns that the condition names."""
+        self._condition = pruning.undecided() if condition is not None and listing.merged else condition
         self._files = _data_files(table_key, listing.positions)
 
     def kept(self, *, whole: bool) -> pa.Table:
@@ -323,21 +351,22 @@ class _Query:
         columns = ", ".join(f'f."{name}"' for name in _OF_FILES[:4])
         columns += f", {'f.size_bytes' if whole else 'NULL::BIGINT'} AS bytes_to_read"
         columns += "".join(f', f."{name}"' for name in _OF_FILES[4:])
-        condition = self._condition
-        if condition is None:
-            match, reason, where, joins = f"'{_ALL}'", "NULL::VARCHAR", "TRUE", ""
-            parameters: list[Any] = []
-        else:
-            match = f"CASE WHEN {condition.all} THEN '{_ALL}' ELSE '{_SOME}' END"
+        condition, (all_match, files, parameters) = self._condition, self.parts()
+        reason = "NULL::VARCHAR"
+        if condition is not None:
             reason = f"CASE WHEN NOT ({condition.known} OR {condition.all}) THEN {condition.reason} END"
-            where = condition.may
-            joins, parameters = self._joined(condition.columns)
-        sql = (
-            f'SELECT {columns}, {match} AS "match", {reason} AS kept_because FROM (SELECT s.* {self._files}) f{joins}'
-            f" WHERE {where} ORDER BY f.file_path"
-        )
+        match = f"CASE WHEN {all_match} THEN '{_ALL}' ELSE '{_SOME}' END"
+        sql = f'SELECT {columns}, {match} AS "match", {reason} AS kept_because {files} ORDER BY f.file_path'
         rows = self._cursor.sql(sql, params=parameters or None).to_arrow_table()
         return rows.cast(SCHEMA)
+
+    def parts(self) -> tuple[str, str, list[Any]]:
+        """A condition that holds if every row of a file matches, FROM and WHERE clauses of the files `f` that are kept,
+        and the parameters of these clauses."""
+        if self._condition is None:
+            return "TRUE", f"FROM (SELECT s.* {self._files}) f", []
+        joins, parameters = self._joined(self._condition.columns)
+        return self._condition.all, f"FROM (SELECT s.* {self._files}) f{joins} WHERE {self._condition.may}", parameters
 
     def summary(self, kept: pa.Table) -> dict[str, dict[str, int]]:
         """Files, rows and bytes: all, kept, and skipped by partition values or else by bounds.
@@ -373,7 +402,7 @@ class _Query:
         assert self._condition is not None
         for column_id, facts in self._condition.columns.items():
             if column_id in columns:
-                rows = _rows("stats.file_columns", self._key, pos, f"s.column_id = {int(column_id)}")
+                rows = rows_of("stats.file_columns", self._key, pos, f"s.column_id = {int(column_id)}")
                 joins += f" LEFT JOIN ({facts.sql(rows)}) c{column_id} ON c{column_id}.file_path = f.file_path"
                 parameters += facts.parameters
         return joins, parameters

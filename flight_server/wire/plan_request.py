@@ -96,12 +96,20 @@ def of_json(body: dict[str, Any], header_query_id: str | None = None) -> PlanReq
     check_query_id(body.get("query_id"), header_query_id)
     snapshot = read_snapshot(body.get("snapshot"))
     return PlanRequest(
-        table, _condition(body.get("where")), None if not columns else tuple(columns),
+        table, condition_of(body.get("where")), None if not columns else tuple(columns),
         CURRENT if snapshot is None else snapshot, capture, body.get("where"),
     )  # fmt: skip
 
 
-def _condition(where: Any) -> Node | None:
+def condition_of(where: Any) -> Node | None:
+    """The condition of a command.
+
+    Args:
+        where: SQL text, a filter tree or a list of trees; None for all rows.
+
+    Raises:
+        InvalidArgument: It is not a condition.
+    """
     if where is None:
         return None
     if isinstance(where, str):

@@ -55,7 +55,7 @@ _NEGATED: Final = {
 _BELOW: Final = frozenset({Op.LT, Op.LTE})
 _TRUE_FOR_NAN: Final = frozenset({Op.NEQ, Op.GT, Op.GTE})  # to readers that order NaN above every number
 _FLOATS: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
-_FACTS: Final = frozenset({"nan_count", "logical_type", "completeness", "row_groups_sampled"})
+FACTS: Final = frozenset({"nan_count", "logical_type", "completeness", "row_groups_sampled"})
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def _expected(kind: Kind) -> str:
 def _facts(tests: Mapping[int, _Test], column: Column) -> Facts:
     kind = None if column.type is None else column.type.kind
     exact = f"'{EXACT}'"
-    usable = f"({usable_for_sql(exact, 's', _FACTS)} = '{PRUNING}')"
+    usable = f"({usable_for_sql(exact, 's', FACTS)} = '{PRUNING}')"
     suits = usable
     if kind is not None and kind in KEYS:
         suits += f" AND coalesce({kind_sql(kind, 's.logical_type')}, FALSE)"
