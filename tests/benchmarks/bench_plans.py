@@ -344,7 +344,7 @@ def estimated_rows(plan: Any) -> int:
 
 
 def report(title: str, found: dict[int, dict[str, Any]]) -> None:
-    """Prints the table that the README has, and a summary."""
+    """Prints the table that PLANS.md has, and a summary."""
     print(f"\n{title}: processor time, the least of {RUNS} runs\n\n| query | without | published | ANALYZE | less by "
           "| plan | joins off by, without | published | ANALYZE |\n|" + "---|" * 9)  # fmt: skip
     best = {n: {s: {w: min(runs[s][w]) for w in ("cpu", "seconds")} for s in SIDES} for n, runs in found.items()}

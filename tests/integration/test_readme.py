@@ -1,4 +1,4 @@
-"""The README's blocks: commands and Python run in order against one server."""
+"""The blocks of the README and of the guides: commands and Python run in order against one server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = [(language, text) for language, text in re.findall(r"^```(\w+)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)]
+GUIDES = ROOT / "flight_server/guides"
+INDEX = re.findall(r"^- \[\w+\.md\]\((\w+\.md)\)", (GUIDES / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+PAGES = {"README.md": README} | {f"flight_server/guides/{name}": (GUIDES / name).read_text("utf-8") for name in INDEX}
+TEXT = "\n".join(PAGES.values())
+BLOCKS = [(language, text) for language, text in re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)]
 NOT_EMPTY = """
 for name, value in dict(globals()).items():
     assert getattr(value, "num_rows", 1), f"{name} is empty"
@@ -92,7 +96,7 @@ def test_table_of_settings_has_every_setting():
 
     from flight_server.config import Settings
 
-    table = README[README.index("| key | default |") :]
+    table = TEXT[TEXT.index("| key | default |") :]
     documented = set(
         re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|")))
     )
@@ -112,7 +116,7 @@ def test_named_options_of_commands_exist():
     from flight_server.cli import COMMANDS, app
 
     lines = [line for word in ("console", "bash") for text in blocks(word) for line in text.splitlines()]
-    lines += re.findall(r"`(statflight [^`]+)`", README)
+    lines += re.findall(r"`(statflight [^`]+)`", TEXT)
     checked = 0
     for line in lines:
         words = shlex.split(line.replace("[", "").replace("]", ""), comments=True)
@@ -125,9 +129,18 @@ def test_named_options_of_commands_exist():
     assert checked >= 20
 
 
-def test_linked_files_exist():
-    missing = [name for name in re.findall(r"\]\(([^):]+)\)", README) if not (ROOT / name).exists()]
-    assert not missing
+@pytest.mark.parametrize("page", [*PAGES, "flight_server/guides/README.md"])
+def test_linked_files_exist(page):
+    links = re.findall(r"\]\(([^):#]+)(?:#[\w-]+)?\)", (ROOT / page).read_text(encoding="utf-8"))
+    assert [name for name in links if not ((ROOT / page).parent / name).exists()] == []
+
+
+def test_every_guide_is_in_the_index():
+    assert sorted([*INDEX, "README.md"]) == sorted(path.name for path in GUIDES.glob("*.md"))
+
+
+def test_readme_is_short():
+    assert len(README.split()) <= 1500
 
 
 def test_toml_blocks_parse():
