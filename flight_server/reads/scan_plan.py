@@ -25,6 +25,7 @@ from store.duckdb.lru import LruCache
 from store.model import logical_types
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, InvalidField, NotCaptured, nearest
+from store.model.freshness import is_whole_sql
 from store.model.names import column_key, column_parts
 from store.model.predicates import pruning
 from store.model.predicates.pruning import Column
@@ -236,7 +237,7 @@ def _planned(
     read = [listing.columns.find(name).id for name in columns or ()]
     query = Query(cursor, table.table_key, listing, node)
     named = tuple(dict.fromkeys([*query.columns, *read]))
-    kept = query.kept(whole=columns is None)
+    kept = query.kept(read if columns else None)
     about = {
         "snapshot_id": listing.snapshot_id, "format": table.format, "by_id": listing.by_id,
         "columns": listing.columns.described(named if columns else None),
@@ -342,16 +343,16 @@ class Query:
         self._condition = pruning.undecided() if condition is not None and listing.merged else condition
         self._files = _data_files(table_key, listing.positions)
 
-    def kept(self, *, whole: bool) -> pa.Table:
+    def kept(self, read: Collection[int] | None) -> pa.Table:
         """The files that are kept, by path.
 
         Args:
-            whole: True if all columns are read.
+            read: Ids of the columns that are read; None for all.
         """
-        columns = ", ".join(f'f."{name}"' for name in _OF_FILES[:4])
-        columns += f", {'f.size_bytes' if whole else 'NULL::BIGINT'} AS bytes_to_read"
-        columns += "".join(f', f."{name}"' for name in _OF_FILES[4:])
-        condition, (all_match, files, parameters) = self._condition, self.parts()
+        condition, (all_match, files, parameters) = self._condition, self.parts(self._sizes(read))
+        bytes_to_read = "f.size_bytes" if read is None else "if(b.bytes > f.size_bytes, f.size_bytes, b.bytes)"
+        names = [f'f."{name}"' for name in _OF_FILES]
+        columns = ", ".join([*names[:4], f"{bytes_to_read} AS bytes_to_read", *names[4:]])
         reason = "NULL::VARCHAR"
         if condition is not None:
             reason = f"CASE WHEN NOT ({condition.known} OR {condition.all}) THEN {condition.reason} END"
@@ -360,13 +361,30 @@ class Query:
         rows = self._cursor.sql(sql, params=parameters or None).to_arrow_table()
         return rows.cast(SCHEMA)
 
-    def parts(self) -> tuple[str, str, list[Any]]:
+    def parts(self, joined: str = "") -> tuple[str, str, list[Any]]:
         """A condition that holds if every row of a file matches, FROM and WHERE clauses of the files `f` that are kept,
-        and the parameters of these clauses."""
+        and the parameters of these clauses.
+
+        Args:
+            joined: A further join of the files, without parameters.
+        """
+        files = f"FROM (SELECT s.* {self._files}) f{joined}"
         if self._condition is None:
-            return "TRUE", f"FROM (SELECT s.* {self._files}) f", []
+            return "TRUE", files, []
         joins, parameters = self._joined(self._condition.columns)
-        return self._condition.all, f"FROM (SELECT s.* {self._files}) f{joins} WHERE {self._condition.may}", parameters
+        return self._condition.all, f"{files}{joins} WHERE {self._condition.may}", parameters
+
+    def _sizes(self, read: Collection[int] | None) -> str:
+        """Join of the files with `b.bytes`, those of columns: what their scan has read, if it has read all rows."""
+        if read is None:
+            return ""
+        ids = ", ".join(str(int(id)) for id in set(read))
+        pos = self._listing.positions.get("stats.file_columns", -1)
+        rows = rows_of("stats.file_columns", self._key, pos, f"s.column_id IN ({ids})")
+        return (
+            f" LEFT JOIN (SELECT s.file_path, sum(s.bytes_scanned)::BIGINT AS bytes {rows} AND {is_whole_sql('s')}"
+            f" AND s.bytes_scanned > 0 GROUP BY ALL HAVING count(*) = {len(set(read))}) b ON b.file_path = f.file_path"
+        )
 
     def summary(self, kept: pa.Table) -> dict[str, dict[str, int]]:
         """Files, rows and bytes: all, kept, and skipped by partition values or else by bounds.

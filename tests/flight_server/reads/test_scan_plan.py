@@ -64,7 +64,25 @@ def test_files_come_with_their_summary(app):
     assert summary["files"] == {"all": 5, "kept": 1, "skipped_by_partition": 0, "skipped_by_bounds": 4}
     assert summary["bytes"]["skipped_by_bounds"] == 400 and summary["rows"]["kept"] == 10
     assert files["bytes_to_read"].to_pylist() == [100]
-    assert plan(app, "id = 25", columns=["region"]).files["bytes_to_read"].to_pylist() == [None]
+
+
+def test_bytes_of_columns_are_known_once_they_were_scanned(app):
+    def to_read(*columns: str) -> list[int | None]:
+        return plan(app, "id >= 20", columns=columns).files["bytes_to_read"].to_pylist()
+
+    assert to_read("region") == [None, None, None] and to_read() == [100, 100, 100]
+    scanned = KEY | {"completeness": "COMPLETE", "row_count": 10, "null_count": 0}
+    ids = scanned | {"column_id": 1, "column_name": "Id", "logical_type": "INT", "min": "20", "max": "29"}
+    regions = scanned | {"column_id": 2, "column_name": "region", "logical_type": "STRING", "min": "r", "max": "r"}
+    sampled = {"completeness": "PARTIAL", "row_groups_sampled": 1}
+    put(app, [
+        ids | {"file_path": "f2", "bytes_scanned": 40}, regions | {"file_path": "f2", "bytes_scanned": 7},
+        ids | {"file_path": "f4", "bytes_scanned": 0},
+    ], "stats.file_columns")  # fmt: skip
+    put(app, [regions | sampled | {"file_path": "f3", "bytes_scanned": 5}], "stats.file_columns")
+    assert to_read("region") == [7, None, None]
+    assert to_read("region", "id", "region") == [47, None, None]
+    assert to_read("id") == [40, None, None]
 
 
 def test_partition_values_are_counted_by_themselves(app):
