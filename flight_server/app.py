@@ -19,10 +19,9 @@ from flight_server.control.auto_analyze import AutoAnalyze
 from flight_server.control.capture_commit import CaptureCommit
 from flight_server.control.capture_plane import Captures, ResolvePlane
 from flight_server.control.checking import Checking
+from flight_server.control.job_queue import JobQueue
 from flight_server.control.lakes import Lakes
-from flight_server.control.leases import Leases
 from flight_server.control.publishing import Publishing
-from flight_server.control.task_queue import TaskQueue
 from flight_server.control.watch import Watch
 from flight_server.control.webhook import Webhook
 from flight_server.reads.computed import register as register_computed
@@ -94,23 +93,22 @@ class App:
         self.usage = Usage(self.database, self.catalog)
         self.prewarmer = Prewarmer(self.scanner, self.usage)
 
-        self.jobs = JobStore(self.database, settings.lease_seconds)
+        self.jobs = JobStore(self.database, self.catalog.by_key)
         if self.role.takes_writes:
-            self.jobs.reclaim(everything=True)
-        self.tasks = TaskQueue(self.catalog)
-        self.tasks.check_writes = lambda: self.role.check_writes()
+            self.jobs.give_back(lost=True)
         self.commit = CaptureCommit(self.jobs, self.store, self.catalog)
-        self.leases = Leases(self.tasks, self.jobs, self.database, self.commit)
-        self.lakes = Lakes(self.database, self.catalog, self.vault, self.tasks)
-        self.captures = Captures(self.catalog, self.jobs, self.records, self.lakes, self.tasks, self._engines)
-        self.leases.payloads_of_jobs = self.captures.payloads_of_jobs
+        self.queue = JobQueue(self.jobs, self.commit, settings.lease_seconds)
+        self.queue.check_writes = lambda: self.role.check_writes()
+        self.lakes = Lakes(self.database, self.catalog, self.vault, self.queue)
+        self.captures = Captures(self.catalog, self.jobs, self.records, self.lakes, self.queue, self._engines)
+        self.queue.payloads_of = self.captures.payloads_of
         self.orchestrator = Orchestrator(
             ResolvePlane(self.captures), settings.sync_enabled, settings.sync_budget_ms, settings.max_sync_budget_ms
         )
         self.auto = AutoAnalyze(self, settings.auto_analyze, settings.auto_analyze_seconds)
         self.lakes.on_discovered = self.auto.review
-        self.watch = Watch(self.lakes, self.tasks, self._connected, self._watch_interval)
-        self.publishing = Publishing(self.database, self.catalog, self.lakes, self.tasks)
+        self.watch = Watch(self.lakes, self.queue, self._connected, self._watch_interval)
+        self.publishing = Publishing(self.database, self.catalog, self.lakes, self.queue)
         webhook = None if settings.webhook is None else Webhook(settings.webhook, settings.webhook_secret)
         self.checking = Checking(
             self.database, self.catalog, self.scanner, settings.checks, rules, webhook, settings.check_late_seconds
@@ -120,7 +118,7 @@ class App:
             self.scanner.queries,
             engines=self._engines,
             functions=functions,
-            live_jobs=self.tasks.live_jobs,
+            live_jobs=self.queue.rows,
             replication=lambda: self.role.row(),
         )
 
@@ -137,14 +135,14 @@ class App:
         Args:
             role: The new role.
         """
-        self.jobs.reclaim(everything=True)
+        self.jobs.give_back(lost=True)
         self.role = role
         self.start()
 
     def health(self) -> dict[str, str]:
         """`status`: ok, draining, or read-only while writes are refused, then with the reason as `detail`; reads are
         answered meanwhile."""
-        if self.tasks.closing:
+        if self.queue.closing:
             return {"status": "draining"}
         trouble = self.database.trouble()
         if trouble or not self.role.may_write:
@@ -163,7 +161,7 @@ class App:
         self.publishing.stop()
         self.checking.stop()
         self.prewarmer.stop()
-        self.tasks.close()
+        self.queue.close()
         try:
             if self.role.takes_writes:
                 self.usage.flush(0)
@@ -175,7 +173,7 @@ class App:
 
     def _engines(self) -> Sequence[Mapping[str, Any]]:
         """Rows of `sys.engines`: those of the connected workers, else those of this version."""
-        return self.leases.engines() or _own_engines()
+        return self.queue.workers.engines() or _own_engines()
 
     # The `AnalyzeHost` of auto-analyze.
 
@@ -189,7 +187,7 @@ class App:
     ) -> list[str]:
         """Queues captures in one transaction; returns the ids of the jobs, in order."""
         pinned = [(table, snapshot_id, [(None, spec) for spec in specs]) for table, snapshot_id, specs in captures]
-        return self.captures.enqueue_all(pinned, correlation_id)
+        return self.captures.enqueue(pinned, correlation_id)
 
     def _connected(self) -> list[str]:
         rows = self.database.rows("SELECT catalog FROM connectors WHERE format <> ?", EXTERNAL)

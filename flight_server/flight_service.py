@@ -281,7 +281,7 @@ class StatflightServer(flight.FlightServerBase):
         rows = ingest.read_rows(request, reader, caller, self.app.policy, call.is_cancelled, directory)
         put = ingest.to_put(request, rows)
         if request.draft is not None:
-            self.app.leases.add_to_draft(request.draft, put, request.whole)
+            self.app.queue.add_to_draft(request.draft, put, request.whole)
             return {"received": rows.num_rows}
         counts = self.app.store.put([put], idempotency_key=request.idempotency_key)
         answer = counts.to_json()

@@ -56,23 +56,22 @@ def _capture(call: Call, body: bytes) -> list[Any]:
             (app.catalog.by_key(key), snapshot, [(None, items[at].spec) for at in members])
             for (key, snapshot), members in queued.items()
         ]
-        job_ids = app.captures.enqueue_all(jobs, call.correlation_id) if jobs else []
+        job_ids = app.captures.enqueue(jobs, call.correlation_id) if jobs else []
         captures = [
             (app.catalog.by_key(key), [(snapshot_id, items[at].spec) for at, snapshot_id in pairs])
             for key, pairs in now.items()
         ]
-        started = app.captures.start_all(captures, call.correlation_id) if captures else []
+        started = app.captures.start(captures, call.correlation_id) if captures else []
     for job_id, members in zip(job_ids, queued.values(), strict=True):
         for at in members:
             outcomes[at] = _outcome("QUEUED", "", job_id=job_id)
     try:
-        for pairs, task in zip(now.values(), started, strict=True):
-            results = (app.tasks.wait(task, None, call.is_cancelled) or {})["outcomes"]
+        for pairs, job in zip(now.values(), started, strict=True):
+            results = (app.queue.wait(job, None, call.is_cancelled) or {})["outcomes"]
             for (at, _), result in zip(pairs, results, strict=True):
                 outcomes[at] = _merge_outcome(outcomes[at], result)
     except StatflightError:  # nobody waits for the others any more
-        for task in started:
-            app.tasks.abandon(task)
+        app.queue.abandon(started)
         raise
     return outcomes
 

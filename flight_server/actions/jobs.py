@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Final
 
 from flight_server.actions.registry import Call, Results, action
@@ -36,19 +34,9 @@ from store.model.errors import (
 from store.queue.job_store import ENDED
 
 
-def _found(call: Call, job_id: str) -> dict[str, Any]:
-    """Finds a durable job, or a task that a caller waits for."""
-    live = call.app.tasks.live_job(job_id)
-    if live is None:
-        return call.app.jobs.get(job_id)
-    live["targets"] = json.loads(live["targets"])
-    live.pop("table_key")
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in live.items()}
-
-
 def _job(call: Call, body: bytes, *scopes: str) -> dict[str, Any]:
     """Finds the job named in the body, and checks that the caller has one of the scopes and sees its table."""
-    job = _found(call, str(parse_body(body, {"job_id": str})["job_id"]))
+    job = call.app.queue.get(str(parse_body(body, {"job_id": str})["job_id"]))
     if not any(map(call.principal.may, scopes)):
         call.app.access.require(call.principal, scopes[-1])
     name = (job["table_catalog"], job["table_schema"], job["table_name"])
@@ -73,23 +61,17 @@ def cancel_job(call: Call, body: bytes) -> Results:
         yield {"correlation_id": fields["correlation_id"], "cancelled": cancelled}
         return
     job = _job(call, body, "capture.run")
-    if call.app.tasks.live_job(job["job_id"]) is not None:
-        call.app.tasks.cancel(job["job_id"])
-        yield _found(call, job["job_id"]) if job["mode"] == "SYNC" else job | {"state": "CANCELLING"}
-        return
-    call.app.commit.cancel(job["job_id"])
-    yield call.app.jobs.cancel(job["job_id"])
-    call.app.tasks.notify()
+    yield call.app.queue.cancel(job["job_id"])
 
 
 @action('{"job_id"}', "Waits until a job has ended")
 def wait_job(call: Call, body: bytes) -> Results:
     job_id = _job(call, body, "stats.read", "capture.run")["job_id"]
     pause = 0.01
-    while (job := _found(call, job_id))["state"] not in ENDED:
+    while (job := call.app.queue.get(job_id))["state"] not in ENDED:
         if call.is_cancelled():
             raise Cancelled("the caller has disconnected")
-        if call.app.tasks.closing:
+        if call.app.queue.closing:
             raise ShuttingDown("the server is shutting down", hint="wait again once it is back")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.2)
@@ -105,7 +87,7 @@ def lease_job(call: Call, body: bytes) -> Results:
     most = 1 if fields.get("most") is None else fields["most"]
     if most < 1:
         raise InvalidField("most", "must be positive", expected="a number of leases", actual=most)
-    yield from call.app.leases.lease(
+    yield from call.app.queue.lease(
         fields["worker_id"], check_leases(fields["kinds"]), wait, check_engines(fields.get("engines") or []),
         call.is_cancelled, most,
     )  # fmt: skip
@@ -115,7 +97,7 @@ def lease_job(call: Call, body: bytes) -> Results:
 def renew_lease(call: Call, body: bytes) -> Results:
     fields = parse_body(body, {"job_id": str, "lease_token": str}, {"progress": float, "message": str})
     call.app.access.require_worker(call.principal)
-    wanted = call.app.leases.renew(
+    wanted = call.app.queue.renew(
         fields["job_id"], fields["lease_token"], fields.get("progress"), fields.get("message")
     )
     yield {"job_id": fields["job_id"], "wanted": wanted}
@@ -133,7 +115,7 @@ def declare_listing(call: Call, body: bytes) -> Results:
     if fields.get("base") is not None:
         base = check_object(fields["base"], {"snapshot_id": int, "mark": str}, {})
         listing = replace(listing, base_snapshot_id=base["snapshot_id"], base_mark=base["mark"])
-    accepted = call.app.leases.declare_listing(fields["lease_token"], listing)
+    accepted = call.app.queue.declare_listing(fields["lease_token"], listing)
     yield {"job_id": fields["job_id"], "accepted": accepted}
 
 
@@ -149,16 +131,23 @@ def _listing(fields: Mapping[str, Any]) -> Listing:
          "For capture workers: publishes what was put under the lease and ends it")  # fmt: skip
 def finish_job(call: Call, body: bytes) -> Results:
     text, streams = split_body(body)
-    fields = _finish(parse_body(text, _ENDS, {**_ENDING, "rows": list}))
-    call.app.access.require_worker(call.principal)
-    leases, token = call.app.leases, fields["lease_token"]
-    for listing in fields["listings"]:
-        leases.declare_listing(token, listing)
-    for item in ingest.with_streams(fields.pop("rows", None) or [], streams):
-        put, whole = ingest.inline(item, token, call.principal, call.app.policy, call.is_cancelled)
-        leases.add_to_draft(token, put, whole)
-    state = leases.finish(fields["job_id"], token, fields)
-    yield {"job_id": fields["job_id"], "state": state}
+    fields = parse_body(text, _ENDS, {**_ENDING, "rows": list})
+    rows = [item | {"counts": None} if isinstance(item, dict) else item for item in fields.pop("rows", None) or []]
+    (answer,) = _finish(call, [fields], rows, streams)
+    if isinstance(answer, StatflightError):
+        raise answer
+    yield {"job_id": fields["job_id"], "state": answer}
+
+
+@action('{"finishes": [{"job_id", "lease_token", …}], "rows"?}',
+         "For capture workers: ends several leases, each as finish_job does")  # fmt: skip
+def finish_jobs(call: Call, body: bytes) -> Results:
+    text, streams = split_body(body)
+    fields = parse_body(text, {"finishes": list}, {"rows": list})
+    finishes = [check_object(item, _ENDS, _ENDING) for item in fields["finishes"]]
+    for ended, answer in zip(finishes, _finish(call, finishes, fields.get("rows") or [], streams), strict=True):
+        state = {"error": to_json(answer)} if isinstance(answer, StatflightError) else {"state": answer}
+        yield {"job_id": ended["job_id"]} | state
 
 
 _ENDS: Final[Mapping[str, type]] = {"job_id": str, "lease_token": str}
@@ -168,36 +157,31 @@ _ENDING: Final[Mapping[str, type]] = {
 }  # fmt: skip
 
 
-def _finish(fields: dict[str, Any]) -> dict[str, Any]:
-    return fields | {
-        "outcomes": check_outcomes(fields.get("outcomes")), "decisions": check_decisions(fields.get("decisions")),
-        "error": check_error(fields.get("error")),
-        "listings": [_listing(check_object(item, _LISTED, {})) for item in fields.get("listings") or ()],
-    }  # fmt: skip
-
-
-@action('{"finishes": [{"job_id", "lease_token", …}], "rows"?}',
-         "For capture workers: ends several leases, each as finish_job does")  # fmt: skip
-def finish_jobs(call: Call, body: bytes) -> Results:
-    text, streams = split_body(body)
-    fields = parse_body(text, {"finishes": list}, {"rows": list})
-    finishes = [_finish(check_object(item, _ENDS, _ENDING)) for item in fields["finishes"]]
+def _finish(
+    call: Call, finishes: Sequence[dict[str, Any]], rows: Sequence[Any], streams: memoryview
+) -> list[str | StatflightError]:
+    """Validates the ends of leases and the rows sent with them, before any is stored; then ends the leases."""
+    listings = []
+    for fields in finishes:
+        listings.append([_listing(check_object(item, _LISTED, {})) for item in fields.pop("listings", None) or ()])
+        fields |= {
+            "outcomes": check_outcomes(fields.get("outcomes")), "decisions": check_decisions(fields.get("decisions")),
+            "error": check_error(fields.get("error")),
+        }  # fmt: skip
     call.app.access.require_worker(call.principal)
-    leases = call.app.leases
+    queue = call.app.queue
     parts = [
-        part for item in ingest.with_streams(fields.get("rows") or [], streams)
-        for part in ingest.shared(item, len(finishes), call.principal, call.app.policy, call.is_cancelled)
+        part for item in ingest.with_streams(rows, streams)
+        for part in ingest.inline(item, len(finishes), call.principal, call.app.policy, call.is_cancelled)
     ]  # fmt: skip
-    for finish in finishes:  # the rows are valid
+    for fields, declared in zip(finishes, listings, strict=True):
         with contextlib.suppress(Conflict):  # the lease is lost, as the answer to its finish says
-            for listing in finish["listings"]:
-                leases.declare_listing(finish["lease_token"], listing)
+            for listing in declared:
+                queue.declare_listing(fields["lease_token"], listing)
     for at, put, whole in parts:
         with contextlib.suppress(Conflict):
-            leases.add_to_draft(finishes[at]["lease_token"], put, whole, few=True)
-    for ended, answer in zip(finishes, leases.finish_all(finishes), strict=True):
-        state = {"error": to_json(answer)} if isinstance(answer, StatflightError) else {"state": answer}
-        yield {"job_id": ended["job_id"]} | state
+            queue.add_to_draft(finishes[at]["lease_token"], put, whole, few=True)
+    return queue.finish(finishes)
 
 
 @action('{"lease_tokens"}', "For capture workers: gives back leases of captures that have not begun")
@@ -206,4 +190,4 @@ def return_leases(call: Call, body: bytes) -> Results:
     if not all(isinstance(token, str) for token in tokens):
         raise InvalidField("lease_tokens", "must be tokens", expected="a list of texts", actual=tokens)
     call.app.access.require_worker(call.principal)
-    yield {"returned": call.app.leases.give_back(tokens)}
+    yield {"returned": call.app.queue.give_back(tokens)}

@@ -14,8 +14,8 @@ from capture.kinds import impossible, lacking
 from capture.orchestrator import Answer, ControlPlane, Question
 from capture.spec import CaptureSpec
 from capture.spi import METADATA_PRIORITY, Mode
+from flight_server.control.job_queue import JobQueue
 from flight_server.control.lakes import Lakes
-from flight_server.control.task_queue import Task, TaskQueue
 from flight_server.reads.records import RecordFinder, RecordKey
 from flight_server.wire.action_bodies import ALL
 from flight_server.wire.scan_request import CURRENT
@@ -25,7 +25,7 @@ from store.model.catalog_entries import TableEntry
 from store.model.errors import NotFound, StatflightError, UpstreamError
 from store.model.logical_types import parse as parse_type
 from store.queue.job_store import JobStore
-from store.queue.jobs import LIGHT, SCAN, Lease, NewJob
+from store.queue.jobs import LIGHT, SCAN, Job, sync_job
 
 Pinned: TypeAlias = tuple[int, CaptureSpec]
 """A spec and the id of the snapshot it is for."""
@@ -36,19 +36,19 @@ class Captures:
 
     Args:
         catalog: The tables.
-        jobs: The durable queue.
+        jobs: The durable jobs.
         records: What is stored already.
         lakes: Configurations of the connectors.
-        tasks: Work for workers.
+        queue: Work for workers.
         engines: Rows of `sys.engines`, best first.
     """
 
     def __init__(
-        self, catalog: Catalog, jobs: JobStore, records: RecordFinder, lakes: Lakes, tasks: TaskQueue,
+        self, catalog: Catalog, jobs: JobStore, records: RecordFinder, lakes: Lakes, queue: JobQueue,
         engines: Callable[[], Sequence[Mapping[str, Any]]],
     ):  # fmt: skip
         self.catalog, self.jobs, self.records = catalog, jobs, records
-        self.lakes, self.tasks, self.engines = lakes, tasks, engines
+        self.lakes, self.queue, self.engines = lakes, queue, engines
         self._calls: dict[threading.Event, tuple[str, str]] = {}  # set once cancelled → caller and correlation id
 
     @contextlib.contextmanager
@@ -100,25 +100,29 @@ class Captures:
         ]  # fmt: skip
 
     def start(
-        self, table: TableEntry, wanted: Sequence[Pinned], correlation_id: str, *, listed: bool = True
-    ) -> Task:  # fmt: skip
-        """Hands a capture that a caller waits for to the workers; with `listed` it is in the job list meanwhile."""
-        (task,) = self.start_all([(table, wanted)], correlation_id, listed=listed)
-        return task
-
-    def start_all(
         self, wanted: Sequence[tuple[TableEntry, Sequence[Pinned]]], correlation_id: str, *, listed: bool = True
-    ) -> list[Task]:
-        """Starts the captures of one request, as `start` does; a worker may lease several of them at once."""
+    ) -> list[Job]:
+        """Hands captures that a caller waits for to the workers; a worker may lease several of them at once.
+
+        Args:
+            wanted: Tables, each with its specs.
+            correlation_id: ID of the call, for the log.
+            listed: They are in the list of jobs meanwhile.
+
+        Returns:
+            The job of each.
+        """
         payloads = self.payloads(wanted, Mode.SYNC, correlation_id)
-        bundled = len(wanted) > 1
-        tasks = [
-            Task("sync", payload, table.table_key, correlation_id,
-                 self.is_light(table, [spec for _, spec in pins]), listed, bundled)
+        jobs = [
+            sync_job(table, payload, correlation_id, priority=self._priority(table, [spec for _, spec in pins]),
+                     listed=listed, bundled=len(wanted) > 1)
             for payload, (table, pins) in zip(payloads, wanted, strict=True)
         ]  # fmt: skip
-        self.tasks.submit_all(tasks)
-        return tasks
+        self.queue.submit(jobs)
+        return jobs
+
+    def _priority(self, table: TableEntry, specs: Sequence[CaptureSpec]) -> int:
+        return LIGHT if self.is_light(table, specs) else SCAN
 
     def is_light(self, table: TableEntry, specs: Sequence[CaptureSpec]) -> bool:
         """True when an engine that reads metadata only is the first choice for each of these. It seldom knows widths,
@@ -129,38 +133,21 @@ class Captures:
         return light and not any("WIDTH" in spec.kinds for spec in specs)
 
     def enqueue(
-        self, table: TableEntry, snapshot: str | int, wanted: Sequence[tuple[int | None, CaptureSpec]],
-        correlation_id: str, *, missing_only: bool = False,
-    ) -> str:  # fmt: skip
-        """Queues a durable capture.
-
-        Args:
-            table: What is captured.
-            snapshot: An id, or `current` or `all`, both as of when the job starts.
-            wanted: Specs, each with the id of its snapshot; None means `snapshot`.
-            correlation_id: ID of the call, for the log.
-            missing_only: Captures only what is not stored yet when the job starts.
-
-        Returns:
-            The id of the job: a new one, or the active one that captures the same.
-        """
-        return self.enqueue_all([(table, snapshot, wanted)], correlation_id, missing_only=missing_only)[0]
-
-    def enqueue_all(
         self, captures: Sequence[tuple[TableEntry, str | int, Sequence[tuple[int | None, CaptureSpec]]]],
         correlation_id: str, *, missing_only: bool = False,
     ) -> list[str]:  # fmt: skip
         """Queues durable captures in one transaction.
 
         Args:
-            captures: Table, snapshot and specs of each, as `enqueue` takes them.
+            captures: Of each the table; its snapshot, an id, or `current` or `all`, both as of when the job starts; and
+                specs, each with the id of its snapshot, None for that one.
             correlation_id: ID of the call, for the log.
-            missing_only: See `enqueue`.
+            missing_only: Captures only what is not stored yet when the job starts.
 
         Returns:
-            The ids of the jobs, in order.
+            The ids of the jobs, in order: of a new one, or of the active one that captures the same.
         """
-        light: dict[tuple[str, tuple[CaptureSpec, ...]], bool] = {}
+        priorities: dict[tuple[str, tuple[CaptureSpec, ...]], int] = {}
         jobs = []
         for table, snapshot, wanted in captures:
             requests = [
@@ -172,15 +159,18 @@ class Captures:
                 request["missing_only"] = True
             specs = tuple(spec for _, spec in wanted)
             kind = table.format, specs
-            if kind not in light:  # tables of one format with equal specs go to the same engines
-                light[kind] = self.is_light(table, specs)
+            if kind not in priorities:  # tables of one format with equal specs go to the same engines
+                priorities[kind] = self._priority(table, specs)
             targets = [spec.target.storage_id for spec in specs]
-            jobs.append(NewJob(table, str(snapshot), "ASYNC", request, targets, LIGHT if light[kind] else SCAN))
-        ids = self.jobs.enqueue_all(jobs)
-        self.tasks.notify()
+            jobs.append(
+                Job("job", table=table, snapshot=str(snapshot), targets=targets, request=request,
+                    priority=priorities[kind])
+            )  # fmt: skip
+        ids = self.jobs.enqueue(jobs)
+        self.queue.notify()
         return ids
 
-    def payloads_of_jobs(self, leases: Sequence[Lease]) -> list[Mapping[str, Any] | StatflightError]:
+    def payloads_of(self, jobs: Sequence[Job]) -> list[Mapping[str, Any] | StatflightError]:
         """Makes the payloads of durable jobs that are about to start, with one set of queries; what a job for missing
         statistics still lacks is looked up for each.
 
@@ -190,32 +180,33 @@ class Captures:
         """
         payloads: list[Mapping[str, Any] | StatflightError] = []
         captures: dict[int, tuple[TableEntry, list[Pinned]]] = {}
-        for at, lease in enumerate(leases):
+        for at, job in enumerate(jobs):
             try:
-                table, wanted = self._wanted_of(lease)
+                table, wanted = self._wanted_of(job)
                 self.lakes.config(table.table_catalog)
             except StatflightError as error:
                 payloads.append(error)
                 continue
-            missing = self._missing(table, wanted) if lease.request.get("missing_only") else wanted
+            missing = self._missing(table, wanted) if (job.request or {}).get("missing_only") else wanted
             payloads.append({"requests": [], "held": sorted({snapshot_id for snapshot_id, _ in wanted})})
             if missing:
                 captures[at] = table, missing
         made = self.payloads(list(captures.values()), Mode.ASYNC, "")
         for at, payload in zip(captures, made, strict=True):
-            payloads[at] = payload | {"correlation_id": str(leases[at].request.get("correlation_id", ""))}
+            payloads[at] = payload | {"correlation_id": jobs[at].correlation_id}
         return payloads
 
-    def _wanted_of(self, lease: Lease) -> tuple[TableEntry, list[Pinned]]:
+    def _wanted_of(self, job: Job) -> tuple[TableEntry, list[Pinned]]:
         """Table and specs of a durable job.
 
         Raises:
             NotFound: The table has no snapshot.
         """
-        table = self.catalog.by_key(lease.table_key)
+        assert job.table is not None
+        table = self.catalog.by_key(job.table.table_key)
         wanted = [
             (snapshot_id, CaptureSpec.from_json(body))
-            for body in lease.request["requests"] for snapshot_id in self._ids_of(lease.snapshot, body, table)
+            for body in (job.request or {})["requests"] for snapshot_id in self._ids_of(job.snapshot, body, table)
         ]  # fmt: skip
         if not wanted:
             raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
@@ -244,11 +235,11 @@ class Captures:
             for key, (*_, spec), record in zip(keys, wanted, records, strict=True)
         ]
 
-    def _ids_of(self, snapshot: str, body: Mapping[str, Any], table: TableEntry) -> list[int]:
+    def _ids_of(self, snapshot: str | None, body: Mapping[str, Any], table: TableEntry) -> list[int]:
         """The snapshot ids of a stored request."""
         if "snapshot_id" in body:
             return [body["snapshot_id"]]
-        return self.snapshots_of(snapshot if snapshot in (ALL, CURRENT) else int(snapshot), table)
+        return self.snapshots_of(snapshot if snapshot in (ALL, CURRENT) else int(snapshot or 0), table)
 
 
 _SKETCHED: Final = {
@@ -293,32 +284,29 @@ def _answer(
 
 
 @dataclass
-class _RunningTask:
-    """A task as the orchestrator sees it."""
+class _Running:
+    """A job as the orchestrator sees it."""
 
-    tasks: TaskQueue
-    task: Task
+    queue: JobQueue
+    job: Job
 
     def wait(self, seconds: float) -> bool:
-        if seconds <= 0 or self.task.done.is_set():
-            return self.task.done.is_set()
+        if seconds <= 0 or self.job.done.is_set():
+            return self.job.done.is_set()
         try:
-            self.tasks.wait(self.task, seconds, lambda: False)
-        except StatflightError as error:  # of the task, or no worker is connected: for everyone who waits for it
+            self.queue.wait(self.job, seconds, lambda: False)
+        except StatflightError as error:  # of the job, or no worker is connected: for everyone who waits for it
             no_worker = error.code == "NO_WORKER"
-            self.task.error = UpstreamError(f"[{error.code}] {error}; {error.hint}") if no_worker else error
-            self.task.done.set()
-        return self.task.done.is_set()
+            self.job.error = UpstreamError(f"[{error.code}] {error}; {error.hint}") if no_worker else error
+            self.job.done.set()
+        return self.job.done.is_set()
 
     def outcome(self, question: Question) -> tuple[str, str]:
-        if self.task.error is not None:
-            raise self.task.error
-        result = self.task.result or {}
-        for outcome in result.get("outcomes", []):
-            if (
-                outcome["storage_id"] == question.spec.target.storage_id
-                and outcome["snapshot_id"] == question.snapshot_id
-            ):
+        if self.job.error is not None:
+            raise self.job.error
+        wanted = question.spec.target.storage_id, question.snapshot_id
+        for outcome in (self.job.result or {}).get("outcomes", []):
+            if (outcome["storage_id"], outcome["snapshot_id"]) == wanted:
                 return outcome["outcome"], outcome["detail"]
         return "DEGRADED", "no capture result"
 
@@ -335,10 +323,11 @@ class ResolvePlane(ControlPlane):
     def is_light(self, question: Question) -> bool:
         return self.captures.is_light(self.captures.catalog.by_key(question.table_key), [question.spec])
 
-    def start(self, questions: Sequence[Question]) -> _RunningTask:
+    def start(self, questions: Sequence[Question]) -> _Running:
         table = self.captures.catalog.by_key(questions[0].table_key)
         wanted = [(question.snapshot_id, question.spec) for question in questions]
-        return _RunningTask(self.captures.tasks, self.captures.start(table, wanted, "", listed=False))
+        (job,) = self.captures.start([(table, wanted)], "", listed=False)
+        return _Running(self.captures.queue, job)
 
     def follow_up(self, questions: Sequence[Question]) -> None:
         table = self.captures.catalog.by_key(questions[0].table_key)
@@ -347,4 +336,4 @@ class ResolvePlane(ControlPlane):
         if wanted:
             snapshots = {snapshot_id for snapshot_id, _ in wanted}
             snapshot = str(next(iter(snapshots))) if len(snapshots) == 1 else ALL
-            self.captures.enqueue(table, snapshot, wanted, "", missing_only=True)
+            self.captures.enqueue([(table, snapshot, wanted)], "", missing_only=True)

@@ -1,7 +1,7 @@
 """Connected lakes: registration, discovery, and the changes to the catalog that follow from them.
 
 The server runs no connector code. A worker inspects the lake and returns its findings as JSON; this file makes the
-worker's task, and stores the findings of each inspection in one transaction.
+worker's job, and stores the findings of each inspection in one transaction.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from capture.connectors.secrets import mask, mask_uri
 from flight_server.auth.vault import Vault
-from flight_server.control.task_queue import Task, TaskQueue
+from flight_server.control.job_queue import JobQueue
 from store.catalog import capture_facts
 from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
@@ -31,6 +31,7 @@ from store.model.errors import (
     UpstreamError,
 )
 from store.model.names import split_name
+from store.queue.jobs import Job
 
 log = logging.getLogger("statflight.server")
 
@@ -44,8 +45,8 @@ class Lakes:
         on_discovered: Called after each discovery with the catalog and the tables found.
     """
 
-    def __init__(self, database: Database, catalog: Catalog, vault: Vault, tasks: TaskQueue):
-        self._database, self._catalog, self._vault, self._tasks = database, catalog, vault, tasks
+    def __init__(self, database: Database, catalog: Catalog, vault: Vault, queue: JobQueue):
+        self._database, self._catalog, self._vault, self._queue = database, catalog, vault, queue
         self.on_discovered: Callable[[str, Sequence[TableEntry]], object] = lambda *_: None
 
     # Connectors.
@@ -126,7 +127,7 @@ class Lakes:
             operation: `validate`, `discover` or `publish`.
             config: As `config` returns it.
             is_cancelled: True once the caller has left; the worker stops then.
-            arguments: Further entries of the task's payload.
+            arguments: Further entries of the job's payload.
 
         Returns:
             The worker's findings.
@@ -134,10 +135,10 @@ class Lakes:
         Raises:
             UpstreamError: The lake cannot be reached, no worker is connected, or no progress for IDLE_SECONDS.
         """
-        task = self._tasks.submit(look_task("control", operation, config, **arguments))
-        while (result := self._tasks.wait(task, IDLE_SECONDS, is_cancelled)) is None:
-            if time.monotonic() - task.touched_at > IDLE_SECONDS:
-                self._tasks.abandon(task)
+        job = self._submit("control", operation, config, **arguments)
+        while (result := self._queue.wait(job, IDLE_SECONDS, is_cancelled)) is None:
+            if time.monotonic() - job.touched_at > IDLE_SECONDS:
+                self._queue.abandon([job])
                 raise UpstreamError(f"{operation} made no progress for {IDLE_SECONDS:.0f} s", code="TIMED_OUT")
         return result.get("result") or {}
 
@@ -179,10 +180,17 @@ class Lakes:
                 self.note(catalog, only, str(error))
             raise
 
-    def watch_task(self, catalog: str) -> tuple[dict[str, Any], Task]:
-        """Starts an inspection of the whole lake that no caller waits for; returns the configuration and the task."""
+    def watch_job(self, catalog: str) -> tuple[dict[str, Any], Job]:
+        """Starts an inspection of the whole lake that no caller waits for; returns the configuration and the job."""
         config = self.config(catalog)
-        return config, self._tasks.submit(look_task("watch", "discover", config, **self._scope(catalog)))
+        return config, self._submit("watch", "discover", config, **self._scope(catalog))
+
+    def _submit(self, kind: str, operation: str, config: Mapping[str, Any], **arguments: Any) -> Job:
+        """Queues the inspection of a lake."""
+        payload = {"operation": operation, "connector": dict(config), **arguments}
+        job = Job(kind, payload, catalog=config["catalog"], targets=[operation])
+        self._queue.submit([job])
+        return job
 
     def store(
         self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool, full: bool = False
@@ -239,7 +247,7 @@ class Lakes:
     def _scope(
         self, catalog: str | None, only: Sequence[Sequence[str]] | None = None, full: bool = False
     ) -> dict[str, Any]:
-        """Arguments of a `discover` task, with the stored snapshots, which need not be listed again."""
+        """Arguments of a `discover` job, with the stored snapshots, which need not be listed again."""
         known: dict[str, list[int]] = {}
         identities: dict[str, tuple[int, str]] = {}
         if catalog is not None and not full:
@@ -345,11 +353,6 @@ def _check_taken(connection: Connection, config: Mapping[str, Any], replace: boo
 def is_of_lake(error: StatflightError) -> bool:
     """True if a failed inspection says something about the lake, rather than about its caller or its worker."""
     return not isinstance(error, Cancelled | ShuttingDown) and error.code not in ("NO_WORKER", "WORKER_LOST")
-
-
-def look_task(kind: str, operation: str, config: Mapping[str, Any], **arguments: Any) -> Task:
-    """Makes the task of inspecting a lake."""
-    return Task(kind, {"operation": operation, "connector": dict(config), **arguments}, catalog=config["catalog"])
 
 
 def _within(catalog: str, table: str) -> list[str]:

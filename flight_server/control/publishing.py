@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from capture.publishers import homes_of, options_of
+from flight_server.control.job_queue import JobQueue
 from flight_server.control.lakes import Lakes
-from flight_server.control.task_queue import Task, TaskQueue
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 from store.queue.job_store import ACTIVE
+from store.queue.jobs import Job
 
 log = logging.getLogger("statflight.server")
 
@@ -38,7 +39,7 @@ class Publishing:
         database: Where captures are recorded.
         catalog: Tables, and their publications.
         lakes: Configurations of the connectors.
-        tasks: Has workers publish.
+        queue: Has workers publish.
         clock: Seconds, monotonic.
 
     Attributes:
@@ -47,10 +48,10 @@ class Publishing:
     """
 
     def __init__(
-        self, database: Database, catalog: Catalog, lakes: Lakes, tasks: TaskQueue,
+        self, database: Database, catalog: Catalog, lakes: Lakes, queue: JobQueue,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._database, self._catalog, self._lakes, self._tasks = database, catalog, lakes, tasks
+        self._database, self._catalog, self._lakes, self._queue = database, catalog, lakes, queue
         self._clock = clock
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self.seconds: dict[str, tuple[int, float]] = {}
@@ -261,11 +262,11 @@ class Publishing:
         }  # fmt: skip
 
     def _run(self, payload: Mapping[str, Any], is_cancelled: Callable[[], bool]) -> Mapping[str, Any]:
-        tasks = self._tasks
-        task = tasks.submit(Task("publish", payload))
-        result = tasks.wait(task, PUBLISH_SECONDS, is_cancelled)
+        job = Job("publish", payload, catalog=payload["connector"]["catalog"], targets=[payload["operation"]])
+        self._queue.submit([job])
+        result = self._queue.wait(job, PUBLISH_SECONDS, is_cancelled)
         if result is None:
-            tasks.abandon(task)
+            self._queue.abandon([job])
             raise UpstreamError(f"publishing took more than {PUBLISH_SECONDS:.0f} s", code="TIMED_OUT")
         report: Mapping[str, Any] = result["result"]
         return report

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from flight_server.control.job_queue import JobQueue
 from flight_server.control.lakes import is_of_lake
-from flight_server.control.task_queue import Task, TaskQueue
 from store.model.errors import Conflict, NotFound, ShuttingDown, StatflightError
+from store.queue.jobs import Job
 
 log = logging.getLogger("statflight.server")
 
@@ -30,8 +31,8 @@ _TICK_SECONDS: Final = 0.25
 class LakeInspector(Protocol):
     """The part of `control.lakes.Lakes` that the watch needs."""
 
-    def watch_task(self, catalog: str) -> tuple[dict[str, Any], Task]:
-        """Starts an inspection; returns the connector's configuration and the task to wait for.
+    def watch_job(self, catalog: str) -> tuple[dict[str, Any], Job]:
+        """Starts an inspection; returns the connector's configuration and the job to wait for.
 
         Raises:
             NotFound: The connector was dropped.
@@ -53,7 +54,7 @@ class _Lake:
     due_at: float  # by the clock
     started_at: float = 0.0
     config: dict[str, Any] | None = None
-    task: Task | None = None
+    job: Job | None = None
     trouble: str = ""  # of the last look
 
 
@@ -62,17 +63,17 @@ class Watch:
 
     Args:
         lakes: Starts inspections and stores their results.
-        tasks: Runs the inspections.
+        queue: Runs the inspections.
         catalogs: Names of the connected lakes.
         interval_of: Seconds between two inspections of a lake; None means never.
         clock: Seconds, monotonic.
     """
 
     def __init__(
-        self, lakes: LakeInspector, tasks: TaskQueue, catalogs: Callable[[], list[str]],
+        self, lakes: LakeInspector, queue: JobQueue, catalogs: Callable[[], list[str]],
         interval_of: Callable[[str], float | None], clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
-        self._inspector, self._tasks, self._catalogs = lakes, tasks, catalogs
+        self._inspector, self._queue, self._catalogs = lakes, queue, catalogs
         self._interval_of, self._clock = interval_of, clock
         self._lakes: dict[str, _Lake] = {}
         self._intervals: dict[str, float | None] = {}
@@ -111,45 +112,45 @@ class Watch:
                 self._lakes[catalog] = _Lake(now + random.uniform(0.0, min(START_SECONDS, interval)))  # noqa: S311
             lake = self._lakes[catalog]
             try:
-                if lake.task is not None:
+                if lake.job is not None:
                     self._follow(catalog, lake, now)
-                if lake.task is None and now >= lake.due_at:
+                if lake.job is None and now >= lake.due_at:
                     self._begin(catalog, lake, now, interval)
             except (NotFound, Conflict):  # dropped or replaced meanwhile
-                lake.task = None
+                lake.job = None
             except ShuttingDown:
                 return
             except StatflightError as error:
-                lake.task = None
+                lake.job = None
                 self._tell(catalog, lake, str(error))
 
     def _begin(self, catalog: str, lake: _Lake, now: float, interval: float) -> None:
         lake.started_at = now
         lake.due_at = now + interval * (1.0 - random.uniform(0.0, JITTER))  # noqa: S311  spreads load, no secret
-        lake.config, lake.task = self._inspector.watch_task(catalog)
+        lake.config, lake.job = self._inspector.watch_job(catalog)
 
     def _follow(self, catalog: str, lake: _Lake, now: float) -> None:
         """Ends an inspection that is done, and abandons one that hangs."""
-        task = lake.task
-        assert task is not None
-        if task.done.is_set():
-            lake.task = None
-            if task.error is not None:
-                if is_of_lake(task.error):
-                    self._inspector.note(catalog, None, str(task.error))
-                self._tell(catalog, lake, str(task.error))
+        job = lake.job
+        assert job is not None
+        if job.done.is_set():
+            lake.job = None
+            if job.error is not None:
+                if is_of_lake(job.error):
+                    self._inspector.note(catalog, None, str(job.error))
+                self._tell(catalog, lake, str(job.error))
             elif lake.config is not None:
-                self._inspector.store(catalog, lake.config, (task.result or {}).get("result") or {}, whole=True)
+                self._inspector.store(catalog, lake.config, (job.result or {}).get("result") or {}, whole=True)
                 self._tell(catalog, lake, "")
-        elif task.token and now - max(task.touched_at, lake.started_at) > PATIENCE_SECONDS and not task.cancelled:
-            self._tasks.abandon(task)  # its end is awaited: a lake has one hanging inspection at most
+        elif job.token and now - max(job.touched_at, lake.started_at) > PATIENCE_SECONDS and not job.cancelled:
+            self._queue.abandon([job])  # its end is awaited: a lake has one hanging inspection at most
             reason = f"a look made no progress for {PATIENCE_SECONDS:.0f} s"
             self._inspector.note(catalog, None, reason)
             self._tell(catalog, lake, reason)
 
     def _abandon(self, lake: _Lake) -> None:
-        if lake.task is not None:
-            self._tasks.abandon(lake.task)
+        if lake.job is not None:
+            self._queue.abandon([lake.job])
 
     def _tell(self, catalog: str, lake: _Lake, error: str) -> None:
         """Logs an error once, and its end once."""

@@ -194,7 +194,7 @@ class _AppCollector:
         for state in (*ACTIVE, *ENDED):
             jobs.add_metric([state], counts.get(state, 0))
         yield jobs
-        waiting, leases = self._app.leases.depths()
+        waiting, leases = self._app.queue.depths()
         tasks = GaugeMetricFamily("statflight_tasks_waiting", "Tasks waiting for a worker", labels=["kind"])
         for kind, depth in waiting.items():
             tasks.add_metric([kind], depth)

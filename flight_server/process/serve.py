@@ -84,7 +84,7 @@ def serve(settings: Settings) -> int:
         if settings.health_port is not None:
             from flight_server.process.health import Health
 
-            health = Health(lambda: not app.tasks.closing)
+            health = Health(lambda: not app.queue.closing)
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             log.info("health on %s:%s", host, health.listen(settings.host, settings.health_port))
         if metrics is not None:
@@ -101,12 +101,12 @@ def serve(settings: Settings) -> int:
     sys.stdout.flush()
     inner = WorkersEndpoint(start, listener, settings.host)
     children = OwnWorkers(settings, inner.uri, internal, at_once=app.role.takes_writes)
-    app.leases.has_own_worker = children.is_alive
+    app.queue.workers.has_own = children.is_alive
     if app.role.takes_writes:
         app.start()
     workers = Housekeeping({"starting workers": children.keep})
     upkeep = Housekeeping({
-        "taking back leases": app.leases.sweep, "counting reads": app.usage.flush,
+        "taking back leases": app.queue.sweep, "counting reads": app.usage.flush,
         "auto-analyze": app.auto.look_later, "freeing memory": FreeMemory(),
     })  # fmt: skip
     swept = looked = time.monotonic()
@@ -190,7 +190,7 @@ def _joining(settings: Settings) -> Callable[[Path], tuple[Database, Role]]:
 def _drain(listener: Listener, inner: WorkersEndpoint, app: App, children: OwnWorkers) -> None:
     """Refuses new calls and lets streams finish, until the deadline at the latest."""
     children.stop()  # first, because their refused polls would fill the log
-    app.tasks.close()
+    app.queue.close()
     late = threading.Timer(DRAIN_SECONDS, lambda: os._exit(0))
     late.daemon = True
     late.start()

@@ -39,8 +39,8 @@ def register(
         queries: The object to register with.
         engines: Returns the rows of `sys.engines`.
         functions: Returns the rows of `sys.functions`.
-        live_jobs: Returns the rows of `sys.capture_jobs` that are in memory only (synchronous work), each with a
-            `table_key`, None for the inspection of a lake.
+        live_jobs: Returns the rows of `sys.capture_jobs` that are in memory (synchronous work and leased jobs), each
+            with a `table_key`, None for the inspection of a lake.
         replication: Returns the row of `sys.replication`.
     """
     database = queries.database
@@ -65,13 +65,19 @@ def _table(flight: str, rows: Rows) -> pa.Table:
 
 
 def _jobs(scope: ReadScope, live: Callable[[], Rows]) -> FlightSource:
-    """Jobs in memory and stored jobs. Memory is read first, because work that ends in between is stored by then."""
+    """Jobs in memory and stored jobs; of a leased durable job the row in memory, which has its progress.
+
+    Memory is read first, because work that ends in between is stored by then.
+    """
     live_rows = [row for row in live() if scope.keys is None or row["table_key"] in scope.keys]
     stored, names = SOURCES["sys.capture_jobs"](scope), FLIGHTS["sys.capture_jobs"].schema.names
     chosen = ", ".join(f'{stored.columns[name]} AS "{name}"' for name in names)
     sql = (
-        f"(SELECT {chosen} FROM {stored.sql} WHERE {stored.where} UNION ALL BY NAME SELECT * FROM live_jobs l"
-        " WHERE NOT EXISTS (SELECT 1 FROM jobs j WHERE j.job_id = l.job_id)) s"
+        "(WITH live AS (SELECT * FROM live_jobs l WHERE NOT EXISTS (SELECT 1 FROM jobs j WHERE j.job_id = l.job_id"
+        " AND j.state NOT IN ('RUNNING', 'CANCELLING')))"
+        f" SELECT {chosen} FROM {stored.sql} WHERE {stored.where}"
+        f" AND {stored.columns['job_id']} NOT IN (SELECT job_id FROM live)"
+        " UNION ALL BY NAME SELECT * FROM live) s"
     )
     columns = {name: f's."{name}"' for name in names}
     arrow = {"live_jobs": _table("sys.capture_jobs", live_rows)}

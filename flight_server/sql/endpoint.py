@@ -240,8 +240,8 @@ class SqlEndpoint:
             return pa.schema([field.with_name(n) for field, n in zip(fields, parsed.direct.names, strict=True)])
         tables = {source.label: naive(_schema_of(source)) for source in parsed.sources}
         known = {name for source in parsed.sources for name in source.table.flight.schema.names}
-        tasks, cursor = self._app.tasks, self._sandbox.cursor()
-        stops = lambda: tasks.closing or is_cancelled()  # noqa: E731
+        queue, cursor = self._app.queue, self._sandbox.cursor()
+        stops = lambda: queue.closing or is_cancelled()  # noqa: E731
         try:
             return self._app.streams.whole(
                 cursor,
@@ -250,7 +250,7 @@ class SqlEndpoint:
                 BIND_SECONDS,
             )
         except Cancelled:
-            if tasks.closing:
+            if queue.closing:
                 raise ShuttingDown("the server is shutting down", hint="ask again once it is back") from None
             raise
 

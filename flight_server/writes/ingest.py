@@ -290,41 +290,14 @@ def _malformed() -> InvalidArgument:
 
 
 def inline(
-    item: Any, draft: str, principal: Principal, policy: ZonePolicy, is_cancelled: Callable[[], bool]
-) -> tuple[Put, bool]:
-    """Reads rows sent with the outcome of a capture.
-
-    Args:
-        item: `{"table", "extra"?, "whole"?, "ipc"}` of `with_streams`, untrusted but for `ipc`.
-        draft: Id of the draft.
-        principal: The caller.
-        policy: Treatment of bounds with a zone for TIMESTAMP columns.
-        is_cancelled: True once the caller has disconnected.
-
-    Returns:
-        The put, and True if it has all rows of its flight at its snapshots.
-
-    Raises:
-        InvalidArgument: The stream is malformed, or a row is not valid.
-    """
-    if not isinstance(item, dict) or not isinstance(item.get("ipc"), bytes | memoryview):
-        raise InvalidField("rows", "must be a list of IPC streams", expected='{"table", "ipc"}', actual=item)
-    request = _parse_command({name: value for name, value in item.items() if name != "ipc"} | {"draft": draft})
-    try:
-        stream = _Stream(item["ipc"])
-    except (ValueError, pa.ArrowException, OSError):
-        raise _malformed() from None
-    return to_put(request, read_rows(request, stream, principal, policy, is_cancelled)), request.whole
-
-
-def shared(
-    item: Any, members: int, principal: Principal, policy: ZonePolicy, is_cancelled: Callable[[], bool]
+    item: Any, leases: int, principal: Principal, policy: ZonePolicy, is_cancelled: Callable[[], bool]
 ) -> list[tuple[int, Put, bool]]:
-    """Reads rows of several leases sent in one stream.
+    """Reads rows sent with the outcomes of captures.
 
     Args:
-        item: As for `inline`, with `counts`: [[number of the lease, number of rows], …] in the order of the rows.
-        members: Number of leases.
+        item: `{"table", "extra"?, "whole"?, "ipc", "counts"}` of `with_streams`, untrusted but for `ipc`; `counts` are
+            [[number of the lease, number of rows], …] in the order of the rows, None if all are of the first.
+        leases: Number of leases that end.
         principal: The caller.
         policy: Treatment of bounds with a zone for TIMESTAMP columns.
         is_cancelled: True once the caller has disconnected.
@@ -334,16 +307,26 @@ def shared(
 
     Raises:
         InvalidField: The counts do not match the stream, or a value breaks a rule.
-        InvalidArgument: The stream is malformed.
+        InvalidArgument: The stream is malformed, or a row is not valid.
     """
-    counts = item.get("counts") if isinstance(item, dict) else None
-    pairs: list[Any] = counts if isinstance(counts, list) else [None]
+    if not isinstance(item, dict) or not isinstance(item.get("ipc"), bytes | memoryview):
+        raise InvalidField("rows", "must be a list of IPC streams", expected='{"table", "ipc"}', actual=item)
+    counts = item.get("counts", ())
+    pairs: list[Any] = [] if counts is None else counts if isinstance(counts, list) else [None]
     for pair in pairs:
         if not (isinstance(pair, list) and len(pair) == 2 and all(type(n) is int and n >= 0 for n in pair)):
             raise InvalidField("counts", "must be pairs", expected="[[number of the lease, rows], …]", actual=counts)
-        if pair[0] >= members:
-            raise InvalidField("counts", "has the number of an unknown lease", expected=members, actual=pair[0])
-    put, whole = inline({k: v for k, v in item.items() if k != "counts"}, "", principal, policy, is_cancelled)
+        if pair[0] >= leases:
+            raise InvalidField("counts", "has the number of an unknown lease", expected=leases, actual=pair[0])
+    command = {name: value for name, value in item.items() if name not in ("ipc", "counts")}
+    request = _parse_command(command | {"draft": ""})
+    try:
+        stream = _Stream(item["ipc"])
+    except (ValueError, pa.ArrowException, OSError):
+        raise _malformed() from None
+    put, whole = to_put(request, read_rows(request, stream, principal, policy, is_cancelled)), request.whole
+    if counts is None:
+        return [(0, put, whole)]
     if sum(rows for _, rows in pairs) != put.rows.num_rows:
         raise InvalidField("counts", "do not add up to the rows sent", expected=put.rows.num_rows, actual=counts)
     parts, start = [], 0

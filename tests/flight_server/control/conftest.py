@@ -13,5 +13,5 @@ from tests.flight_server.control.control_plane import ControlPlane
 def control() -> Iterator[ControlPlane]:
     control = ControlPlane()
     yield control
-    control.tasks.close()
+    control.queue.close()
     control.database.close()

@@ -8,14 +8,15 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.control.capture_commit import CaptureCommit
-from flight_server.control.leases import Leases
-from flight_server.control.task_queue import Task, TaskQueue
+from flight_server.control.job_queue import JobQueue
 from store.catalog.catalog import Catalog
 from store.history import validation
 from store.model.catalog_entries import TableEntry
+from store.model.errors import StatflightError
 from store.model.schemas import FLIGHTS
 from store.model.targets import Target
 from store.queue.job_store import JobStore
+from store.queue.jobs import Job, sync_job
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from tests.store.empty_store import empty_database
 
@@ -29,10 +30,9 @@ class ControlPlane:
         self.catalog = Catalog(self.database)
         self.store = DuckDBStatsStore(self.database, self.catalog)
         self.seconds = 0.0  # the time of the clock
-        self.jobs = JobStore(self.database, LEASE, now=lambda: START + timedelta(seconds=self.seconds))
-        self.tasks = TaskQueue(self.catalog, clock=lambda: self.seconds)
+        self.jobs = JobStore(self.database, self.catalog.by_key, now=lambda: START + timedelta(seconds=self.seconds))
         self.commit = CaptureCommit(self.jobs, self.store, self.catalog)
-        self.leases = Leases(self.tasks, self.jobs, self.database, self.commit)
+        self.queue = JobQueue(self.jobs, self.commit, LEASE, clock=lambda: self.seconds)
         self.table: TableEntry = self.database.write(lambda c: self.catalog.register(c, ("c", "s", "t"), "id", "delta"))
         self.put(PutMode.UPSERT, 1)
 
@@ -46,25 +46,39 @@ class ControlPlane:
         row = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "row_count": rows} | more
         return Put(flight, validation.prepare(FLIGHTS[flight], pa.Table.from_pylist([row])), mode)
 
-    def queue(self, *ids: int) -> str:
+    def durable(self, *ids: int) -> str:
+        """Id of a new durable job."""
         bodies = [
             {"target": Target.column(i).to_json() if i else {"kind": "TABLE"}, "snapshot_id": 1} for i in ids or (0,)
         ]
-        return self.jobs.enqueue(self.table, "1", "ASYNC", {"requests": bodies}, ["table"])
+        targets = [Target.parse(body["target"]).storage_id for body in bodies]
+        return self.jobs.enqueue([durable_job(self.table, {"requests": bodies}, targets=targets)])[0]
 
     def enqueue(self, kind: str) -> str:
         """Id of a new durable job or of a new synchronous capture."""
-        return self.queue() if kind == "job" else self.tasks.submit(Task("sync", requests(), self.table.table_key)).id
+        return self.durable() if kind == "job" else self.submit(sync_job(self.table, requests())).id
+
+    def submit(self, job: Job) -> Job:
+        self.queue.submit([job])
+        return job
 
     def lease(self, *kinds: str, timeout: float = 0.0) -> dict[str, Any] | None:
-        return next(iter(self.leases.lease("w", kinds or ("job",), timeout, [], lambda: False)), None)
+        return next(iter(self.queue.lease("w", kinds or ("job",), timeout, [], lambda: False)), None)
 
     def finish(self, lease: dict[str, Any], *outcomes: dict[str, Any], **body: Any) -> str:
-        return self.leases.finish(lease["job_id"], lease["lease_token"], {"outcomes": list(outcomes)} | body)
+        ids = {name: lease[name] for name in ("job_id", "lease_token")}
+        (answer,) = self.queue.finish([ids | {"outcomes": list(outcomes)} | body])
+        if isinstance(answer, StatflightError):
+            raise answer
+        return answer
 
     def row_count(self) -> int | None:
         record = self.store.get(self.table, 1, Target.table())
         return record and record["row_count"]
+
+
+def durable_job(table: TableEntry, request: dict[str, Any], snapshot: str = "1", **more: Any) -> Job:
+    return Job("job", table=table, snapshot=snapshot, request=request, **({"targets": ["table"]} | more))
 
 
 def requests(*ids: int) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from flight_server.control.task_queue import MAX_BUNDLE, Task
+from flight_server.control.job_queue import MAX_LEASES
 from store.model.errors import NotFound, StatflightError, UpstreamError, to_json
 from store.model.targets import Target
-from store.queue.jobs import NewJob
-from tests.flight_server.control.control_plane import LEASE, ControlPlane, outcome, requests
+from store.queue.jobs import Job, sync_job
+from tests.flight_server.control.control_plane import LEASE, ControlPlane, durable_job, outcome, requests
 
 
 class BundledControlPlane(ControlPlane):
@@ -22,15 +22,15 @@ class BundledControlPlane(ControlPlane):
         self.published: list[str] = []
         self.commit.on_committed = lambda table: self.published.append(table.table_name)
 
-    def submit(self, count: int, bundled: bool = True) -> list[Task]:
+    def submit_many(self, count: int, bundled: bool = True) -> list[Job]:
         names = {("c", "s", f"t{n}"): None for n in range(count)}
         entries = self.database.write(lambda c: self.catalog.register_all(c, names, "delta"))
-        tasks = [Task("sync", requests(), entry.table_key, "call", bundled=bundled) for entry in entries.values()]
-        self.tasks.submit_all(tasks)
-        return tasks
+        jobs = [sync_job(entry, requests(), "call", bundled=bundled) for entry in entries.values()]
+        self.queue.submit(jobs)
+        return jobs
 
     def take(self, most: int) -> list[dict[str, Any]]:
-        return self.leases.lease("w", ["sync"], 0.0, [], lambda: False, most)
+        return self.queue.lease("w", ["sync"], 0.0, [], lambda: False, most)
 
     def counts(self) -> dict[str, int]:
         records = {t.table_name: self.store.get(t, 1, Target.table()) for t in self.catalog.tables()}
@@ -41,7 +41,7 @@ class BundledControlPlane(ControlPlane):
 def control() -> Iterator[BundledControlPlane]:
     control = BundledControlPlane()
     yield control
-    control.tasks.close()
+    control.queue.close()
     control.database.close()
 
 
@@ -50,128 +50,128 @@ def finish_bodies(leases: list[dict[str, Any]], **more: Any) -> list[dict[str, A
     return [{name: lease[name] for name in names} | {"outcomes": [outcome()]} | more for lease in leases]
 
 
-def fill_drafts(control: BundledControlPlane, tasks: list[Task]) -> None:
-    for number, task in enumerate(tasks):
-        if task.token:
+def fill_drafts(control: BundledControlPlane, jobs: list[Job]) -> None:
+    for number, job in enumerate(jobs):
+        if job.token:
             put = control.rows(100 + number, table_name=f"t{number}")
-            control.leases.add_to_draft(task.token, put, False, few=True)
+            control.queue.add_to_draft(job.token, put, False, few=True)
 
 
 def test_lease_takes_about_a_quarter_of_the_waiting_tasks(control):
-    control.submit(40)
+    control.submit_many(40)
     assert [len(control.take(64)) for _ in range(4)] == [11, 8, 6, 4]
     assert len(control.take(2)) == 2
 
 
 def test_lease_takes_at_most_max_bundle_tasks(control):
-    control.submit(MAX_BUNDLE * 8)
-    assert len(control.take(10_000)) == MAX_BUNDLE
+    control.submit_many(MAX_LEASES * 8)
+    assert len(control.take(10_000)) == MAX_LEASES
 
 
 def test_unbundled_tasks_are_leased_one_at_a_time(control):
-    control.submit(20, bundled=False)
+    control.submit_many(20, bundled=False)
     assert len(control.take(64)) == 1
 
 
 def test_bundle_is_published_in_one_transaction(control):
-    tasks = control.submit(8)
+    jobs = control.submit_many(8)
     leases = control.take(64) + control.take(64)
-    fill_drafts(control, tasks)
+    fill_drafts(control, jobs)
     commits: list[int] = []
     control.database.on_commit.append(lambda: commits.append(1))
-    assert control.leases.finish_all(finish_bodies(leases)) == ["SUCCEEDED"] * len(leases)
+    assert control.queue.finish(finish_bodies(leases)) == ["SUCCEEDED"] * len(leases)
     assert len(commits) == 1
     assert control.counts() == {f"t{n}": 100 + n for n in range(len(leases))}
     assert control.published == [f"t{n}" for n in range(len(leases))]
-    assert all(task.done.is_set() and task.error is None for task in tasks[: len(leases)])
+    assert all(job.done.is_set() and job.error is None for job in jobs[: len(leases)])
 
 
 def test_each_capture_of_a_bundle_succeeds_or_fails_on_its_own(control):
-    tasks = control.submit(16)
+    jobs = control.submit_many(16)
     leases = control.take(64)
     assert len(leases) == 5
-    fill_drafts(control, tasks[:2])
-    fill_drafts(control, [*[Task("sync", requests())] * 4, tasks[4]])
-    control.leases.add_to_draft(tasks[1].token, control.rows(7, table_name="t1"), False)  # two rows of one target
+    fill_drafts(control, jobs[:2])
+    fill_drafts(control, [*[sync_job(control.table, requests())] * 4, jobs[4]])
+    control.queue.add_to_draft(jobs[1].token, control.rows(7, table_name="t1"), False)  # two rows of one target
     finishes = finish_bodies(leases)
     finishes[2] |= {"error": {"message": "the lake is away", "code": "UPSTREAM"}, "outcomes": []}
     finishes[3]["lease_token"] = "unknown"
-    results = control.leases.finish_all(finishes)
+    results = control.queue.finish(finishes)
     assert [results[at] for at in (0, 2, 4)] == ["SUCCEEDED"] * 3
     assert isinstance(results[1], StatflightError) and "two different rows" in str(results[1])
     assert isinstance(results[3], StatflightError) and results[3].code == "LEASE_LOST"
     assert control.counts() == {"t0": 100, "t4": 104}
-    assert "two different rows" in str(tasks[1].error)
-    assert isinstance(tasks[2].error, UpstreamError)
-    assert not tasks[3].done.is_set()
+    assert "two different rows" in str(jobs[1].error)
+    assert isinstance(jobs[2].error, UpstreamError)
+    assert not jobs[3].done.is_set()
 
 
 def test_wrong_number_of_outcomes_rejects_only_that_capture(control):
-    tasks = control.submit(8)
+    jobs = control.submit_many(8)
     finishes = finish_bodies(control.take(64))
     finishes[1]["outcomes"] = []
-    first, second, *_ = control.leases.finish_all(finishes)
+    first, second, *_ = control.queue.finish(finishes)
     assert first == "SUCCEEDED" and isinstance(second, StatflightError)
-    assert tasks[0].done.is_set() and not tasks[1].done.is_set()
+    assert jobs[0].done.is_set() and not jobs[1].done.is_set()
 
 
 def test_finish_all_ends_tasks_and_durable_jobs_together(control):
-    tasks = control.submit(1)
-    job_id = control.queue()
+    jobs = control.submit_many(1)
+    job_id = control.durable()
     leases = [*control.take(1), control.lease("job")]
-    assert control.leases.finish_all(finish_bodies(leases)) == ["SUCCEEDED"] * 2
-    assert tasks[0].done.is_set()
+    assert control.queue.finish(finish_bodies(leases)) == ["SUCCEEDED"] * 2
+    assert jobs[0].done.is_set()
     assert control.jobs.get(job_id)["state"] == "SUCCEEDED"
 
 
 def test_capture_decisions_are_stored_for_each_table(control):
-    control.submit(8)
+    control.submit_many(8)
     decision = {"snapshot_id": 1, "target_kind": "TABLE", "storage_id": "table", "outcome": "CAPTURED",
                 "engine_id": "e", "detail": "", "elapsed_ms": 1.0}  # fmt: skip
     leases = control.take(64)
-    control.leases.finish_all(finish_bodies(leases, decisions=[decision]))
+    control.queue.finish(finish_bodies(leases, decisions=[decision]))
     stored = control.database.rows("SELECT table_name, correlation_id FROM capture_decisions ORDER BY 1")
     assert stored == [(f"t{n}", "call") for n in range(len(leases))]
 
 
 def test_returned_leases_go_to_the_front_of_the_queue_in_order(control):
-    tasks = control.submit(16)
+    jobs = control.submit_many(16)
     leases = control.take(64)
     running, *rest = leases
-    assert control.leases.give_back([lease["lease_token"] for lease in rest]) == 4
-    assert control.leases.give_back([rest[0]["lease_token"]]) == 0
-    assert [lease["job_id"] for lease in control.take(64)] == [task.id for task in tasks[1:5]]
-    assert control.leases.finish_all(finish_bodies([running])) == ["SUCCEEDED"]
+    assert control.queue.give_back([lease["lease_token"] for lease in rest]) == 4
+    assert control.queue.give_back([rest[0]["lease_token"]]) == 0
+    assert [lease["job_id"] for lease in control.take(64)] == [job.id for job in jobs[1:5]]
+    assert control.queue.finish(finish_bodies([running])) == ["SUCCEEDED"]
 
 
 def test_capture_with_draft_rows_is_not_returned_to_the_queue(control):
-    tasks = control.submit(4)
+    jobs = control.submit_many(4)
     (lease, _) = control.take(64)
-    control.leases.add_to_draft(lease["lease_token"], control.rows(7, table_name="t0"), False)
-    assert control.leases.give_back([lease["lease_token"]]) == 0
-    assert tasks[0].token == lease["lease_token"]
+    control.queue.add_to_draft(lease["lease_token"], control.rows(7, table_name="t0"), False)
+    assert control.queue.give_back([lease["lease_token"]]) == 0
+    assert jobs[0].token == lease["lease_token"]
 
 
 def test_cancelled_capture_is_not_queued_again(control):
-    tasks = control.submit(8)
+    jobs = control.submit_many(8)
     leases = control.take(64)
-    control.tasks.cancel(tasks[1].id)
-    control.leases.give_back([lease["lease_token"] for lease in leases])
-    assert [lease["job_id"] for lease in control.take(64)] == [tasks[0].id, tasks[2].id]
+    control.queue.cancel(jobs[1].id)
+    control.queue.give_back([lease["lease_token"] for lease in leases])
+    assert [lease["job_id"] for lease in control.take(64)] == [jobs[0].id, jobs[2].id]
 
 
 def test_captures_of_a_lost_worker_are_leased_one_at_a_time(control):
     """A capture that kills its worker cannot take others down with it."""
-    tasks = control.submit(16)
+    jobs = control.submit_many(16)
     lost = control.take(64)
     control.seconds += LEASE + 1
-    control.leases.sweep()
-    for task in reversed(tasks[: len(lost)]):
+    control.queue.sweep()
+    for job in reversed(jobs[: len(lost)]):
         (lease,) = control.take(64)
-        assert lease["job_id"] in {t.id for t in tasks[: len(lost)]}
-        assert task.error is None
+        assert lease["job_id"] in {t.id for t in jobs[: len(lost)]}
+        assert job.error is None
     assert len(control.take(64)) > 1
-    late = control.leases.finish_all(finish_bodies(lost))
+    late = control.queue.finish(finish_bodies(lost))
     assert [isinstance(result, StatflightError) and result.code for result in late] == ["LEASE_LOST"] * len(lost)
 
 
@@ -180,26 +180,26 @@ def queue_jobs(control: BundledControlPlane, count: int) -> None:
     names = {("c", "s", f"t{n}"): None for n in range(count)}
     entries = control.database.write(lambda c: control.catalog.register_all(c, names, "delta"))
     request = {"requests": [{"target": {"kind": "TABLE"}, "snapshot_id": 1}]}
-    control.jobs.enqueue_all([NewJob(entry, "1", "ASYNC", request, ["table"]) for entry in entries.values()])
+    control.jobs.enqueue([durable_job(entry, request) for entry in entries.values()])
 
 
 def test_durable_jobs_are_bundled_and_each_ends_on_its_own(control):
     queue_jobs(control, 12)
-    leases = control.leases.lease("w", ["job"], 0.0, [], lambda: False, 64)
+    leases = control.queue.lease("w", ["job"], 0.0, [], lambda: False, 64)
     assert len(leases) == 4 and {lease["kind"] for lease in leases} == {"job"}
     returned, *kept = leases
-    assert control.leases.give_back([returned["lease_token"]]) == 1
+    assert control.queue.give_back([returned["lease_token"]]) == 1
     assert control.jobs.get(returned["job_id"])["state"] == "QUEUED"
     for lease in kept:
         name = control.jobs.get(lease["job_id"])["table_name"]
-        control.leases.add_to_draft(lease["lease_token"], control.rows(7, table_name=name), False, few=True)
+        control.queue.add_to_draft(lease["lease_token"], control.rows(7, table_name=name), False, few=True)
     lost = {"job_id": returned["job_id"], "lease_token": returned["lease_token"], "outcomes": [outcome()]}
     bodies = [
         *finish_bodies(kept[:2]),
         lost,
         *finish_bodies(kept[2:], outcomes=[], error=to_json(UpstreamError("away"))),
     ]
-    *succeeded, rejected, failed = control.leases.finish_all(bodies)
+    *succeeded, rejected, failed = control.queue.finish(bodies)
     assert succeeded == ["SUCCEEDED", "SUCCEEDED"] and failed == "WAITING"
     assert isinstance(rejected, StatflightError) and rejected.code == "LEASE_LOST"
     assert sorted(control.counts().values()) == [7, 7]
@@ -210,13 +210,13 @@ def test_durable_job_that_cannot_be_begun_leaves_the_others_of_its_bundle(contro
     queue_jobs(control, 20)
     bad: list[int] = []
 
-    def payloads(leases):
-        bad.append(leases[1 % len(leases)].table_key)
-        if not together and len(leases) > 1:
+    def payloads(jobs):
+        bad.append(jobs[1 % len(jobs)].table.table_key)
+        if not together and len(jobs) > 1:
             raise RuntimeError("one of them is broken")
-        return [NotFound("no connector") if lease.table_key == bad[0] else lease.request for lease in leases]
+        return [NotFound("no connector") if job.table.table_key == bad[0] else job.request for job in jobs]
 
-    control.leases.payloads_of_jobs = payloads
-    leases = control.leases.lease("w", ["job"], 0.0, [], lambda: False, 64)
+    control.queue.payloads_of = payloads
+    leases = control.queue.lease("w", ["job"], 0.0, [], lambda: False, 64)
     states = control.database.rows("SELECT state, count(*) FROM jobs GROUP BY ALL ORDER BY ALL")
     assert states == [("FAILED", 1), ("QUEUED", 14), ("RUNNING", 5)] and len(leases) == 5

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from capture.spec import CaptureSpec
-from flight_server.control import task_queue
-from flight_server.control.capture_plane import _RunningTask
-from flight_server.control.task_queue import Task
+from flight_server.control import job_queue
+from flight_server.control.capture_plane import _Running
 from store.model import sketches
 from store.model.errors import UpstreamError
 from store.model.schemas import FREQUENT_ITEMS, KLL
 from store.model.target_ids import of_column
 from store.model.targets import Target
+from store.queue.jobs import Job
 from tests.flight_server.serving import app_in, put, rows
 
 SKETCHES = {"QUANTILES": (KLL, sketches.kll(np.array([1.0]))), "MCV": (FREQUENT_ITEMS, sketches.frequent([], [], 0, 0))}
@@ -79,11 +79,11 @@ def test_record_from_metadata_has_bounds_or_no_values(app, nulls, is_known):
 
 
 def test_resolve_without_a_worker_says_so(app, monkeypatch):
-    monkeypatch.setattr(task_queue, "_TICK_SECONDS", 0.001)
-    app.tasks.has_worker = lambda lane: False
-    task = Task("sync", {}, 1, "", False, False, False)
-    app.tasks.submit_all([task])
-    running = _RunningTask(app.tasks, task)
+    monkeypatch.setattr(job_queue, "_TICK_SECONDS", 0.001)
+    app.queue.workers.serve = lambda lane: False
+    job = Job("sync", {}, listed=False)
+    app.queue.submit([job])
+    running = _Running(app.queue, job)
     assert running.wait(5.0) and running.wait(0)
     with pytest.raises(UpstreamError, match=r"^\[NO_WORKER\] no sync worker is connected; start one"):
         running.outcome(None)

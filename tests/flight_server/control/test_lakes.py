@@ -11,9 +11,8 @@ import pytest
 
 from flight_server.auth.vault import Vault
 from flight_server.control.capture_commit import CaptureCommit
+from flight_server.control.job_queue import JobQueue
 from flight_server.control.lakes import Lakes
-from flight_server.control.leases import Leases
-from flight_server.control.task_queue import TaskQueue
 from store.catalog.catalog import Catalog
 from store.model.errors import Cancelled, Conflict, NotFound, UpstreamError, to_json
 from store.queue.job_store import JobStore
@@ -36,11 +35,10 @@ class LakesEnv:
         self.database = empty_database()
         self.catalog = Catalog(self.database)
         self.vault = Vault(None)
-        jobs = JobStore(self.database)
-        self.tasks = TaskQueue(self.catalog)
+        jobs = JobStore(self.database, self.catalog.by_key)
         commit = CaptureCommit(jobs, DuckDBStatsStore(self.database, self.catalog), self.catalog)
-        self.leases = Leases(self.tasks, jobs, self.database, commit)
-        self.lakes = Lakes(self.database, self.catalog, self.vault, self.tasks)
+        self.queue = JobQueue(jobs, commit)
+        self.lakes = Lakes(self.database, self.catalog, self.vault, self.queue)
         self.result: dict[str, Any] = {"namespaces": ["s"], "tables": [table("t")], "errors": []}
         self.error: Exception | None = None
         self.payloads: list[Any] = []
@@ -51,12 +49,12 @@ class LakesEnv:
 
     def _serve_leases(self) -> None:
         while not self._stop.is_set():
-            lease = next(iter(self.leases.lease("w", ["control"], 0.05, [], lambda: False)), None)
+            lease = next(iter(self.queue.lease("w", ["control"], 0.05, [], lambda: False)), None)
             if lease is not None:
                 self.payloads.append(lease["payload"])
                 self.on_lease(lease)
                 body = {"error": to_json(self.error)} if self.error else {"result": self.result}
-                self.leases.finish(lease["job_id"], lease["lease_token"], body)
+                self.queue.finish([{name: lease[name] for name in ("job_id", "lease_token")} | body])
 
     def close(self) -> None:
         self._stop.set()
@@ -212,15 +210,15 @@ def test_running_inspections_are_listed_as_live_jobs_with_progress(env):
     seen: list[Any] = []
 
     def report(lease: dict[str, Any]) -> None:
-        env.leases.renew(lease["job_id"], lease["lease_token"], None, "40 directories, 3 tables found")
-        seen.extend(env.tasks.live_jobs())
+        env.queue.renew(lease["job_id"], lease["lease_token"], None, "40 directories, 3 tables found")
+        seen.extend(env.queue.rows())
 
     env.on_lease = report
     env.register()
     (job,) = seen
     assert (job["table_catalog"], job["mode"], job["state"]) == ("c", "LOOK", "RUNNING")
     assert job["message"] == "40 directories, 3 tables found"
-    assert env.tasks.live_jobs() == []
+    assert env.queue.rows() == []
 
 
 def test_refresh_inspects_all_tables_of_a_lake_in_one_task(env):

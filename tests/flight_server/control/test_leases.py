@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from flight_server.control.task_queue import Task
 from store.model.errors import (
     Conflict,
     NotFound,
@@ -14,17 +13,17 @@ from store.model.errors import (
     to_json,
 )
 from store.model.targets import Target
-from store.queue.jobs import MAX_ATTEMPTS
+from store.queue.jobs import LIGHT, MAX_ATTEMPTS, SCAN, Job, sync_job
 from store.stats_store import PutMode
-from tests.flight_server.control.control_plane import LEASE, ControlPlane, outcome, requests
+from tests.flight_server.control.control_plane import LEASE, ControlPlane, durable_job, outcome, requests
 
 # Drafts.
 
 
 def test_draft_rows_become_visible_when_the_job_finishes(control):
-    job_id = control.queue()
+    job_id = control.durable()
     lease = control.lease()
-    control.leases.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
     assert control.row_count() == 1
     assert control.finish(lease, outcome()) == "SUCCEEDED"
     assert control.row_count() == 7
@@ -32,34 +31,34 @@ def test_draft_rows_become_visible_when_the_job_finishes(control):
 
 
 def test_draft_with_conflicting_rows_publishes_nothing_and_fails_the_job(control):
-    job_id = control.queue()
+    job_id = control.durable()
     lease = control.lease()
-    control.leases.add_to_draft(lease["lease_token"], control.rows(7), False)
-    control.leases.add_to_draft(lease["lease_token"], control.rows(8), False)  # two rows of one target: rejected
+    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.queue.add_to_draft(lease["lease_token"], control.rows(8), False)  # two rows of one target: rejected
     assert control.finish(lease, outcome()) == "FAILED"
     assert control.row_count() == 1
     assert "two different rows" in control.jobs.get(job_id)["message"]
 
 
 def test_upserted_rows_win_over_filled_rows_of_the_same_draft(control):
-    control.queue()
+    control.durable()
     lease = control.lease()
-    control.leases.add_to_draft(lease["lease_token"], control.rows(9, PutMode.FILL), False)
-    control.leases.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.queue.add_to_draft(lease["lease_token"], control.rows(9, PutMode.FILL), False)
+    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
     control.finish(lease, outcome())
     assert control.row_count() == 7
 
 
 def test_draft_rows_with_an_unknown_token_are_lease_lost(control):
     with pytest.raises(Conflict) as raised:
-        control.leases.add_to_draft("no token", control.rows(7), False)
+        control.queue.add_to_draft("no token", control.rows(7), False)
     assert raised.value.code == "LEASE_LOST"
 
 
 def test_failed_job_publishes_nothing(control):
-    control.queue()
+    control.durable()
     lease = control.lease()
-    control.leases.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
     assert control.finish(lease, outcome("DEGRADED", "gone")) == "WAITING"
     assert control.row_count() == 1
 
@@ -68,30 +67,30 @@ def test_failed_job_publishes_nothing(control):
 
 
 def test_expired_lease_discards_its_draft_and_requeues_the_job(control):
-    job_id = control.queue()
+    job_id = control.durable()
     lost = control.lease()
-    control.leases.add_to_draft(lost["lease_token"], control.rows(7), False)
+    control.queue.add_to_draft(lost["lease_token"], control.rows(7), False)
     control.seconds += LEASE + 1
-    control.leases.sweep()
+    control.queue.sweep()
     assert control.jobs.get(job_id)["state"] == "QUEUED"
-    for late in (lambda: control.leases.add_to_draft(lost["lease_token"], control.rows(7), False),
+    for late in (lambda: control.queue.add_to_draft(lost["lease_token"], control.rows(7), False),
                  lambda: control.finish(lost, outcome())):  # fmt: skip
         with pytest.raises(Conflict):
             late()
     again = control.lease()
-    control.leases.add_to_draft(again["lease_token"], control.rows(8), False)
+    control.queue.add_to_draft(again["lease_token"], control.rows(8), False)
     assert control.finish(again, outcome()) == "SUCCEEDED"
     assert control.row_count() == 8
     assert control.commit.counters.lease_expiries == 1
 
 
 def test_renewed_lease_does_not_expire(control):
-    job_id = control.queue()
+    job_id = control.durable()
     lease = control.lease()
     for _ in range(4):
         control.seconds += LEASE / 2
-        assert control.leases.renew(job_id, lease["lease_token"], 0.1, None)
-        control.leases.sweep()
+        assert control.queue.renew(job_id, lease["lease_token"], 0.1, None)
+        control.queue.sweep()
     assert control.finish(lease, outcome()) == "SUCCEEDED"
 
 
@@ -106,14 +105,14 @@ def test_renewal_during_finish_is_not_rejected(control, kind):
         found = unpatched_write(run, *more, **named)
         if len(renewals) == 0:  # committed, but not yet removed
             renewals.append(None)
-            renewals[0] = control.leases.renew(job_id, lease["lease_token"], None, None)
+            renewals[0] = control.queue.renew(job_id, lease["lease_token"], None, None)
         return found
 
     control.database.write = write
     assert control.finish(lease, outcome()) == "SUCCEEDED"
     del control.database.write
     assert renewals in ([True], [False])
-    assert control.leases.renew(job_id, lease["lease_token"], 1.0, "done") is False
+    assert control.queue.renew(job_id, lease["lease_token"], 1.0, "done") is False
 
 
 @pytest.mark.parametrize("kind", ["job", "sync"])
@@ -121,51 +120,51 @@ def test_renewal_of_an_expired_lease_is_a_conflict(control, kind):
     job_id = control.enqueue(kind)
     lease = control.lease(kind)
     control.seconds += LEASE + 1
-    control.leases.sweep()
+    control.queue.sweep()
     with pytest.raises(Conflict, match="lost"):
-        control.leases.renew(job_id, lease["lease_token"], None, None)
+        control.queue.renew(job_id, lease["lease_token"], None, None)
     with pytest.raises(NotFound):
-        control.leases.renew("another", "token", None, None)
+        control.queue.renew("another", "token", None, None)
 
 
 def test_lease_token_is_valid_for_its_own_job_only(control):
-    control.queue()
+    control.durable()
     lease = control.lease()
     with pytest.raises(Conflict):
-        control.leases.finish("another", lease["lease_token"], {"outcomes": [outcome()]})
+        control.finish(lease | {"job_id": "another"}, outcome())
     assert control.finish(lease, outcome()) == "SUCCEEDED"
 
 
 def test_missing_connector_fails_the_job_at_lease_time(control):
-    job_id = control.queue()
+    job_id = control.durable()
 
-    control.leases.payloads_of_jobs = lambda leases: [NotFound('no connector "c"') for _ in leases]
+    control.queue.payloads_of = lambda jobs: [NotFound('no connector "c"') for _ in jobs]
     assert control.lease() is None
     assert control.jobs.get(job_id)["state"] == "FAILED"
     assert "connector" in control.jobs.get(job_id)["message"]
 
 
 def test_unexpected_error_in_the_payload_fails_the_job(control):
-    job_id = control.queue()
-    control.leases.payloads_of_jobs = lambda leases: 1 / 0
+    job_id = control.durable()
+    control.queue.payloads_of = lambda jobs: 1 / 0
     assert control.lease() is None
     assert control.jobs.get(job_id)["state"] == "FAILED"
 
 
 def test_follow_up_job_without_requests_succeeds_without_a_lease(control):
-    job_id = control.queue()
-    control.leases.payloads_of_jobs = lambda leases: [{"requests": [], "held": [1]} for _ in leases]
+    job_id = control.durable()
+    control.queue.payloads_of = lambda jobs: [{"requests": [], "held": [1]} for _ in jobs]
     assert control.lease() is None
     job = control.jobs.get(job_id)
     assert (job["state"], job["degraded"], job["stats_processed"]) == ("SUCCEEDED", False, 1)
 
 
 def test_cancelled_job_publishes_nothing(control):
-    job_id = control.queue()
+    job_id = control.durable()
     lease = control.lease()
-    control.leases.add_to_draft(lease["lease_token"], control.rows(7), False)
-    control.jobs.cancel(job_id)
-    assert control.leases.renew(job_id, lease["lease_token"], None, None) is False
+    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.queue.cancel(job_id)
+    assert control.queue.renew(job_id, lease["lease_token"], None, None) is False
     assert control.finish(lease, outcome()) == "CANCELLED"
     assert control.row_count() == 1
 
@@ -174,9 +173,9 @@ def test_cancelled_job_publishes_nothing(control):
 
 
 def test_retryable_outcomes_continue_as_a_follow_up_job(control):
-    job_id = control.queue(0, 1, 2)
+    job_id = control.durable(0, 1, 2)
     lease = control.lease()
-    control.leases.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
     permanent = outcome("DEGRADED", "no such column", retryable=False)
     assert control.finish(lease, outcome(), outcome("DEGRADED", "a slow lake"), permanent) == "SUCCEEDED"
     assert control.row_count() == 7
@@ -187,7 +186,7 @@ def test_retryable_outcomes_continue_as_a_follow_up_job(control):
 
 
 def test_follow_up_job_fails_after_max_attempts(control):
-    job_id = control.queue(0, 1)
+    job_id = control.durable(0, 1)
     for attempt in range(1, MAX_ATTEMPTS + 1):
         control.database.write(lambda c: c.execute("UPDATE jobs SET not_before = NULL"))
         lease = control.lease()
@@ -214,9 +213,9 @@ def lease_retry(control: ControlPlane) -> dict[str, Any]:
 
 
 def test_failed_files_are_retried_by_a_follow_up_job(control):
-    job_id = control.queue(1, 2)
+    job_id = control.durable(1, 2)
     lease = control.lease()
-    control.leases.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
     assert control.finish(lease, outcome(), partly_read(2)) == "SUCCEEDED"
     assert control.row_count() == 7
     job = control.jobs.get(job_id)
@@ -230,12 +229,12 @@ def test_failed_files_are_retried_by_a_follow_up_job(control):
 
 
 def test_permanently_damaged_file_fails_the_retry_not_the_first_job(control):
-    control.queue(1)
+    control.durable(1)
     assert control.finish(control.lease(), partly_read(2)) == "SUCCEEDED"
     states = []
     for _ in range(MAX_ATTEMPTS - 1):
         again = lease_retry(control)
-        control.leases.add_to_draft(again["lease_token"], control.rows(9), False)
+        control.queue.add_to_draft(again["lease_token"], control.rows(9), False)
         states.append(control.finish(again, partly_read(0)))
     assert states == ["WAITING"] * (MAX_ATTEMPTS - 2) + ["FAILED"]
     assert "damaged" in control.jobs.get(again["job_id"])["message"]
@@ -244,23 +243,23 @@ def test_permanently_damaged_file_fails_the_retry_not_the_first_job(control):
 
 
 def test_retry_that_reads_some_of_the_files_publishes_them(control):
-    control.queue(1)
+    control.durable(1)
     control.finish(control.lease(), partly_read(1))
     again = lease_retry(control)
-    control.leases.add_to_draft(again["lease_token"], control.rows(9), False)
+    control.queue.add_to_draft(again["lease_token"], control.rows(9), False)
     assert control.finish(again, partly_read(1)) == "SUCCEEDED"
     assert control.row_count() == 9
     assert lease_retry(control)["job_id"] != again["job_id"]
 
 
 def test_non_retryable_file_failures_create_no_follow_up_job(control):
-    job_id = control.queue(1)
+    job_id = control.durable(1)
     assert control.finish(control.lease(), partly_read(2, retryable=False)) == "SUCCEEDED"
     assert control.jobs.get(job_id)["degraded"] and control.lease() is None
 
 
 def test_job_with_only_non_retryable_outcomes_fails_at_once(control):
-    job_id = control.queue(0, 1)
+    job_id = control.durable(0, 1)
     lease = control.lease()
     wrong = [outcome("UNCAPTURABLE", "target unsupported"), outcome("DEGRADED", "no file", retryable=False)]
     assert control.finish(lease, *wrong) == "FAILED"
@@ -269,7 +268,7 @@ def test_job_with_only_non_retryable_outcomes_fails_at_once(control):
 
 @pytest.mark.parametrize(("retryable", "state"), [(True, "WAITING"), (False, "FAILED")])
 def test_retryable_flag_of_a_worker_error_decides_the_job_state(control, retryable, state):
-    control.queue()
+    control.durable()
     error = to_json(UpstreamError("away")) | {"retryable": retryable}
     assert control.finish(control.lease(), error=error, message="away") == state
 
@@ -278,19 +277,15 @@ def test_retryable_flag_of_a_worker_error_decides_the_job_state(control, retryab
 
 
 def test_light_lease_skips_scan_jobs(control):
-    control.queue()
+    control.durable()
     assert control.lease("light") is None
-    light = control.jobs.enqueue(
-        control.table, "2", "ASYNC", {"requests": [{"target": {"kind": "TABLE"}}]}, ["table"], 0
-    )
+    request = {"requests": [{"target": {"kind": "TABLE"}}]}
+    (light,) = control.jobs.enqueue([durable_job(control.table, request, "2", priority=LIGHT)])
     assert control.lease("light")["job_id"] == light
 
 
 def test_light_lease_takes_light_sync_tasks_only(control):
-    scan, light = (
-        control.tasks.submit(Task("sync", requests(), control.table.table_key, light=is_light))
-        for is_light in (False, True)
-    )
+    scan, light = (control.submit(sync_job(control.table, requests(), priority=each)) for each in (SCAN, LIGHT))
     found = control.lease("light")
     assert (found["job_id"], found["kind"]) == (light.id, "sync")
     assert control.lease("light") is None
@@ -298,7 +293,7 @@ def test_light_lease_takes_light_sync_tasks_only(control):
 
 
 def test_sync_lease_takes_light_tasks_first(control):
-    scan, light = (control.tasks.submit(Task("sync", requests(), light=is_light)) for is_light in (False, True))
+    scan, light = (control.submit(sync_job(control.table, requests(), priority=each)) for each in (SCAN, LIGHT))
     assert [control.lease("sync")["job_id"] for _ in range(2)] == [light.id, scan.id]
 
 
@@ -306,15 +301,15 @@ def test_sync_lease_takes_light_tasks_first(control):
 
 
 def test_permanent_failure_is_not_retried(control):
-    job_id = control.queue()
+    job_id = control.durable()
     assert control.finish(control.lease(), outcome("DEGRADED", "unknown column", retryable=False)) == "FAILED"
     assert (control.jobs.get(job_id)["state"], control.jobs.get(job_id)["attempts"]) == ("FAILED", 1)
     permanent = UpstreamError('the Python module "psycopg" is not installed')
     permanent.retryable = False
-    control.queue()
+    control.durable()
     assert control.finish(control.lease(), error=to_json(permanent)) == "FAILED"
-    task = control.tasks.submit(Task("control", {}))
+    job = control.submit(Job("control", {}))
     control.finish(control.lease("control"), error=to_json(permanent))
     with pytest.raises(UpstreamError) as raised:
-        control.tasks.wait(task, 1.0)
+        control.queue.wait(job, 1.0)
     assert raised.value.retryable is False

@@ -14,6 +14,7 @@ from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, StatflightError, UpstreamError
+from store.queue.jobs import Job
 from tests.store.empty_store import empty_store
 
 
@@ -28,8 +29,8 @@ class PublishingEnv:
         self.result: dict[str, Any] | StatflightError = {"location": "there", "columns": ["id"], "detail": ""}
         options = {"publish": homes, "publish.hive.uri": "thrift://h:1", "publish.hive.database": "d"}
         self.lakes = SimpleNamespace(config=lambda catalog: {"catalog": catalog, "options": options})
-        self.tasks = SimpleNamespace(submit=self._submit, wait=lambda task, *_: task, abandon=lambda _: None)
-        self.publishing = Publishing(self.database, self.catalog, self.lakes, self.tasks, clock=lambda: self.now)
+        queue = SimpleNamespace(submit=self._submit, wait=lambda job, *_: job.result, abandon=lambda _: None)
+        self.publishing = Publishing(self.database, self.catalog, self.lakes, queue, clock=lambda: self.now)
 
         def register(connection: Any) -> TableEntry:
             made = self.catalog.register(connection, ("lake", "s", "t"), None, "delta")
@@ -37,12 +38,13 @@ class PublishingEnv:
 
         self.table = self.database.write(register)
 
-    def _submit(self, task: Any) -> dict[str, Any]:
-        self.payloads.append(task.payload)
+    def _submit(self, jobs: list[Job]) -> None:
+        (job,) = jobs
+        self.payloads.append(job.payload)
         if isinstance(self.result, StatflightError):
             raise self.result
-        defaults = {"snapshot_id": task.payload["snapshot_id"], "to": task.payload["to"], "state": "CURRENT"}
-        return {"result": defaults | self.result}
+        defaults = {"snapshot_id": job.payload["snapshot_id"], "to": job.payload["to"], "state": "CURRENT"}
+        job.result = {"result": defaults | self.result}
 
     def rows(self) -> list[tuple[str, int, str, str | None]]:
         found = self.catalog.publications(self.table)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from flight_server.control.capture_commit import CaptureCommit
-from flight_server.control.leases import Leases
-from flight_server.control.task_queue import Task, TaskQueue
+from flight_server.control.job_queue import JobQueue
 from flight_server.control.watch import PATIENCE_SECONDS, START_SECONDS, Watch
 from store.catalog.catalog import Catalog
 from store.model.errors import NotFound, UpstreamError
 from store.queue.job_store import JobStore
+from store.queue.jobs import Job
 from store.stats_store import DuckDBStatsStore
 from tests.store.empty_store import empty_database
 
@@ -21,18 +21,20 @@ from tests.store.empty_store import empty_database
 class FakeLakes:
     """Records the inspections; the test finishes them by hand."""
 
-    def __init__(self, tasks: TaskQueue):
-        self.tasks = tasks
+    def __init__(self, queue: JobQueue):
+        self.queue = queue
         self.started: list[str] = []
         self.stored: list[str] = []
         self.noted: list[tuple[str, str]] = []
         self.dropped: set[str] = set()
 
-    def watch_task(self, catalog: str) -> tuple[dict[str, Any], Task]:
+    def watch_job(self, catalog: str) -> tuple[dict[str, Any], Job]:
         if catalog in self.dropped:
             raise NotFound("gone")
         self.started.append(catalog)
-        return {"catalog": catalog}, self.tasks.submit(Task("watch", {}, catalog=catalog))
+        job = Job("watch", {}, catalog=catalog)
+        self.queue.submit([job])
+        return {"catalog": catalog}, job
 
     def store(self, catalog: str, config: dict[str, Any], found: Any, *, whole: bool) -> None:
         assert whole and config["catalog"] == catalog
@@ -46,22 +48,23 @@ class WatchEnv:
     def __init__(self, **intervals: float | None):
         self.database = empty_database()
         catalog = Catalog(self.database)
-        jobs = JobStore(self.database)
+        jobs = JobStore(self.database, catalog.by_key)
         self.now, self.intervals = 0.0, dict(intervals)
-        self.tasks = TaskQueue(catalog, lambda: self.now)
         commit = CaptureCommit(jobs, DuckDBStatsStore(self.database, catalog), catalog)
-        self.leases, self.lakes = Leases(self.tasks, jobs, self.database, commit), FakeLakes(self.tasks)
-        self.watch = Watch(self.lakes, self.tasks, lambda: list(self.intervals), self.intervals.get, lambda: self.now)
+        self.queue = JobQueue(jobs, commit, clock=lambda: self.now)
+        self.lakes = FakeLakes(self.queue)
+        self.watch = Watch(self.lakes, self.queue, lambda: list(self.intervals), self.intervals.get, lambda: self.now)
 
     def step_at(self, seconds: float) -> None:
         self.now = seconds
         self.watch.step()
 
     def lease(self) -> dict[str, Any] | None:
-        return next(iter(self.leases.lease("w", ["watch"], 0.0, [], lambda: False)), None)
+        return next(iter(self.queue.lease("w", ["watch"], 0.0, [], lambda: False)), None)
 
     def finish(self, lease: dict[str, Any], **body: Any) -> None:
-        self.leases.finish(lease["job_id"], lease["lease_token"], body or {"result": {}})
+        ids = {name: lease[name] for name in ("job_id", "lease_token")}
+        self.queue.finish([ids | (body or {"result": {}})])
 
 
 @pytest.fixture
@@ -99,7 +102,7 @@ def test_hanging_or_failing_lake_does_not_delay_others(env):
     assert sorted(env.lakes.started) == ["a", "fails", "hangs"]
     for _ in range(3):
         lease = env.lease()
-        catalog = next(t.catalog for t in env.tasks.leased.values() if t.token == lease["lease_token"])
+        catalog = next(t.catalog for t in env.queue.leased.values() if t.token == lease["lease_token"])
         if catalog == "a":
             env.finish(lease)
         elif catalog == "fails":
@@ -115,10 +118,10 @@ def test_inspection_without_progress_is_cancelled_and_noted_once(env):
     env.step_at(0.0)
     env.step_at(START_SECONDS)
     env.lease()
-    (task,) = env.tasks.leased.values()
+    (job,) = env.queue.leased.values()
     for seconds in (10.0, PATIENCE_SECONDS + 10.0, PATIENCE_SECONDS + 20.0):
         env.step_at(seconds)
-    assert task.cancelled
+    assert job.cancelled
     assert [catalog for catalog, _ in env.lakes.noted] == ["a"] and "no progress" in env.lakes.noted[0][1]
 
 
@@ -135,7 +138,7 @@ def test_added_lakes_are_inspected_and_removed_ones_are_not(env):
 
 def test_lake_without_an_interval_is_never_inspected(env):
     env.intervals = {"a": None}
-    env.watch = Watch(env.lakes, env.tasks, lambda: ["a"], lambda _: None, lambda: env.now)
+    env.watch = Watch(env.lakes, env.queue, lambda: ["a"], lambda _: None, lambda: env.now)
     for seconds in range(0, 1000, 100):
         env.step_at(seconds)
     assert env.lakes.started == []
@@ -145,7 +148,7 @@ def test_failed_submit_does_not_stop_the_schedule(env, monkeypatch):
     def fail(catalog: str) -> Any:
         raise UpstreamError("no")
 
-    monkeypatch.setattr(env.lakes, "watch_task", fail)
+    monkeypatch.setattr(env.lakes, "watch_job", fail)
     env.step_at(0.0)
     env.step_at(START_SECONDS)
     monkeypatch.undo()
@@ -154,7 +157,7 @@ def test_failed_submit_does_not_stop_the_schedule(env, monkeypatch):
 
 
 def test_shutdown_is_not_recorded_as_a_lake_error(env, caplog):
-    env.tasks.close()
+    env.queue.close()
     env.step_at(0.0)
     env.step_at(START_SECONDS)
     assert env.lakes.noted == [] and not caplog.records

@@ -75,7 +75,7 @@ def test_binding_ends_with_its_time_its_caller_and_the_server(app, sql, monkeypa
     monkeypatch.setattr(endpoint, "BIND_SECONDS", seconds)
     monkeypatch.setattr(sandbox.Sandbox, "schema", lambda self, cursor, *_: cursor.execute(ENDLESS).fetchall())
     if closing:
-        app.tasks.close()
+        app.queue.close()
     statement = b"SELECT column_name || '' FROM stats.columns"
     with pytest.raises(reason):
         sql.endpoint.schema(write_any("CommandStatementQuery", (1, statement)), ANONYMOUS, lambda: left)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
 from store.model.catalog_entries import TableEntry
-from store.model.errors import Conflict, NotFound
-from store.queue.job_store import JobStore
-from store.queue.jobs import LIGHT, MAX_ATTEMPTS, SCAN, Lease, NewJob, backoff
+from store.model.errors import NotFound
+from store.queue.job_store import JobStore, Tried
+from store.queue.jobs import LIGHT, MAX_ATTEMPTS, SCAN, Job, backoff
 from tests.store.empty_store import empty_database
 
 
@@ -27,29 +27,38 @@ def database():
 
 @pytest.fixture
 def jobs(database) -> JobStore:
-    return JobStore(database)
+    return JobStore(database, entry)
 
 
 def entry(key: int = 1) -> TableEntry:
     return TableEntry(key, "c", "s", f"t{key}", f"id{key}", "delta")
 
 
-def queue(jobs: JobStore, table: int = 1, snapshot: str = "current", priority: int = SCAN, **more) -> str:
+def durable(table: int | TableEntry = 1, snapshot: str = "current", priority: int = SCAN, **more) -> Job:
     request = {"requests": [{"target": {"kind": "TABLE"}}], "correlation_id": "x"} | more
-    return jobs.enqueue(entry(table), snapshot, "ASYNC", request, ["table"], priority)
+    of = table if isinstance(table, TableEntry) else entry(table)
+    return Job("job", table=of, snapshot=snapshot, targets=["table"], request=request, priority=priority)
+
+
+def queue(jobs: JobStore, table: int | TableEntry = 1, snapshot: str = "current", **more) -> str:
+    return jobs.enqueue([durable(table, snapshot, **more)])[0]
+
+
+def take(jobs: JobStore, **more) -> Job | None:
+    """The next job."""
+    return next(iter(jobs.take(**more)), None)
 
 
 def item(column: int, **more) -> dict:
     return {"target": {"kind": "COLUMN", "column_id": column}} | more
 
 
-def finish(jobs: JobStore, lease: Lease, captured: int = 1, failed: int = 0, retry: bool = True) -> str:
-    return jobs.database.write(
-        lambda connection: jobs.finish_in(
-            connection, lease.job_id, lease.token, captured=captured, failed=failed, retry=retry, message="why",
-            stats_processed=captured,
-        )
-    )  # fmt: skip
+def finish(jobs: JobStore, job: Job | None, captured: int = 1, failed: int = 0, retry: bool = True) -> str:
+    assert job is not None
+    tried = Tried(job, captured, failed, retry, "why", captured)
+    jobs.database.write(lambda connection: jobs.finish([tried], connection))
+    assert jobs.get(job.id)["state"] == tried.state()
+    return tried.state()
 
 
 def advance_past_backoff(jobs: JobStore) -> None:
@@ -58,25 +67,22 @@ def advance_past_backoff(jobs: JobStore) -> None:
     jobs.now = lambda: later
 
 
-def expire_leases(jobs: JobStore) -> None:
-    past = datetime.now(UTC) - timedelta(seconds=1)
-    jobs.database.write(lambda c: c.execute("UPDATE jobs SET lease_until = ? WHERE lease_token IS NOT NULL", [past]))
-
-
 def test_job_goes_from_queued_to_succeeded(jobs):
     job_id = queue(jobs)
     assert jobs.get(job_id)["state"] == "QUEUED"
-    lease = jobs.lease()
-    assert lease is not None and lease.job_id == job_id and lease.attempts == 1
+    job = take(jobs)
+    assert job is not None and job.id == job_id and job.attempts == 1
     running = jobs.get(job_id)
     assert (running["state"], running["attempts"], running["targets"]) == ("RUNNING", 1, ["table"])
-    assert jobs.renew(job_id, lease.token, 0.5, "half way") is True
-    assert (jobs.get(job_id)["progress"], jobs.get(job_id)["message"]) == (0.5, "half way")
-    assert finish(jobs, lease) == "SUCCEEDED"
+    job.token = "leased"
+    assert job.row() | {"targets": ["table"]} == job.row() | running | {
+        name: job.row()[name] for name in ("queued_at", "started_at", "table_key")
+    }
+    assert finish(jobs, job) == "SUCCEEDED"
     ended = jobs.get(job_id)
     assert (ended["progress"], ended["degraded"], ended["stats_processed"]) == (1.0, False, 1)
     assert ended["queued_at"] <= ended["started_at"] <= ended["finished_at"]
-    assert jobs.lease() is None
+    assert take(jobs) is None
 
 
 def test_equal_active_jobs_are_deduplicated(jobs):
@@ -84,7 +90,7 @@ def test_equal_active_jobs_are_deduplicated(jobs):
     assert queue(jobs, correlation_id="y") == first  # the correlation id is not compared
     assert queue(jobs, snapshot="1") != first
     assert queue(jobs, table=2) != first
-    lease = jobs.lease()
+    lease = take(jobs)
     assert lease is not None and queue(jobs) == first
     finish(jobs, lease)
     assert queue(jobs) != first
@@ -103,7 +109,7 @@ def test_requests_for_the_same_statistics_share_one_job(jobs):
 def test_current_snapshot_by_word_and_by_id_share_one_job(jobs):
     table = replace(entry(), current_snapshot_id=7)
     by_word, by_id, in_item = (
-        jobs.enqueue(table, snapshot, "ASYNC", {"requests": [request]}, ["table"])
+        queue(jobs, table, snapshot, requests=[request])
         for snapshot, request in (("current", item(1)), ("7", item(1)), ("all", item(1, snapshot_id=7)))
     )
     assert by_word == by_id == in_item
@@ -112,7 +118,7 @@ def test_current_snapshot_by_word_and_by_id_share_one_job(jobs):
 def test_full_request_widens_a_queued_missing_only_job(jobs):
     first = queue(jobs, missing_only=True)
     assert queue(jobs) == first
-    assert "missing_only" not in jobs.lease().request
+    assert "missing_only" not in take(jobs).request
     assert queue(jobs, missing_only=True) == first
 
 
@@ -128,86 +134,61 @@ def test_equal_jobs_of_concurrent_callers_are_deduplicated(jobs):
 
 def test_partly_failed_job_succeeds_as_degraded(jobs):
     job_id = queue(jobs)
-    assert finish(jobs, jobs.lease(), captured=2, failed=1) == "SUCCEEDED"
+    assert finish(jobs, take(jobs), captured=2, failed=1) == "SUCCEEDED"
     assert jobs.get(job_id)["degraded"] is True and jobs.get(job_id)["message"] == "why"
 
 
 def test_failed_job_waits_between_eight_attempts(jobs):
     job_id = queue(jobs)
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        lease = jobs.lease()
+        lease = take(jobs)
         assert lease is not None and lease.attempts == attempt
         state = finish(jobs, lease, captured=0, failed=1)
         assert state == ("WAITING" if attempt < MAX_ATTEMPTS else "FAILED")
-        assert jobs.lease() is None  # the backoff is not over
+        assert take(jobs) is None  # the backoff is not over
         advance_past_backoff(jobs)
     assert jobs.get(job_id)["attempts"] == MAX_ATTEMPTS
-    assert jobs.lease() is None
+    assert take(jobs) is None
 
 
 def test_job_that_must_not_be_retried_fails_at_once(jobs):
     queue(jobs)
-    assert finish(jobs, jobs.lease(), captured=0, failed=1, retry=False) == "FAILED"
+    assert finish(jobs, take(jobs), captured=0, failed=1, retry=False) == "FAILED"
 
 
 def test_backoff_doubles_up_to_30_seconds():
     assert [backoff(n).total_seconds() for n in range(1, 9)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
 
 
-def test_a_lost_lease_is_fenced(jobs):
-    job_id = queue(jobs)
-    lost = jobs.lease()
-    expire_leases(jobs)
-    assert jobs.expired() and jobs.reclaim() == 1 and not jobs.expired()
-    assert jobs.get(job_id)["state"] == "QUEUED"
-    again = jobs.lease()
-    assert again.token != lost.token and again.attempts == 2
-    for act in (lambda: jobs.renew(job_id, lost.token), lambda: finish(jobs, lost)):
-        with pytest.raises(Conflict) as refused:
-            act()
-        assert refused.value.code == "LEASE_LOST"
-    assert jobs.holder(job_id) == again.token
-    assert finish(jobs, again) == "SUCCEEDED"
-    with pytest.raises(Conflict):
-        finish(jobs, again)
-
-
-def test_renewed_lease_is_not_reclaimed(jobs):
-    job_id = queue(jobs)
-    lease = jobs.lease()
-    expire_leases(jobs)
-    jobs.renew(job_id, lease.token)
-    assert jobs.reclaim() == 0
-
-
 def test_job_fails_after_eight_lost_workers(jobs):
     job_id = queue(jobs)
     for _ in range(MAX_ATTEMPTS):
-        assert jobs.lease() is not None
-        expire_leases(jobs)
-        jobs.reclaim()
+        lost = take(jobs)
+        assert lost is not None and lost.id == job_id
+        jobs.give_back([job_id], lost=True)
     job = jobs.get(job_id)
     assert (job["state"], job["message"]) == ("FAILED", "the worker was lost")
     assert job["finished_at"]
 
 
-def test_reclaim_of_everything_includes_live_leases(jobs):
-    queue(jobs)
-    jobs.lease()
-    assert jobs.reclaim() == 0
-    assert jobs.reclaim(everything=True) == 1
+def test_start_gives_back_all_that_ran(jobs):
+    job_id = queue(jobs)
+    take(jobs)
+    assert jobs.give_back([], lost=True) == 0
+    assert jobs.give_back(lost=True) == 1
+    assert (jobs.get(job_id)["state"], jobs.get(job_id)["message"]) == ("QUEUED", "the worker was lost")
 
 
 def test_one_job_of_a_table_is_leased_at_a_time(jobs):
     queue(jobs, 1, "1")
     second = queue(jobs, 1, "2")
     other = queue(jobs, 2)
-    first = jobs.lease()
-    assert jobs.lease().job_id == other
-    assert jobs.lease() is None
+    first = take(jobs)
+    assert take(jobs).id == other
+    assert take(jobs) is None
     finish(jobs, first)
-    assert jobs.lease(busy_tables=[1]) is None
-    assert jobs.lease().job_id == second
+    assert take(jobs, busy_tables=[1]) is None
+    assert take(jobs).id == second
 
 
 def test_light_jobs_overtake_scans_but_not_old_ones(jobs):
@@ -216,19 +197,17 @@ def test_light_jobs_overtake_scans_but_not_old_ones(jobs):
     old = queue(jobs, 3)
     sql = "UPDATE jobs SET queued_at = queued_at - to_seconds(60) WHERE job_id = ?"
     jobs.database.write(lambda c: c.execute(sql, [old]))
-    assert jobs.lease().table_key == 3
-    assert jobs.lease().job_id == light
-    assert jobs.lease(up_to=LIGHT) is None  # this worker takes no scans
-    assert jobs.lease().job_id == scan
+    assert take(jobs).table.table_key == 3
+    assert take(jobs).id == light
+    assert take(jobs, up_to=LIGHT) is None  # this worker takes no scans
+    assert take(jobs).id == scan
 
 
 def test_requeued_job_keeps_its_number_of_attempts(jobs):
-    job_id = jobs.database.write(
-        lambda c: jobs.enqueue_in(c, entry(), "1", "ASYNC", {"requests": []}, ["table"], attempts=7)
-    )
-    assert jobs.get(job_id)["state"] == "WAITING" and jobs.lease() is None
+    (job_id,) = jobs.enqueue([replace(durable(), attempts=7)])
+    assert jobs.get(job_id)["state"] == "WAITING" and take(jobs) is None
     advance_past_backoff(jobs)
-    lease = jobs.lease()
+    lease = take(jobs)
     assert lease.attempts == MAX_ATTEMPTS
     assert finish(jobs, lease, captured=0, failed=1) == "FAILED"
 
@@ -237,35 +216,35 @@ def test_requeued_job_keeps_its_number_of_attempts(jobs):
 def test_queued_or_waiting_job_is_cancelled_at_once(jobs, state):
     job_id = queue(jobs)
     if state == "WAITING":
-        finish(jobs, jobs.lease(), captured=0, failed=1)
+        finish(jobs, take(jobs), captured=0, failed=1)
     assert jobs.get(job_id)["state"] == state
     for _ in range(2):
         assert jobs.cancel(job_id)["state"] == "CANCELLED"
     advance_past_backoff(jobs)
-    assert jobs.lease() is None
+    assert take(jobs) is None
 
 
 def test_running_job_is_cancelling_until_it_finishes(jobs):
     job_id = queue(jobs)
-    lease = jobs.lease()
+    lease = take(jobs)
     assert jobs.cancel(job_id)["state"] == "CANCELLING"
-    assert jobs.renew(job_id, lease.token) is False
+    assert jobs.database.write(lambda c: jobs.cancelling([job_id, "another"], c)) == {job_id}
+    lease.cancelled = True
     assert finish(jobs, lease) == "CANCELLED"
     assert jobs.cancel(job_id)["state"] == "CANCELLED"
 
 
 def test_cancelling_job_of_a_lost_worker_is_cancelled(jobs):
     job_id = queue(jobs)
-    jobs.lease()
+    take(jobs)
     jobs.cancel(job_id)
-    expire_leases(jobs)
-    jobs.reclaim()
+    assert jobs.give_back([job_id], lost=True) == 0
     assert jobs.get(job_id)["state"] == "CANCELLED"
 
 
 def test_cancel_of_an_ended_job_changes_nothing(jobs):
     job_id = queue(jobs)
-    finish(jobs, jobs.lease())
+    finish(jobs, take(jobs))
     assert jobs.cancel(job_id)["state"] == "SUCCEEDED"
 
 
@@ -278,10 +257,10 @@ def test_an_unknown_job_is_not_found(jobs, act):
 
 def test_queued_job_survives_reopening_the_database(tmp_path):
     database = Database(tmp_path / "jobs.duckdb")
-    job_id = queue(JobStore(database))
+    job_id = queue(JobStore(database, entry))
     database.close()
     database = Database(tmp_path / "jobs.duckdb")
-    assert JobStore(database).lease().job_id == job_id
+    assert JobStore(database, entry).take()[0].id == job_id
     database.close()
 
 
@@ -293,7 +272,7 @@ def test_decisions_and_ended_jobs_are_pruned(database, jobs):
     database.write(lambda _: jobs.record_decisions([(entry(), "corr", [])]))
     assert database.rows("SELECT count(*), any_value(correlation_id) FROM capture_decisions") == [(2, "corr")]
     finish_id = queue(jobs)
-    finish(jobs, jobs.lease())
+    finish(jobs, take(jobs))
     waiting = queue(jobs, 2)
     jobs.prune(days=-1)
     assert database.rows("SELECT count(*) FROM capture_decisions") == [(0,)]
@@ -305,85 +284,65 @@ def test_decisions_and_ended_jobs_are_pruned(database, jobs):
 def test_counts_are_grouped_by_state(jobs):
     queue(jobs)
     queue(jobs, 2)
-    jobs.lease()
+    take(jobs)
     assert jobs.counts() == {"RUNNING": 1, "QUEUED": 1}
-
-
-def new_job(table: int, **more) -> NewJob:
-    request = {"requests": [{"target": {"kind": "TABLE"}}], "correlation_id": "x"} | more
-    return NewJob(entry(table), "current", "ASYNC", request, ["table"], SCAN)
 
 
 def test_enqueue_all_deduplicates_equal_jobs(jobs):
     queued = queue(jobs, table=2)
-    first, second, third, again = jobs.enqueue_all([new_job(1), new_job(2), new_job(3, missing_only=True), new_job(3)])
+    first, second, third, again = jobs.enqueue([durable(1), durable(2), durable(3, missing_only=True), durable(3)])
     assert second == queued and third == again and len({first, second, third}) == 3
     assert jobs.counts() == {"QUEUED": 3}
     ((request,),) = jobs.database.rows("SELECT request FROM jobs WHERE job_id = ?", third)
     assert "missing_only" not in json.loads(request)  # the merged job captures everything
-    assert jobs.enqueue_all([]) == []
+    assert jobs.enqueue([]) == []
 
 
 def test_enqueue_all_accepts_a_thousand_jobs(jobs):
-    ids = jobs.enqueue_all([new_job(table) for table in range(1000)])
+    ids = jobs.enqueue([durable(table) for table in range(1000)])
     assert len(set(ids)) == 1000 and jobs.counts() == {"QUEUED": 1000}
-    lease = jobs.lease()
-    assert lease is not None and lease.job_id in ids and jobs.get(lease.job_id)["finished_at"] is None
+    lease = take(jobs)
+    assert lease is not None and lease.id in ids and jobs.get(lease.id)["finished_at"] is None
 
 
 def test_lease_some_returns_jobs_of_distinct_tables(jobs):
-    jobs.enqueue_all([new_job(table) for table in range(8)] + [new_job(0, requests=[item(1)])])
-    leases = jobs.lease_some(3)
-    assert len({lease.table_key for lease in leases}) == len({lease.token for lease in leases}) == 3
-    assert all(jobs.renew(lease.job_id, lease.token) for lease in leases)
-    assert len(jobs.lease_some(100)) == 2  # a quarter of six, and one: the rest is left to other workers
+    jobs.enqueue([durable(table) for table in range(8)] + [durable(0, requests=[item(1)])])
+    leases = jobs.take(3)
+    assert len({job.table.table_key for job in leases}) == 3
+    assert len(jobs.take(100)) == 2  # a quarter of six, and one: the rest is left to other workers
     assert {finish(jobs, lease) for lease in leases} == {"SUCCEEDED"}
 
 
 def test_retried_job_is_leased_alone(jobs):
-    ids = jobs.enqueue_all([new_job(table) for table in range(8)])
-    lease = jobs.lease()
+    ids = jobs.enqueue([durable(table) for table in range(8)])
+    lease = take(jobs)
     assert lease is not None and finish(jobs, lease, captured=0, failed=1) == "WAITING"
     advance_past_backoff(jobs)
-    of = {lease.job_id: lease for lease in jobs.lease_some(3)}
-    assert len(of) == (1 if lease.job_id in of else 3)
+    of = {lease.id: lease for lease in jobs.take(3)}
+    assert len(of) == (1 if lease.id in of else 3)
     assert {*of} <= {*ids}
 
 
 def test_give_back_requeues_jobs_and_refunds_their_attempt(jobs):
-    jobs.enqueue_all([new_job(table) for table in range(8)])
-    first, *rest = jobs.lease_some(3)
-    jobs.cancel(rest[0].job_id)
-    assert jobs.give_back([lease.token for lease in rest]) == 1
-    assert [jobs.get(lease.job_id)["state"] for lease in (first, *rest)] == ["RUNNING", "CANCELLED", "QUEUED"]
-    given = jobs.get(rest[1].job_id)
+    jobs.enqueue([durable(table) for table in range(8)])
+    first, *rest = jobs.take(3)
+    jobs.cancel(rest[0].id)
+    assert jobs.give_back([lease.id for lease in rest], lost=False) == 1
+    assert [jobs.get(lease.id)["state"] for lease in (first, *rest)] == ["RUNNING", "CANCELLED", "QUEUED"]
+    given = jobs.get(rest[1].id)
     assert (given["attempts"], given["started_at"]) == (0, None)
-    with pytest.raises(Conflict):
-        jobs.renew(rest[1].job_id, rest[1].token)
-
-
-def test_renewal_of_a_lost_lease_causes_no_rollback(jobs):
-    queue(jobs)
-    lease = jobs.lease()
-    rolled_back: list[int] = []
-    jobs.database.on_rollback.append(lambda _: rolled_back.append(1))
-    for token, job_id in (("another", lease.job_id), (lease.token, "unknown")):
-        with pytest.raises((Conflict, NotFound)):
-            jobs.renew(job_id, token)
-    assert not rolled_back
 
 
 def test_idle_lease_queries_again_only_after_the_queue_changed(jobs, monkeypatch):
     queries, rows = [], jobs.database.rows
     monkeypatch.setattr(jobs.database, "rows", lambda *sql: queries.append(sql) or rows(*sql))
-    assert jobs.lease() is None and jobs.lease() is None and len(queries) == 1
+    assert take(jobs) is None and take(jobs) is None and len(queries) == 1
     jobs.database.write(lambda c: c.execute("INSERT INTO tables (table_key) SELECT 1 WHERE false"))
-    assert jobs.lease() is None and len(queries) == 1  # other writes queue no job
+    assert take(jobs) is None and len(queries) == 1  # other writes queue no job
     queue(jobs)
-    lease = jobs.lease()
-    assert lease is not None and jobs.lease() is None
-    assert jobs.give_back([lease.token]) == 1
-    lease = jobs.lease()
-    assert lease is not None and jobs.lease() is None
-    expire_leases(jobs)
-    assert jobs.reclaim() == 1 and jobs.lease() is not None
+    lease = take(jobs)
+    assert lease is not None and take(jobs) is None
+    assert jobs.give_back([lease.id], lost=False) == 1
+    lease = take(jobs)
+    assert lease is not None and take(jobs) is None
+    assert jobs.give_back([lease.id], lost=True) == 1 and take(jobs) is not None

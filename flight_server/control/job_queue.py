@@ -1,0 +1,505 @@
+"""The queue of work for workers: jobs wait in lanes, are leased, and end.
+
+A worker asks for a lease of some kinds (`control`, `watch`: inspect a lake; `publish`: publish statistics; `sync`: a
+capture that a caller waits for; `light`: a capture from metadata only, waited for or durable; `job`: any durable
+capture) and gets a token. Rows put under the token form a draft that no reader sees; finishing commits the draft. When
+a lease expires, its draft is dropped and its job waits again. Durable jobs wait in the store, all others here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from flight_server.control.capture_commit import CaptureCommit, End
+from flight_server.control.workers import LANES, Workers, lanes_of
+from flight_server.writes.drafts import Draft
+from store.history.file_listings import Listing, can_continue
+from store.model.errors import (
+    Cancelled,
+    Conflict,
+    InvalidArgument,
+    InvalidField,
+    ResourceExhausted,
+    ShuttingDown,
+    StatflightError,
+    UpstreamError,
+    from_json,
+    to_json,
+)
+from store.queue.job_store import JobStore
+from store.queue.jobs import LIGHT, Job, as_json
+from store.stats_store import Put
+
+log = logging.getLogger("statflight.server")
+
+_DURABLE: Final = {"job": None, "light": LIGHT}  # kind of lease → greatest priority of durable jobs it serves
+MAX_WAITING: Final = 10_000  # jobs in memory
+MAX_LOST: Final = 3  # lost workers after which a job in memory fails
+CANCELLED_KEPT: Final = 100  # cancelled captures that stay in the job list
+MAX_LEASES: Final = 64  # of one call
+PRUNE_SECONDS: Final = 3600.0
+_POLL_SECONDS: Final = 0.25
+_TICK_SECONDS: Final = 0.05  # between checks whether the caller has left
+_REMEMBERED: Final = 4096  # tokens of ended leases
+
+
+class JobQueue:
+    """Waiting and leased jobs.
+
+    Attributes:
+        lock: Guards all state of the queue.
+        leased: Leased jobs by token.
+        payloads_of: Makes the payloads of durable jobs, or returns the error of one that cannot be begun; its
+            `requests` are empty when nothing is left to do.
+        workers: The connected workers.
+        check_writes: Raises where this server takes no writes, and so has no use for results.
+
+    Args:
+        store: The durable jobs.
+        commit: Ends captures.
+        lease_seconds: Duration of a lease that is not renewed.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self, store: JobStore, commit: CaptureCommit, lease_seconds: float = 120.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):  # fmt: skip
+        self._store, self._commit, self.lease_seconds, self.clock = store, commit, lease_seconds, clock
+        self.payloads_of: Callable[[Sequence[Job]], Sequence[Mapping[str, Any] | StatflightError]] = lambda jobs: [
+            job.request or {} for job in jobs
+        ]
+        self.check_writes: Callable[[], None] = lambda: None
+        self.lock = threading.RLock()
+        self.workers = Workers(self.lock, clock)
+        self._waiting: dict[str, deque[Job]] = {lane: deque() for lane in LANES}
+        self.leased: dict[str, Job] = {}
+        self._lost: list[Job] = []  # durable ones of expired leases, until the store has them back
+        self._drafts: dict[str, Draft] = {}  # by token
+        self._cancelled: deque[Job] = deque(maxlen=CANCELLED_KEPT)
+        self._gone: OrderedDict[str, bool] = OrderedDict()  # token of an ended lease → whether its worker ended it
+        self._pruned = clock()
+        self.closing = False  # True once the server shuts down and refuses new jobs
+
+    # For callers.
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Queues jobs in memory, all or none.
+
+        Raises:
+            ShuttingDown: The server ends.
+            ResourceExhausted: Too many jobs wait already.
+            ReadOnly: This server takes no writes.
+        """
+        self.check_writes()
+        with self.lock:
+            if self.closing:
+                raise ShuttingDown("the server is shutting down")
+            waiting = sum(map(len, self._waiting.values()))
+            if waiting and waiting + len(jobs) > MAX_WAITING:
+                raise ResourceExhausted(f"{waiting} jobs wait already", hint="try again later")
+            for job in jobs:
+                job.touched_at = self.clock()
+                self._waiting[job.lane].append(job)
+            self.workers.wake(job.lane for job in jobs)
+
+    def wait(
+        self, job: Job, timeout: float | None = None, is_cancelled: Callable[[], bool] = lambda: False
+    ) -> Mapping[str, Any] | None:
+        """Waits for a job in memory.
+
+        Args:
+            job: The job.
+            timeout: Seconds; None waits without limit.
+            is_cancelled: True once the caller has left; the job is abandoned then.
+
+        Returns:
+            The job's result; None after the timeout.
+
+        Raises:
+            StatflightError: The job's own error; Cancelled, ShuttingDown, or UpstreamError without a worker.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not job.done.wait(
+            _TICK_SECONDS if deadline is None else max(0.0, min(_TICK_SECONDS, deadline - time.monotonic()))
+        ):
+            if self.closing:
+                raise ShuttingDown("the server is shutting down")
+            if is_cancelled():
+                self.abandon([job])
+                raise Cancelled("the caller has disconnected")
+            if deadline is not None and time.monotonic() >= deadline:
+                return None
+            if not job.token and not self.workers.serve(job.lane):
+                self.abandon([job])
+                raise UpstreamError(
+                    f"no {job.kind} worker is connected",
+                    code="NO_WORKER", hint="start one: statflight worker --server …, or serve with --workers 1",
+                )  # fmt: skip
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+    def abandon(self, jobs: Iterable[Job]) -> None:
+        """Drops jobs that no caller waits for: they are not begun, or stopped if they run."""
+        with self.lock:
+            for job in jobs:
+                if job.done.is_set() or job.cancelled:
+                    continue
+                job.cancelled = True
+                if job.is_discarded:
+                    self._cancelled.append(job)
+                if job in self._waiting[job.lane]:
+                    self._waiting[job.lane].remove(job)
+
+    def cancel(self, job_id: str) -> dict[str, Any]:
+        """Cancels a job; a caller who waits for it gets the error at once. An ended one stays as it is.
+
+        Returns:
+            The job afterwards, as `get` returns it.
+
+        Raises:
+            NotFound: The job does not exist.
+        """
+        job = self._find(job_id)
+        if job is None or job.is_durable:
+            if job is not None:
+                job.cancelled = True  # a commit that goes on is interrupted
+            cancelled = self._store.cancel(job_id)
+            self.notify()
+            return cancelled
+        self.abandon([job])
+        job.error = Cancelled("the job was cancelled")
+        job.done.set()
+        return as_json(job.row())
+
+    def get(self, job_id: str) -> dict[str, Any]:
+        """A job as a row of `sys.capture_jobs`, as JSON; NotFound (UNKNOWN_JOB) if it does not exist."""
+        job = self._find(job_id)
+        return self._store.get(job_id) if job is None else as_json(job.row())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of `sys.capture_jobs` for the jobs in memory and the leased ones, each with its `table_key`."""
+        return [job.row() for job in self._listed()]
+
+    def _listed(self) -> list[Job]:
+        with self.lock:
+            active = [job for waiting in self._waiting.values() for job in waiting] + list(self.leased.values())
+            active = [job for job in active if not job.is_discarded] + list(self._cancelled)
+        return [job for job in active if job.kind != "watch" and job.listed]
+
+    def _find(self, job_id: str) -> Job | None:
+        return next((job for job in self._listed() if job.id == job_id), None)
+
+    def notify(self) -> None:
+        """Wakes the workers that wait for durable jobs: one may be ready."""
+        with self.lock:
+            self.workers.wake_all(_DURABLE)
+
+    def close(self) -> None:
+        """Refuses new jobs, and ends all waiting with ShuttingDown."""
+        with self.lock:
+            self.closing = True
+            self.workers.wake_all((*LANES, *_DURABLE))
+
+    # Leases.
+
+    def lease(
+        self, worker_id: str, kinds: Sequence[str], timeout: float, engines: Sequence[Mapping[str, Any]],
+        is_cancelled: Callable[[], bool], most: int = 1,
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """Waits for the next piece of work.
+
+        Args:
+            worker_id: The worker's id.
+            kinds: Kinds of leases, most wanted first.
+            timeout: Seconds to wait.
+            engines: The worker's rows of `sys.engines`; empty keeps those of its earlier calls.
+            is_cancelled: True once the worker has left.
+            most: Maximum number of leases; several only of durable jobs, or captures that one request queued together.
+
+        Returns:
+            The leases as `lease_job` answers them; none when there was no work within the timeout.
+
+        Raises:
+            ShuttingDown: The server ends.
+            ReadOnly: Another server writes; names it.
+        """
+        self.check_writes()
+        deadline = self.clock() + timeout
+        with self.workers.polling(worker_id, kinds, engines):
+            while not self.closing:
+                if jobs := self._next(kinds, most):
+                    return [{"job_id": job.id, "lease_token": job.token, "kind": job.kind,
+                             "lease_seconds": self.lease_seconds, "payload": job.payload} for job in jobs]  # fmt: skip
+                with self.lock:
+                    if (now := self.clock()) >= deadline or is_cancelled():
+                        return []
+                    if not any(self._waiting[lane] for lane in lanes_of(kinds)):
+                        self.workers.wait(kinds, min(_POLL_SECONDS, deadline - now))
+            raise ShuttingDown("the server is shutting down")
+
+    def _next(self, kinds: Sequence[str], most: int) -> list[Job]:
+        """Leases the next jobs of these kinds, each with its own token.
+
+        Of those in memory several only when one request queued them together, and at most a quarter of those waiting,
+        so that other workers get their share. A job whose worker was lost is leased alone: it may be what kills them.
+        """
+        with self.lock:
+            for lane in lanes_of(kinds):
+                if waiting := self._waiting[lane]:
+                    most = min(most, MAX_LEASES, 1 + len(waiting) // 4)
+                    taken = [waiting.popleft()]
+                    while len(taken) < most and all(j.bundled and not j.attempts for j in (taken[0], waiting[0])):
+                        taken.append(waiting.popleft())
+                    for job in taken:
+                        job.attempts += 1
+                        job.started_at = job.started_at or datetime.now(UTC)
+                    return self._hold(taken)
+            busy = [job.table.table_key for job in self.leased.values() if job.table is not None]
+        durable = "job" if "job" in kinds else "light"
+        return self._begin(self._store.take(most, busy, _DURABLE[durable])) if durable in kinds else []
+
+    def _hold(self, jobs: list[Job]) -> list[Job]:
+        with self.lock:
+            for job in jobs:
+                job.token = uuid.uuid4().hex
+                job.leased_at = job.touched_at = self.clock()
+                job.lease_until = job.leased_at + self.lease_seconds
+                self.leased[job.token] = job
+        return jobs
+
+    def _begin(self, jobs: list[Job]) -> list[Job]:
+        """Leases durable jobs, and makes their payloads; those that end at once are left out."""
+        payloads = self._payloads(self._hold(jobs))
+        ended: list[End] = []
+        for job, payload in zip(jobs, payloads, strict=True):
+            if isinstance(payload, StatflightError):  # its table or connector is gone
+                ended.append(End(job, Draft(), {"error": to_json(payload), "message": str(payload)}))
+            elif payload["requests"]:
+                job.payload = payload
+            else:  # everything was captured since it was queued
+                held = [{"outcome": "CAPTURED", "snapshot_id": i, "detail": ""} for i in payload.get("held", ())]
+                ended.append(End(job, Draft(), {"outcomes": held}))
+        self._end(ended)
+        return [job for job in jobs if not job.done.is_set()]
+
+    def _payloads(self, jobs: Sequence[Job]) -> Sequence[Mapping[str, Any] | StatflightError]:
+        try:
+            return self.payloads_of(jobs) if jobs else []
+        except Exception:  # a job must not stay leased to no worker
+            if len(jobs) > 1:
+                return [payload for job in jobs for payload in self._payloads([job])]
+            log.exception("job %s cannot be begun", jobs[0].id)
+            return [InvalidArgument("the job cannot be begun")]
+
+    def give_back(self, tokens: Sequence[str]) -> int:
+        """Queues captures again that their worker has not begun, the first ones at the head; returns how many."""
+        with self.lock:
+            chosen = [token for token in tokens if token in self.leased and not self._drafts.get(token)]
+            jobs = [self.leased.pop(token) for token in chosen]
+            in_memory = [job for job in jobs if not job.is_durable]
+            for job in in_memory:
+                job.attempts, job.started_at = job.attempts - 1, None
+            self._requeue(in_memory)
+        if durable := [job.id for job in jobs if job.is_durable]:
+            self._store.give_back(durable, lost=False)
+        self.notify()
+        return len(jobs)
+
+    def _requeue(self, jobs: Sequence[Job]) -> None:
+        """Puts jobs back at the head of their lanes, except cancelled ones."""
+        for job in reversed(jobs):
+            job.token = ""
+            if not job.cancelled:
+                self._waiting[job.lane].appendleft(job)
+        self.workers.wake(job.lane for job in jobs)
+
+    def renew(self, job_id: str, token: str, progress: float | None, message: str | None) -> bool:
+        """Extends a lease.
+
+        Args:
+            job_id: The job.
+            token: The lease's token.
+            progress: 0 to 1; None when unknown.
+            message: A short description of the progress.
+
+        Returns:
+            True while the work is wanted; False when it was cancelled, or its worker has ended it meanwhile.
+
+        Raises:
+            Conflict: The lease is lost.
+            NotFound: The job does not exist.
+        """
+        with self.lock:
+            job = self.leased.get(token)
+            if job is not None:
+                job.lease_until = self.clock() + self.lease_seconds
+                if (progress, message) not in ((None, None), (job.progress, job.message)):
+                    job.touched_at = self.clock()
+                    job.progress, job.message = progress, message or ""
+                return not job.cancelled
+            if self._gone.get(token):  # the renewal was sent before the lease ended
+                return False
+            is_known = token in self._gone
+        if not is_known:
+            self._store.get(job_id)
+        raise _lost()
+
+    # Drafts and ends.
+
+    def _draft(self, token: str) -> tuple[Job, Draft]:
+        """The job and the draft of a lease that takes rows."""
+        with self.lock:
+            job = self.leased.get(token)
+            if job is None or job.is_ending or job.is_discarded:
+                self._drafts.pop(token, None)
+                raise _lost()
+            if job.table is None:
+                raise InvalidArgument("this lease is for a look at a lake: no rows are put under it")
+            return job, self._drafts.setdefault(token, Draft(self._store.database.directory))
+
+    def add_to_draft(self, token: str, put: Put, whole: bool, *, few: bool = False) -> None:
+        """Adds rows to the draft of a lease.
+
+        Args:
+            token: The lease's token.
+            put: The rows.
+            whole: The rows are complete for their snapshot.
+            few: Keeps the rows in memory.
+
+        Raises:
+            Conflict: The lease is lost.
+            InvalidArgument: A lease of this kind takes no rows.
+        """
+        self._draft(token)[1].add(put, whole, few=few)
+
+    def declare_listing(self, token: str, listing: Listing) -> bool:
+        """Announces the listing of a snapshot's files; False when the store does not have the base it continues."""
+        job, _ = self._draft(token)
+        if listing.base_snapshot_id is not None:
+            assert job.table is not None
+            with self._store.database.reading() as cursor:
+                if not can_continue(cursor, job.table.table_key, listing):
+                    return False
+        self._draft(token)[1].declare(listing)
+        return True
+
+    def finish(self, bodies: Sequence[Mapping[str, Any]]) -> list[str | StatflightError]:
+        """Ends leases: commits their drafts with the outcomes of the work, all in one transaction.
+
+        Args:
+            bodies: `job_id`, `lease_token`, `outcomes`, `decisions`, `result`, `error`, `message` and `final` of each,
+                as `finish_jobs` has checked them.
+
+        Returns:
+            The state of each job after it, or the error that refused it.
+        """
+        answers: dict[int, str | StatflightError] = {}
+        ends: dict[int, End] = {}
+        for at, body in enumerate(bodies):
+            try:
+                ends[at] = self._take(body)
+            except StatflightError as error:
+                answers[at] = error
+        for job, _, body in ends.values():
+            if job.table is not None:
+                self._commit.counters.ended(job.kind, self.clock() - job.leased_at, body.get("outcomes", []))
+        answers |= zip(ends, self._end(list(ends.values())), strict=True)
+        return [answers[at] for at in range(len(bodies))]
+
+    def _take(self, body: Mapping[str, Any]) -> End:
+        """Begins the end of a lease, which takes no more rows."""
+        token, outcomes = body["lease_token"], body.get("outcomes", [])
+        with self.lock:
+            job = self.leased.get(token)
+            if job is None or job.is_ending or job.id != body["job_id"]:
+                raise _lost()
+            requests = len(job.payload["requests"]) if job.kind == "sync" else None
+            if requests not in (None, len(outcomes)) and not body.get("error"):
+                raise InvalidField("outcomes", "are not as many as the requests", expected=requests,
+                                   actual=len(outcomes))  # fmt: skip
+            if job.is_discarded:
+                self._release([job])
+                raise _lost()
+            job.is_ending = True
+            return End(job, self._drafts.pop(token, Draft()), body)
+
+    def _end(self, ends: Sequence[End]) -> list[str | StatflightError]:
+        """Commits captures, and ends leases; one whose end cannot be stored now runs out, and is tried again."""
+        captures = [end for end in ends if end.job.table is not None]
+        states = iter(self._commit.end(captures))
+        answers = ["SUCCEEDED" if end.job.table is None else next(states) for end in ends]
+        with self.lock:
+            for (job, _, body), answer in zip(ends, answers, strict=True):
+                job.is_ending = False
+                if isinstance(answer, StatflightError) and job.is_durable:
+                    continue
+                reported = from_json(body["error"]) if body.get("error") else None
+                job.error = answer if isinstance(answer, StatflightError) else reported
+                job.result = body
+                self._release([job])
+            self.notify()
+        return answers
+
+    def _release(self, jobs: Iterable[Job]) -> None:
+        """Ends leases of jobs that are done, which wakes their callers."""
+        for job in jobs:
+            self.leased.pop(job.token, None)
+            self._remember(job.token, by_worker=True)
+            job.done.set()
+
+    def _remember(self, token: str, *, by_worker: bool) -> None:
+        self._gone[token] = by_worker
+        while len(self._gone) > _REMEMBERED:
+            self._gone.popitem(last=False)
+
+    # Housekeeping.
+
+    def sweep(self) -> None:
+        """Takes back expired leases; called periodically.
+
+        A durable job of a lost worker waits again, or fails, as the store says; another waits again at the head of its
+        lane, or fails once it has lost MAX_LOST workers.
+        """
+        now = self.clock()
+        with self.lock:
+            late = [job for job in self.leased.values() if job.lease_until < now and not job.is_ending]
+            for job in late:
+                del self.leased[job.token]
+                self._remember(job.token, by_worker=False)
+            self._lost += [job for job in late if job.is_durable]
+            in_memory = [job for job in late if not job.is_durable]
+            for job in in_memory:
+                if job.attempts >= MAX_LOST:
+                    job.error = UpstreamError(f"{job.attempts} workers were lost over it", code="WORKER_LOST")
+                    job.cancelled = True
+                    job.done.set()
+            self._requeue(in_memory)
+            self._drafts = {token: draft for token, draft in self._drafts.items() if token in self.leased}
+            lost = self._lost.copy()
+        self.workers.forget()
+        if lost:
+            self._store.give_back([job.id for job in lost], lost=True)
+            self._lost = [job for job in self._lost if job not in lost]
+        self._commit.counters.lost(len(late))
+        self.notify()
+        if now - self._pruned > PRUNE_SECONDS:
+            self._pruned = now
+            self._store.prune()
+
+    def depths(self) -> tuple[dict[str, int], int]:
+        """Numbers of waiting jobs in memory by lane, and of leases."""
+        with self.lock:
+            return {lane: len(jobs) for lane, jobs in self._waiting.items()}, len(self.leased)
+
+
+def _lost() -> Conflict:
+    return Conflict("the lease is lost", code="LEASE_LOST", hint="discard the captured rows and lease again")
