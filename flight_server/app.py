@@ -38,6 +38,7 @@ from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.queue.job_store import JobStore
 from store.replication.role import Role
 from store.stats_store import DuckDBStatsStore
+from store.stores import check_served
 
 log = logging.getLogger("statflight.server")
 
@@ -67,6 +68,7 @@ class App:
         self, settings: Settings, functions: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
         join: Callable[[Path], tuple[Database, Role]] = alone,
     ):  # fmt: skip
+        check_served(settings.store)
         self.settings = settings
         self.started = time.time()
         rules = () if settings.checks is None else load_rules(settings.checks)  # checked before a database is made

@@ -159,6 +159,7 @@ class Settings:
     """Settings of a server, worker or client.
 
     Attributes:
+        store: The store of statistics: `duckdb`; the server runs on no other yet (`store.stores`).
         db: The DuckDB file.
         host: Address to listen on.
         port: Port to listen on; 0 picks a free one.
@@ -210,6 +211,7 @@ class Settings:
         token: Bearer token of clients and workers.
     """
 
+    store: str = "duckdb"
     db: Path = Path("statflight.duckdb")
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
@@ -308,6 +310,7 @@ class Settings:
 
 
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "store": _text,
     "db": _path,
     "host": _text,
     "port": _whole(0, 65_535),

@@ -1,4 +1,4 @@
-"""The stats store: its interface, and its DuckDB implementation.
+"""The DuckDB store of statistics.
 
 Rows are Arrow tables in a flight's schema, already cast and validated (`store.history.validation`). A put compares them
 with the stored rows and writes only differences: identical content leaves the first record as it is. Records of tables,
@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +36,7 @@ from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
 from store.model.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Put, PutMode, codes, digest, snapshots_of
 from store.model.targets import Target, TargetKind, storage_id
+from store.stores import Meta, Page, Records, StatsStore
 
 __all__ = ["IDENTITY", "Counts", "DuckDBStatsStore", "Meta", "Put", "PutMode", "StatsStore"]
 
@@ -42,91 +44,7 @@ IDEMPOTENCY_SECONDS = 86_400
 # Aliases, because `list` is a method in the classes below.
 Ids = list[int]
 Texts = list[str]
-Records = list[dict[str, Any]]
-Page = tuple[Records, str, int]
 _TABLE = ("table_catalog", "table_schema", "table_name")
-
-
-@dataclass(frozen=True, slots=True)
-class Meta:
-    """Metadata of a record. Times are UTC."""
-
-    content_hash: str
-    generation: int
-    created_at: datetime | None
-    refreshed_at: datetime | None
-
-
-class StatsStore(Protocol):
-    """A store of statistics. Puts are atomic."""
-
-    def put(self, puts: Sequence[Put], *, idempotency_key: str | None = None) -> Counts:
-        """Stores rows.
-
-        Args:
-            puts: Puts to apply in order; each sees the rows of the previous ones.
-            idempotency_key: Key of this call, remembered for a day: another call with the same key and content stores
-                nothing.
-
-        Returns:
-            Counts over all puts; for a repeated call, those of the first.
-
-        Raises:
-            Conflict: In mode `create` another record is stored for a target; or the key was used for other content.
-            InvalidArgument: Two different rows for one target.
-            NotFound: A table is not registered, and the store requires it.
-        """
-
-    def get(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
-        """The record of a target stored at exactly this snapshot, by column name; None if there is none."""
-
-    def list(
-        self,
-        table: TableEntry,
-        snapshot_id: int,
-        kind: TargetKind | None = None,
-        *,
-        page_token: str = "",
-        page_size: int = 1000,
-    ) -> Page:
-        """Records in storage-id order, the token of the next page (empty at the end), and the total count.
-
-        Args:
-            table: The table.
-            snapshot_id: Id of the snapshot.
-            kind: Only records about targets of this kind; None for all.
-            page_token: Token that the previous page returned; empty for the first page.
-            page_size: Most records of a page.
-
-        Raises:
-            NotFound: The table has no such snapshot.
-        """
-
-    def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
-        """The number of records that `list` returns over all pages.
-
-        Raises:
-            NotFound: The table has no such snapshot.
-        """
-
-    def delete(self, table: TableEntry, snapshot_id: int | None = None, target: Target | None = None) -> int:
-        """Deletes records and their sketches.
-
-        Args:
-            table: The table.
-            snapshot_id: Only records of this snapshot; None for all.
-            target: Only records about this target; None for all.
-
-        Returns:
-            The number of records deleted, without sketches.
-        """
-
-    def meta(self, table: TableEntry, snapshot_id: int, target: Target) -> Meta:
-        """Metadata of the record of a target at a snapshot.
-
-        Raises:
-            NotFound: The snapshot does not exist, or nothing is stored for the target.
-        """
 
 
 class DuckDBStatsStore(StatsStore):
@@ -138,6 +56,18 @@ class DuckDBStatsStore(StatsStore):
         self.require_registered_tables = require_registered_tables
         self.columns = ColumnNames(catalog)
         self._generation = 0
+
+    @classmethod
+    def open(cls, path: str | Path) -> DuckDBStatsStore:
+        """Opens the database of a file, which is created if it is missing; `:memory:` for a temporary one."""
+        database = Database(path)
+        return cls(database, Catalog(database))
+
+    def close(self) -> None:
+        self.database.close()
+
+    def find(self, name: tuple[str, str, str]) -> TableEntry | None:
+        return self.catalog.find(name)
 
     # Writing.
 
@@ -301,6 +231,15 @@ class DuckDBStatsStore(StatsStore):
                 " ORDER BY 1", [*leading, storage_id(target)],
             ).fetchall()  # fmt: skip
         return [row[0] for row in digests]
+
+    def sketches(self, table: TableEntry, snapshot_id: int) -> Records:
+        self.catalog.snapshot(table, snapshot_id)
+        found: Records = []
+        with self.database.reading() as cursor:
+            for family in ("stats.sketches", "file_sketches"):
+                source, leading = rows_of(family, table, snapshot_id)
+                found += cursor.sql(f"SELECT t.* FROM {source}", params=leading).to_arrow_table().to_pylist()
+        return sorted(found, key=lambda row: (row["storage_id"], row["column_id"] or 0, row["role"]))
 
     def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
         self.catalog.snapshot(table, snapshot_id)

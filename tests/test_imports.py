@@ -56,7 +56,8 @@ ROOMS = {
         "catalog": HISTORY,
         "queue": {"model", "duckdb"},
         "replication": {"model", "duckdb"},
-        "stats_store": HISTORY | {"catalog"},
+        "stores": {"model"},
+        "stats_store": HISTORY | {"catalog", "stores"},
     },
     "flight_server": {
         "config": set(),

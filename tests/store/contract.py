@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -45,19 +46,52 @@ def sketch(column_id: int, role: str = "NDV", data: bytes = b"theta") -> dict[st
 
 
 class StatsStoreContract:
-    """Contract suite. Subclasses provide the fixture `store`, the lookup of a table, and the list of its sketches."""
+    """Contract suite. Subclasses provide `open`, and set `lasts` to False for a store that ends with its process."""
 
-    def table(self, store: Any, name: tuple[str, str, str] = NAME) -> TableEntry | None:
+    lasts: ClassVar[bool] = True
+
+    def open(self, path: Path) -> StatsStore:
+        """A store at a path, with what was put there before."""
         raise NotImplementedError
 
-    def sketches(self, store: Any, snapshot: int, family: str = "stats.sketches") -> list[tuple[str, str, bytes]]:
-        """(storage id, role, data) of each sketch at a snapshot of the table, sorted."""
-        raise NotImplementedError
+    @pytest.fixture
+    def store(self, tmp_path):
+        store = self.open(tmp_path / "s.db")
+        yield store
+        store.close()
 
-    def entry(self, store: Any) -> TableEntry:
-        found = self.table(store)
+    def sketches(self, store: StatsStore, snapshot: int, *, of_files: bool = False) -> list[tuple[str, str, bytes]]:
+        """(storage id, role, data) of each sketch at a snapshot of the table, in order."""
+        found = store.sketches(self.entry(store), snapshot)
+        return [(s["storage_id"], s["role"], s["data"]) for s in found if (s["target_kind"] == "FILE") is of_files]
+
+    def entry(self, store: StatsStore) -> TableEntry:
+        found = store.find(NAME)
         assert found is not None
         return found
+
+    def test_reopened_store_has_records_keys_and_generations(self, tmp_path):
+        if not self.lasts:
+            pytest.skip("it is in memory")
+        store = self.open(tmp_path / "again.db")
+        first = put(store, "stats.columns", columns((1, 10), (2, 20)), key="k")
+        put(store, "stats.files", rows("stats.files", {"file_path": "a", "row_count": 1}))
+        put(store, "stats.sketches", rows("stats.sketches", sketch(1)))
+        before = store.list(self.entry(store), 1), self.sketches(store, 1)
+        generation = store.meta(self.entry(store), 1, Target.column(1)).generation
+        store.close()
+        again = self.open(tmp_path / "again.db")
+        table = self.entry(again)
+        assert (again.list(table, 1), self.sketches(again, 1)) == before
+        assert put(again, "stats.columns", columns((1, 10), (2, 20)), key="k") == first
+        with pytest.raises(Conflict):
+            put(again, "stats.columns", columns((1, 11)), key="k")
+        assert (again.count(table, 1), table.current_snapshot_id) == (3, 1)
+        put(again, "stats.columns", columns((1, 12)), "upsert")
+        assert again.meta(table, 1, Target.column(1)).generation > generation
+        assert again.delete(table, 1, Target.column(2)) == 1
+        again.close()
+        assert self.open(tmp_path / "again.db").count(table, 1) == 2
 
     def stored(self, store: StatsStore, snapshot: int = 1) -> list[tuple[int, int]]:
         page, token, total = store.list(self.entry(store), snapshot, TargetKind.COLUMN)
@@ -153,7 +187,7 @@ class StatsStoreContract:
         assert put(store, "stats.columns", mixed) == Counts(5, 5, 0, 0)
         assert self.stored(store) == [(1, 1), (2, 2), (3, 5)]
         assert self.stored(store, 2) == [(1, 4)]
-        table = self.table(store, other)
+        table = store.find(other)
         assert table is not None and store.count(table, 1) == 1
         assert self.entry(store).current_snapshot_id == 2, "an external table's greatest snapshot is current"
 
@@ -171,7 +205,7 @@ class StatsStoreContract:
         mixed = pa.concat_tables([columns((1, 1), name=("c", "s", "new")), columns((1, 2), name=("c", "s", "new"))])
         with pytest.raises(InvalidArgument):
             put(store, "stats.columns", mixed)
-        assert self.table(store, ("c", "s", "new")) is None
+        assert store.find(("c", "s", "new")) is None
 
     def test_column_names_get_stable_ids(self, store):
         named = rows("stats.columns", *({"column_name": n, "row_count": 1} for n in ("b", "a")))
@@ -228,7 +262,7 @@ class StatsStoreContract:
                      "data": b"x"} for f in "ab")  # fmt: skip
         put(store, "stats.sketches", rows("stats.sketches", *of_files))
         put(store, "stats.files", rows("stats.files", {"file_path": "b"}), "replace_snapshot")
-        assert [s[0] for s in self.sketches(store, 1, "file_sketches")] == [Target.file("b").storage_id]
+        assert [s[0] for s in self.sketches(store, 1, of_files=True)] == [Target.file("b").storage_id]
 
     # Reading.
 

@@ -24,7 +24,8 @@ from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
 from store.model.puts import FLIGHT_OF, IDENTITY, Counts, Put, PutMode, contradicts, cosmetic, digest, once, split
 from store.model.targets import Target, TargetKind, storage_id
-from store.stats_store import Ids, Meta, Page, Texts
+from store.stats_store import Ids, Texts
+from store.stores import Meta, Page, Records, StatsStore
 
 Row = dict[str, Any]
 Identity = tuple[Any, ...]
@@ -42,7 +43,7 @@ class _State:
     keys: dict[str, tuple[str, Counts]] = field(default_factory=dict)
 
 
-class MemoryStatsStore:
+class MemoryStatsStore(StatsStore):
     """Reference store for few records: each put copies the index of all stored ones."""
 
     def __init__(self, *, require_registered_tables: bool = False):
@@ -55,7 +56,10 @@ class MemoryStatsStore:
 
     def register(self, name: tuple[str, str, str], table_id: str | None = None, format: str = EXTERNAL) -> TableEntry:
         with self._lock:
-            return _register(self._state, name, table_id, format)
+            state = _copied(self._state)
+            entry = _register(state, name, table_id, format)
+            self._commit(state)
+            return entry
 
     def find(self, name: tuple[str, str, str]) -> TableEntry | None:
         return self._state.tables.get(name)
@@ -76,8 +80,11 @@ class MemoryStatsStore:
                 counts += self._put(state, put)
             if idempotency_key is not None:
                 state.keys[idempotency_key] = (content, counts)
-            self._state = state
+            self._commit(state)
             return counts
+
+    def _commit(self, state: _State) -> None:
+        self._state = state
 
     def _put(self, state: _State, put: Put) -> Counts:
         counts = Counts()
@@ -171,6 +178,11 @@ class MemoryStatsStore:
         hashed = content_hash(FLIGHT_OF[target.kind], row, sketches)
         return Meta(hashed, row["generation"], row["created_at"], row["refreshed_at"] or row["created_at"])
 
+    def sketches(self, table: TableEntry, snapshot_id: int) -> Records:
+        self._check_snapshot(table, snapshot_id)
+        found = [row for family in ("stats.sketches", "file_sketches") for row in self.rows(table, snapshot_id, family)]
+        return sorted(found, key=lambda row: (row["storage_id"], row["column_id"] or 0, row["role"]))
+
     def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
         self._check_snapshot(table, snapshot_id)
         return sum(len(self.rows(table, snapshot_id, FLIGHT_OF[each])) for each in ([kind] if kind else FLIGHT_OF))
@@ -193,7 +205,7 @@ class MemoryStatsStore:
     def delete(self, table: TableEntry, snapshot_id: int | None = None, target: Target | None = None) -> int:
         deleted = 0
         with self._lock:
-            self._state = state = _copied(self._state)
+            state = _copied(self._state)
             for (key, snapshot, flight), records in state.records.items():
                 if key != table.table_key or snapshot_id not in (None, snapshot):
                     continue
@@ -201,7 +213,11 @@ class MemoryStatsStore:
                 for identity in doomed:
                     del records[identity]
                 deleted += 0 if flight.endswith("sketches") else len(doomed)
+            self._commit(state)
         return deleted
+
+    def close(self) -> None:
+        """Nothing to release."""
 
     def captured_snapshots(self, table: TableEntry) -> set[int]:
         """Snapshots of a table for which any record is stored."""

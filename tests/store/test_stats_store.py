@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.catalog.catalog import Catalog
-from store.duckdb.database import Database
+from store import stores
 from store.duckdb.layout import OPEN_END
 from store.history import staged
 from store.history.file_spans import rows_of
-from store.model.errors import Conflict, NotFound, StatflightError
+from store.model.errors import Conflict, InvalidArgument, NotFound, StatflightError
 from store.model.schemas import THETA
 from store.model.targets import Target, TargetKind
 from store.stats_store import Counts, DuckDBStatsStore, Put, PutMode
@@ -24,41 +24,59 @@ from tests.store.reference_store import MemoryStatsStore
 
 
 def open_store(path: Any) -> DuckDBStatsStore:
-    database = Database(path)
-    return DuckDBStatsStore(database, Catalog(database))
+    return DuckDBStatsStore.open(path)
 
 
 @pytest.fixture
 def duck(tmp_path):
     store = open_store(empty_store(tmp_path / "s.db"))
     yield store
-    store.database.close()
+    store.close()
 
 
 class TestDuckDBStatsStore(StatsStoreContract):
-    @pytest.fixture
-    def store(self, duck):
-        return duck
-
-    def table(self, store, name=NAME):
-        return store.catalog.find(name)
-
-    def sketches(self, store, snapshot, family="stats.sketches"):
-        source, parameters = rows_of(family, self.entry(store), snapshot)
-        return store.database.rows(f"SELECT t.storage_id, role, data FROM {source} ORDER BY ALL", *parameters)
+    def open(self, path):
+        return stores.open_store("duckdb", path if path.exists() else empty_store(path))
 
 
 class TestMemoryStatsStore(StatsStoreContract):
-    @pytest.fixture
-    def store(self):
+    lasts = False
+
+    def open(self, path):
         return MemoryStatsStore()
 
-    def table(self, store, name=NAME):
-        return store.find(name)
 
-    def sketches(self, store, snapshot, family="stats.sketches"):
-        found = store.rows(self.entry(store), snapshot, family)
-        return sorted((row["storage_id"], row["role"], row["data"]) for row in found)
+class TestSqliteStatsStore(StatsStoreContract):
+    """A store of another package, by its entry point."""
+
+    @pytest.fixture(autouse=True)
+    def _installed(self, monkeypatch):
+        install(monkeypatch)
+
+    def open(self, path):
+        return stores.open_store("sqlite", path)
+
+
+def install(monkeypatch):
+    point = EntryPoint("sqlite", "tests.store.sqlite_store:SqliteStatsStore", stores.GROUP)
+    monkeypatch.setattr(stores, "entry_points", lambda group: [point] if group == stores.GROUP else [])
+
+
+def test_unknown_store_is_refused_with_the_nearest_name(monkeypatch):
+    install(monkeypatch)
+    with pytest.raises(InvalidArgument, match=r'no store "sqlit"') as refused:
+        stores.open_store("sqlit", "x")
+    assert "sqlite" in refused.value.hint
+    monkeypatch.setattr(stores, "entry_points", lambda group: [EntryPoint("gone", "no.such.module:open", group)])
+    with pytest.raises(InvalidArgument, match=r'store "gone" cannot be loaded \(No module'):
+        stores.open_store("gone", "x")
+
+
+def test_server_runs_on_duckdb_only(monkeypatch):
+    install(monkeypatch)
+    stores.check_served("duckdb")
+    with pytest.raises(InvalidArgument, match=r'store "sqlite": the server runs on "duckdb" only'):
+        stores.check_served("sqlite")
 
 
 @pytest.mark.parametrize("kind", ["duckdb", "memory"])
@@ -67,23 +85,6 @@ def test_require_registered_tables_refuses_unknown_tables(kind, request):
     store.require_registered_tables = True
     with pytest.raises(NotFound, match=r'no table "c\.s\.t"'):
         put(store, "stats.columns", columns((1, 1)))
-
-
-def test_reopened_store_has_records_keys_and_generations(tmp_path):
-    store = open_store(tmp_path / "s.db")
-    first = put(store, "stats.columns", columns((1, 10), (2, 20)), key="k")
-    put(store, "stats.files", rows("stats.files", {"file_path": "a", "row_count": 1}))
-    generation = store.meta(store.catalog.get("c.s.t"), 1, Target.column(1)).generation
-    store.database.close()
-    again = open_store(tmp_path / "s.db")
-    table = again.catalog.get("c.s.t")
-    assert put(again, "stats.columns", columns((1, 10), (2, 20)), key="k") == first
-    with pytest.raises(Conflict):
-        put(again, "stats.columns", columns((1, 11)), key="k")
-    assert (again.count(table, 1), table.current_snapshot_id) == (3, 1)
-    put(again, "stats.columns", columns((1, 12)), "upsert")
-    assert again.meta(table, 1, Target.column(1)).generation > generation
-    again.database.close()
 
 
 def test_old_idempotency_keys_are_removed(duck):

@@ -1,0 +1,167 @@
+"""The interface of stores of statistics, and stores by name: `duckdb`, or an entry point of `statflight.stores`.
+
+An entry point names a function of a path or address that opens a store there, and creates one if there is none.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.metadata import entry_points
+from typing import Any, Final, Protocol
+
+from store.model.catalog_entries import TableEntry
+from store.model.errors import InvalidArgument, nearest
+from store.model.puts import Counts, Put
+from store.model.targets import Target, TargetKind
+
+GROUP: Final = "statflight.stores"
+DUCKDB: Final = "duckdb"
+BUILT_IN: Final[dict[str, str]] = {DUCKDB: "store.stats_store:DuckDBStatsStore.open"}
+
+Records = list[dict[str, Any]]
+Page = tuple[Records, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """Metadata of a record. Times are UTC."""
+
+    content_hash: str
+    generation: int
+    created_at: datetime | None
+    refreshed_at: datetime | None
+
+
+class StatsStore(Protocol):
+    """A store of statistics. Puts are atomic."""
+
+    def find(self, name: tuple[str, str, str]) -> TableEntry | None:
+        """The table of (catalog, schema, name), None if nothing was put for it and nothing discovered."""
+
+    def put(self, puts: Sequence[Put], *, idempotency_key: str | None = None) -> Counts:
+        """Stores rows.
+
+        Args:
+            puts: Puts to apply in order; each sees the rows of the previous ones.
+            idempotency_key: Key of this call, remembered for a day: another call with the same key and content stores
+                nothing.
+
+        Returns:
+            Counts over all puts; for a repeated call, those of the first.
+
+        Raises:
+            Conflict: In mode `create` another record is stored for a target; or the key was used for other content.
+            InvalidArgument: Two different rows for one target.
+            NotFound: A table is not registered, and the store requires it.
+        """
+
+    def get(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
+        """The record of a target stored at exactly this snapshot, by column name; None if there is none."""
+
+    def list(
+        self,
+        table: TableEntry,
+        snapshot_id: int,
+        kind: TargetKind | None = None,
+        *,
+        page_token: str = "",
+        page_size: int = 1000,
+    ) -> Page:
+        """Records in storage-id order, the token of the next page (empty at the end), and the total count.
+
+        Args:
+            table: The table.
+            snapshot_id: Id of the snapshot.
+            kind: Only records about targets of this kind; None for all.
+            page_token: Token that the previous page returned; empty for the first page.
+            page_size: Most records of a page.
+
+        Raises:
+            NotFound: The table has no such snapshot.
+        """
+
+    def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
+        """The number of records that `list` returns over all pages.
+
+        Raises:
+            NotFound: The table has no such snapshot.
+        """
+
+    def delete(self, table: TableEntry, snapshot_id: int | None = None, target: Target | None = None) -> int:
+        """Deletes records and their sketches.
+
+        Args:
+            table: The table.
+            snapshot_id: Only records of this snapshot; None for all.
+            target: Only records about this target; None for all.
+
+        Returns:
+            The number of records deleted, without sketches.
+        """
+
+    def meta(self, table: TableEntry, snapshot_id: int, target: Target) -> Meta:
+        """Metadata of the record of a target at a snapshot.
+
+        Raises:
+            NotFound: The snapshot does not exist, or nothing is stored for the target.
+        """
+
+    def sketches(self, table: TableEntry, snapshot_id: int) -> Records:
+        """The sketches stored at exactly this snapshot, those of files included, by storage id, column id and role.
+
+        Raises:
+            NotFound: The table has no such snapshot.
+        """
+
+    def close(self) -> None:
+        """Ends writes that were begun, and releases the store. What was put stays."""
+
+
+def open_store(name: str, path: str) -> StatsStore:
+    """Opens a store.
+
+    Args:
+        name: `duckdb`, or the name of an entry point.
+        path: The store's file, directory or address.
+
+    Raises:
+        InvalidArgument: There is no store of this name, or its module cannot be imported.
+    """
+    return _opener(name)(path)
+
+
+def check_served(name: str) -> None:
+    """Refuses a store that `serve` cannot run on: any but DuckDB's.
+
+    Args:
+        name: As in `open_store`.
+
+    Raises:
+        InvalidArgument: The server cannot run on it, or there is no such store.
+    """
+    _opener(name)
+    if name != DUCKDB:
+        raise InvalidArgument(
+            f'store "{name}": the server runs on "{DUCKDB}" only, because it selects statistics by SQL and commits'
+            " those of a capture together with its job",
+            code="STORE", hint=f'remove the setting, or open it in a program: store.stores.open_store("{name}", path)',
+        )  # fmt: skip
+
+
+def _opener(name: str) -> Callable[[str], StatsStore]:
+    known = {point.name: point.value for point in entry_points(group=GROUP)} | BUILT_IN
+    if name not in known:
+        hint = nearest(name, list(known)) or f"known: {', '.join(sorted(known))}"
+        raise InvalidArgument(f'store: there is no store "{name}"', code="STORE", hint=hint)
+    module, _, names = known[name].partition(":")
+    opener: Any
+    try:
+        opener = importlib.import_module(module)
+        for part in names.split("."):
+            opener = getattr(opener, part)
+    except (ImportError, AttributeError) as error:
+        raise InvalidArgument(f'store "{name}" cannot be loaded ({error})', code="STORE") from None
+    return opener
