@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final
 
-from flight_server.checks import drift
-from flight_server.checks.rules import AGAINST, PREVIOUS, Level, Rule
+from flight_server.checks import drift, measures
+from flight_server.checks.limits import Limit
+from flight_server.checks.rules import AGAINST, OF_TABLE, PREVIOUS, Level, Rule
 from flight_server.views import history, table_summary
 from flight_server.views.reader import Reader, equal, read_table
 from flight_server.views.table_summary import Row
 from store.model.errors import InvalidArgument
 
-_NUMBERS: Final = frozenset({"INT", "FLOAT", "DOUBLE", "DECIMAL"})
 _NOT_DRIFTING: Final = frozenset({"STRING", "BINARY", "UUID", "JSON", "VARIANT"})  # types without a number line
 
 _OF_DISTRIBUTION: Final = frozenset({"ndv", "distinct_fraction", "mean", "stddev", "avg_width_bytes"})  # not counts
@@ -44,7 +44,7 @@ class Result:
         measure: Name of the measure.
         level: Level of the rule.
         state: UNKNOWN fails a rule like a wrong value does.
-        value: Value of the measure; None if unknown.
+        value: Value of the measure, as canonical text where it is no number; None if unknown.
         snapshot_id: Snapshot of the statistics.
         detail: The error of an estimate, or why the value is unknown.
         pending: True if a capture of the current snapshot may still turn the result: the value is unknown, or of an
@@ -57,7 +57,7 @@ class Result:
     measure: str
     level: Level
     state: State
-    value: float | None
+    value: float | str | None
     snapshot_id: int | None
     detail: str = ""
     pending: bool = False
@@ -67,16 +67,8 @@ class Result:
         return asdict(self)
 
 
-class _UnknownValue(Exception):
-    """Raised when the value of a measure is unknown; the message says why."""
-
-
-class _NeverKnown(_UnknownValue):
-    """Raised when no capture can tell the value."""
-
-
-class _DoesNotApply(Exception):
-    """Raised when a measure does not apply to a column, such as the mean of strings."""
+class _NoHistory(Exception):
+    """Raised when a rule compares with earlier snapshots, and there are too few of them."""
 
 
 def check(
@@ -117,12 +109,14 @@ class _Subject:
         if against is not None and against != PREVIOUS:
             table_summary.require(reader, table, against)
         self._sketches: dict[int | str, dict[int, Row]] = {}
+        self._earlier: dict[int | None, list[Row]] = {}
 
     def results(self, rule: Rule) -> Iterator[Result]:
         if rule.measure in AGAINST and self._against_of(rule) == PREVIOUS and self._previous is None:
             return  # a first snapshot has no predecessor
         if rule.is_of_table:
-            yield self._result(rule, None)
+            with suppress(_NoHistory):
+                yield self._result(rule, None)
             return
         rows = [row for row in self._facts.rows if rule.takes(row["column_name"] or "")]
         if not rows:
@@ -132,7 +126,9 @@ class _Subject:
         for row in rows:
             try:
                 yield self._result(rule, row)
-            except _DoesNotApply as why:
+            except _NoHistory:
+                continue
+            except measures.DoesNotApply as why:
                 # A rule for all columns skips those it does not apply to; for a named column that is an error.
                 if any("*" not in pattern for pattern in rule.columns):
                     yield self._judged(rule, row["column_name"], None, row["snapshot_id"], str(why))
@@ -148,8 +144,12 @@ class _Subject:
         snapshot_id = None if about is None else about["snapshot_id"]
         try:
             value, detail = self._of_table(rule) if row is None else self._of_column(rule, row)
-        except _UnknownValue as why:
-            return self._judged(rule, column, None, snapshot_id, str(why), pending=not isinstance(why, _NeverKnown))
+            limits, told = self._limits(rule, row)
+            detail = "; ".join(filter(None, (detail, told)))
+        except measures.UnknownValue as why:
+            return self._judged(
+                rule, column, None, snapshot_id, str(why), pending=not isinstance(why, measures.NeverKnown)
+            )
         of = "distribution_" if rule.measure in _OF_DISTRIBUTION else ""
         inherited = about is not None and about.get(f"{of}freshness") == "INHERITED" and rule.measure != "age_seconds"
         if about is not None and inherited:
@@ -158,15 +158,16 @@ class _Subject:
         if rule.measure == "drift" and about is not None:
             sketch = self._sketch("current", about["column_id"])
             inherited = sketch is not None and sketch["freshness"] == "INHERITED"
-        return self._judged(rule, column, value, snapshot_id, detail, inherited)
+        return self._judged(rule, column, value, snapshot_id, detail, inherited, limits)
 
     def _judged(
-        self, rule: Rule, column: str | None, value: float | Fraction | None, snapshot_id: int | None, detail: str,
-        pending: bool = False,
+        self, rule: Rule, column: str | None, value: Any, snapshot_id: int | None, detail: str, pending: bool = False,
+        limits: Sequence[Any] = (),
     ) -> Result:  # fmt: skip
         missed = State.FAILED if rule.level is Level.FAIL else State.WARNED
-        state = State.PASSED if value is not None and rule.holds(value) else missed
-        shown: float | None = None if value is None else float(value)
+        state = State.PASSED if value is not None and rule.condition.holds(value, limits) else missed
+        # Other values are the keys of `measures.ordered`, which have the text as `obj`.
+        shown: float | str | None = float(value) if isinstance(value, float | Fraction) else getattr(value, "obj", None)
         if isinstance(value, Fraction) and value.denominator == 1:
             shown = value.numerator
         return Result(
@@ -181,13 +182,9 @@ class _Subject:
             return self._schema_changes(self._compared(rule))
         if measure == "age_seconds":
             return self._age()
-        table = self._facts.table
-        name = {"size_bytes": "total_size_bytes", "file_count": "data_file_count"}.get(measure, measure)
-        if table is None:
-            raise _UnknownValue("nothing captured at the current snapshot")
-        if table[name] is None:
-            raise _UnknownValue("unknown")
-        return Fraction(table[name]), ""
+        if self._facts.table is None:
+            raise measures.UnknownValue("nothing captured at the current snapshot")
+        return measures.of_table(measure, self._facts.table), ""
 
     def _age(self) -> tuple[float, str]:
         """Seconds since the current snapshot was committed; since its capture if the commit time is unknown."""
@@ -198,14 +195,14 @@ class _Subject:
         table = self._facts.table or next(iter(self._facts.rows), None)
         captured = None if table is None else table["refreshed_at"] or table["captured_at"]
         if captured is None:
-            raise _UnknownValue("neither committed nor captured")
+            raise measures.UnknownValue("neither committed nor captured")
         return (self._now - captured).total_seconds(), "since the capture"
 
     def _schema_changes(self, against: int) -> tuple[Fraction, str]:
         older = table_summary.gather(self._reader, self._table, against)
         if not older.rows or not self._facts.rows:
             at = "the current snapshot" if older.rows else f"snapshot {against}"
-            raise _UnknownValue(f"no columns captured at {at}")
+            raise measures.UnknownValue(f"no columns captured at {at}")
         before, after = (
             {row["column_id"]: (row["column_name"], row["logical_type"]) for row in summary.rows}
             for summary in (older, self._facts)
@@ -214,45 +211,83 @@ class _Subject:
         names = sorted((after.get(key) or before[key])[0] or f"#{key}" for key in changed)
         return Fraction(len(changed)), ", ".join(names)
 
-    def _of_column(self, rule: Rule, row: Row) -> tuple[float | Fraction, str]:
-        measure = rule.measure
-        kind = (row["logical_type"] or "").partition("(")[0]
-        if measure in ("min", "max"):
-            return self._bound(measure, row, kind)
-        if measure in ("mean", "stddev"):
-            if kind not in _NUMBERS:
-                raise _DoesNotApply(f"a {kind} has no {measure}")
-            return float(_known(row, measure)), ""
-        if measure == "drift":
-            return self._drift(rule, row, kind)
-        if measure == "null_fraction":
-            rows, nulls = _known(row, "row_count"), _known(row, "null_count")
-            return (Fraction(nulls, rows) if rows else Fraction(0)), ""
-        if measure == "distinct_fraction":
-            rows, nulls, ndv = _known(row, "row_count"), _known(row, "null_count"), _known(row, "ndv")
-            return (Fraction(ndv) / (rows - nulls) if rows > nulls else Fraction(1)), _error_of_ndv(row)
-        if measure == "ndv":
-            return Fraction(_known(row, "ndv")), _error_of_ndv(row)
-        return float(_known(row, measure)), ""
+    def _of_column(self, rule: Rule, row: Row) -> tuple[Any, str]:
+        if rule.measure == "drift":
+            return self._drift(rule, row, measures.kind_of(row))
+        if rule.measure in ("min", "max"):
+            value, detail = measures.bound(rule.measure, row)
+            texts = any(isinstance(limit.value, str) for limit in rule.condition.limits)
+            kind = measures.kind_of(row)
+            if kind in measures.NUMBERS:
+                if texts:
+                    raise measures.DoesNotApply(f"the {rule.measure} of a {kind} is compared with numbers")
+            elif not texts and not any(limit.other for limit in rule.condition.limits):
+                raise measures.DoesNotApply(
+                    f"the {rule.measure} of a {kind} is not a number; compare it with a text in single quotes"
+                )
+            return value, detail
+        return measures.of_column(rule.measure, row)
 
-    def _bound(self, measure: str, row: Row, kind: str) -> tuple[float | Fraction, str]:
-        if kind not in _NUMBERS:
-            raise _DoesNotApply(f"the {measure} of a {kind} is not a number")
-        text = row[measure]
-        if text is None:
-            if row["null_count"] is not None and row["null_count"] == row["row_count"]:
-                raise _DoesNotApply("all values are null")
-            raise _UnknownValue("unknown")
-        detail = "inexact" if row[f"{measure}_is_exact"] is False else ""
+    def _limits(self, rule: Rule, row: Row | None) -> tuple[list[Any], str]:
+        """The values of a rule's limits, and what they are where the rule does not say so."""
+        values = [self._limit(limit, rule, row) for limit in rule.condition.limits]
+        relative = any(limit.is_relative for limit in rule.condition.limits)
+        numbers = [f"{float(value):,.6g}" for value in values if isinstance(value, float | Fraction)]
+        return values, f"compared with {' and '.join(numbers)}" if relative and numbers else ""
+
+    def _limit(self, limit: Limit, rule: Rule, row: Row | None) -> Any:
+        if limit.window:
+            earlier = [self._earlier_value(rule.measure, one) for one in reversed(self._earlier_rows(row))]
+            known = [value for value in earlier if value is not None][: limit.window]
+            if len(known) < limit.least_values:
+                raise _NoHistory
+            return limit.of_earlier(known)
+        if limit.other is None:
+            if isinstance(limit.value, str):
+                return measures.ordered(limit.value, measures.type_of(row or {}))
+            return limit.value
+        measure, column = limit.other
+        if measure in OF_TABLE:
+            if self._facts.table is None:
+                raise measures.UnknownValue("nothing captured at the current snapshot")
+            value: Any = measures.of_table(measure, self._facts.table)
+        else:
+            other = row if column is None else self._row_of(column)
+            assert other is not None, "a rule of the table names the column of another measure"
+            value = measures.of_column(measure, other)[0]
+            if row is not None and not isinstance(value, float | Fraction):
+                return measures.ordered(other[measure], measures.type_of(row))
+        assert isinstance(limit.value, Fraction)
+        return value if limit.value == 1 else Fraction(value) * limit.value
+
+    def _row_of(self, column: str) -> Row:
+        for row in self._facts.rows:
+            if row["column_name"] == column:
+                return row
+        raise measures.UnknownValue(f'nothing captured of the column "{column}" at the current snapshot')
+
+    def _earlier_rows(self, row: Row | None) -> list[Row]:
+        """The stored records of a column, or of the table, at snapshots before the current one, oldest first."""
+        column_id = None if row is None else row["column_id"]
+        if column_id not in self._earlier:
+            rows = history.table_rows(self._reader, self._table) if row is None else history.in_order(
+                self._reader, self._table,
+                read_table(self._reader, "stats.columns", self._table, None, equal("column_id", column_id)).to_pylist(),
+            )  # fmt: skip
+            current = [one["snapshot_id"] for one in self._snapshots() if one["is_current"]]
+            self._earlier[column_id] = [one for one in rows if one["snapshot_id"] not in current]
+        return self._earlier[column_id]
+
+    def _earlier_value(self, measure: str, row: Row) -> float | Fraction | None:
         try:
-            number = Decimal(text)
-        except InvalidOperation:
-            raise _UnknownValue(f"{text!r} is not a number") from None
-        return (Fraction(number) if number.is_finite() and kind in ("INT", "DECIMAL") else float(number)), detail
+            value = measures.of_table(measure, row) if measure in OF_TABLE else measures.of_column(measure, row)[0]
+        except (measures.UnknownValue, measures.DoesNotApply):
+            return None
+        return value if isinstance(value, float | Fraction) else None
 
     def _drift(self, rule: Rule, row: Row, kind: str) -> tuple[float, str]:
         if not kind or kind in _NOT_DRIFTING:
-            raise _DoesNotApply(
+            raise measures.DoesNotApply(
                 f"drift compares distributions of numbers, dates and times, and a {kind or 'column without a type'} "
                 "has none; use ndv, distinct_fraction, null_fraction or avg_width_bytes"
             )
@@ -261,10 +296,10 @@ class _Subject:
         before = self._sketch(against, row["column_id"])
         if before is None or after is None:
             at = "the current snapshot" if before else f"snapshot {against}"
-            raise _UnknownValue(f"no quantile sketch at {at}; capture the kind HISTOGRAM there")
+            raise measures.UnknownValue(f"no quantile sketch at {at}; capture the kind HISTOGRAM there")
         distance = drift.distance(before["data"], after["data"])
         if distance is None:
-            raise _UnknownValue("no values")
+            raise measures.UnknownValue("no values")
         gap, error = distance
         told, unseen = [f"against {against}" + (f", ±{error:.3g}" if error else "")], 0.0
         for snapshot, sketch in ((against, before), (row["snapshot_id"], after)):
@@ -277,8 +312,11 @@ class _Subject:
         detail = "; ".join(told)
         if unseen:
             low, high = max(0.0, gap - error - unseen), min(1.0, gap + error + unseen)
-            if len({rule.holds(value) for value in (low, gap, high)}) > 1:
-                raise _UnknownValue(f"between {low:.3g} and {high:.3g}, {detail}; capture HISTOGRAM without sampling")
+            limits = [limit.value for limit in rule.condition.limits]
+            if len({rule.condition.holds(value, limits) for value in (low, gap, high)}) > 1:
+                raise measures.UnknownValue(
+                    f"between {low:.3g} and {high:.3g}, {detail}; capture HISTOGRAM without sampling"
+                )
             detail += f", so between {low:.3g} and {high:.3g}"
         return gap, detail
 
@@ -305,7 +343,7 @@ class _Subject:
         against = self._previous if self._against_of(rule) == PREVIOUS else self._against_of(rule)
         assert against is not None, "check() refuses such a rule, and results() leaves it out"
         if int(against) not in [row["snapshot_id"] for row in self._snapshots()]:
-            raise _NeverKnown(f"snapshot {against} does not exist")
+            raise measures.NeverKnown(f"snapshot {against} does not exist")
         return int(against)
 
     @cached_property
@@ -315,16 +353,3 @@ class _Subject:
         current = [row["snapshot_id"] for row in self._snapshots() if row["is_current"]]
         older = [row["snapshot_id"] for row in captured if row["snapshot_id"] not in current]
         return older[-1] if older else None
-
-
-def _known(row: Row, name: str) -> Any:
-    value = row.get(name)
-    if value is None:
-        raise _UnknownValue(f"{name} is unknown")
-    return value
-
-
-def _error_of_ndv(row: Row) -> str:
-    if row["ndv_exact"] or row["ndv_lower"] is None or row["ndv_upper"] is None:
-        return ""
-    return f"between {row['ndv_lower']:,.0f} and {row['ndv_upper']:,.0f}"

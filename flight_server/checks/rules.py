@@ -1,16 +1,16 @@
-"""Rules: `[COLUMN:] MEASURE OP NUMBER`, alone or in a TOML file with patterns and levels."""
+"""Rules: `[COLUMN:] MEASURE CONDITION` (`limits.py`), alone or in a TOML file with patterns and levels."""
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
+from flight_server.checks import limits
+from flight_server.checks.limits import Condition
 from flight_server.config import read_toml
 from store.model.errors import InvalidArgument, nearest
 from store.model.names import matcher
@@ -20,15 +20,11 @@ OF_COLUMN: Final = (
     "null_fraction", "ndv", "distinct_fraction", "min", "max", "mean", "stddev", "avg_width_bytes", "drift",
 )  # fmt: skip
 AGAINST: Final = frozenset({"drift", "schema_changes"})  # measures that compare two snapshots
-OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
-    "=": operator.eq,
-}  # fmt: skip
 _RULE: Final = re.compile(
-    r"\s*(?:(?P<column>.*\S)\s*:\s*)?(?P<measure>\w+)\s*(?P<op><=|>=|==|!=|<|>|=)\s*"
-    r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*",
+    r"\s*(?:(?P<column>.*\S)\s*:\s*)?(?P<measure>\w+)\s*(?P<condition>(?:[<>=!]|\b(?:not\s+)?in\b|\bbetween\b|\bwithin\b).*)",
     re.DOTALL,
 )
+_NOT_RELATIVE: Final = AGAINST | {"age_seconds"}  # measures that compare snapshots already, or that no snapshot has
 _KEYS: Final = ("table", "columns", "expect", "level", "against")
 PREVIOUS: Final = "previous"  # the captured snapshot before the current one
 
@@ -47,8 +43,7 @@ class Rule:
     Attributes:
         text: The rule as written.
         measure: One of `OF_TABLE` or `OF_COLUMN`.
-        compare: The comparison that must hold between the measure and `number`.
-        number: The exact number.
+        condition: What must hold of the measure's value.
         columns: Patterns of column names; empty for all columns and for measures of the table.
         tables: Patterns of full table names.
         level: Effect of a miss.
@@ -58,8 +53,7 @@ class Rule:
 
     text: str
     measure: str
-    compare: Callable[[Any, Any], bool]
-    number: Fraction
+    condition: Condition
     columns: tuple[str, ...] = ()
     tables: tuple[str, ...] = ("*",)
     level: Level = Level.FAIL
@@ -83,16 +77,12 @@ class Rule:
         """True if the rule applies to a column of this name."""
         return not self.columns or bool(matcher(self.columns).fullmatch(column))
 
-    def holds(self, value: float | Fraction) -> bool:
-        """True if a value meets the rule; a float is compared with the nearest float of the number."""
-        return self.compare(value, float(self.number) if isinstance(value, float) else self.number)
-
 
 def parse(text: str, level: Level = Level.FAIL, tables: Sequence[str] = ("*",), columns: Sequence[str] = ()) -> Rule:
     """Parses a rule.
 
     Args:
-        text: `[COLUMN:] MEASURE OP NUMBER`.
+        text: `[COLUMN:] MEASURE CONDITION`.
         level: Level of the rule.
         tables: Patterns of the tables it applies to.
         columns: Patterns of columns, used if the text names none.
@@ -104,7 +94,7 @@ def parse(text: str, level: Level = Level.FAIL, tables: Sequence[str] = ("*",), 
     if match is None:
         raise InvalidArgument(
             f"the rule {text!r} cannot be read",
-            hint="must be [COLUMN:] MEASURE OP NUMBER, such as 'null_fraction <= 0.01'",
+            hint="must be [COLUMN:] MEASURE CONDITION, such as 'null_fraction <= 1%' or 'id: ndv >= 80% of previous'",
         )
     measure, measures = match["measure"], [*OF_TABLE, *OF_COLUMN]
     if measure not in measures:
@@ -113,7 +103,16 @@ def parse(text: str, level: Level = Level.FAIL, tables: Sequence[str] = ("*",), 
     named = (match["column"],) if match["column"] else tuple(columns)
     if named and measure in OF_TABLE:
         raise InvalidArgument(f"the rule {text!r} names a column, but {measure} is of the table")
-    return Rule(text.strip(), measure, OPERATORS[match["op"]], Fraction(match["number"]), named, tuple(tables), level)
+    try:
+        condition = limits.parse(match["condition"], measure, [m for m in measures if m not in _NOT_RELATIVE])
+    except ValueError as wrong:
+        raise InvalidArgument(f"the rule {text!r} cannot be read: {wrong}") from None
+    if measure in _NOT_RELATIVE and any(limit.is_relative for limit in condition.limits):
+        raise InvalidArgument(f"the rule {text!r} compares {measure} with another value; its limits must be constants")
+    if measure in OF_TABLE and any(limit.other and limit.other[0] in OF_COLUMN and limit.other[1] is None
+                                   for limit in condition.limits):  # fmt: skip
+        raise InvalidArgument(f"the rule {text!r} compares with a measure of columns", hint="say MEASURE of COLUMN")
+    return Rule(text.strip(), measure, condition, named, tuple(tables), level)
 
 
 def load(path: Path) -> list[Rule]:

@@ -33,7 +33,7 @@ def check(
     tables: TableNames,
     rule: Annotated[
         list[str] | None,
-        typer.Option(metavar="RULE", help="[COLUMN:] MEASURE OP NUMBER, such as 'null_fraction <= 0.01'. Repeatable."),
+        typer.Option(metavar="RULE", help="[COLUMN:] MEASURE CONDITION, such as 'null_fraction <= 1%'. Repeatable."),
     ] = None,
     rules: Annotated[list[Path] | None, typer.Option(metavar="FILE.toml", help="[[rule]] tables. Repeatable.")] = None,
     against: Annotated[

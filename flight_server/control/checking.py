@@ -185,10 +185,10 @@ def _late(result: Result) -> Result:
 
 
 def _row(result: Result) -> CheckRow:
-    return CheckRow(
-        result.column, result.rule, result.measure, result.level, result.state,
-        None if result.value is None else float(result.value), result.detail,
-    )  # fmt: skip
+    number, detail = result.value, result.detail
+    if isinstance(number, str):
+        number, detail = None, "; ".join(filter(None, (number, detail)))
+    return CheckRow(result.column, result.rule, result.measure, result.level, result.state, number, detail)
 
 
 def _name(change: StateChange) -> str:

@@ -233,3 +233,59 @@ def test_hostile_names_are_escaped_in_junit(reader):
     ]
     root = ElementTree.fromstring(check_results.to_junit(found, {}))
     assert {element.tag for element in root.iter()} == {"testsuites", "testsuite", "testcase", "failure"}
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory):
+    """A table with ten snapshots of 100, 110, … 190 rows, whose `at` ends a day later in each."""
+    with app_in(tmp_path_factory.mktemp("grown")) as app:
+        for snapshot in range(1, 11):
+            at = KEY | {"snapshot_id": snapshot}
+            rows = 90 + 10 * snapshot
+            put(app, [at | {"row_count": rows}], "stats.tables")
+            put(app, [at | {"row_count": rows, "null_count": 0} | column for column in (
+                {"column_id": 1, "column_name": "id", "logical_type": "INT", "ndv": float(rows), "ndv_exact": True,
+                 "min": "0", "max": str(rows - 1), "mean": 150.0 if snapshot == 10 else 50.0 + snapshot % 3},
+                {"column_id": 2, "column_name": "at", "logical_type": "TIMESTAMP(6)", "ndv": None, "ndv_exact": None,
+                 "min": "2026-01-01T00:00:00.000000", "max": f"2026-01-{snapshot:02}T12:00:00.000000", "mean": None},
+                {"column_id": 3, "column_name": "due", "logical_type": "TIMESTAMP(6)", "ndv": None, "ndv_exact": None,
+                 "min": "2026-01-02T00:00:00.000000", "max": "2026-01-31T00:00:00.000000", "mean": None},
+            )])  # fmt: skip
+        yield LocalReader(app.scanner, ANONYMOUS)
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("row_count >= 105% of previous", PASSED), ("row_count >= 106% of previous", FAILED),
+        ("row_count > last 9", PASSED), ("row_count <= 135% of last 9", FAILED),
+        ("row_count <= 136% of last 9", PASSED),
+        ("row_count within 3 sigma of last 9", PASSED), ("row_count within 0.5 sigma of last 9", FAILED),
+        ("id: mean within 3 sigma of last 14", FAILED), ("row_count = ndv of id", PASSED),
+        ("id: ndv >= row_count", PASSED), ("id: max < 50% of row_count", FAILED),
+        ("at: max <= max of due", PASSED), ("at: min > min of due", FAILED), ("id: max >= min", PASSED),
+        ("at: max = '2026-01-10 12:00:00'", PASSED), ("at: max < 2026-01-10", FAILED),
+        ("at: max between '2026-01-10' and '2026-01-11'", PASSED), ("at: max < 'soon'", FAILED),
+        ("at: max < 7", FAILED),
+        ("id: max < 'z'", FAILED), ("id: ndv >= ndv of nobody", FAILED),
+    ],
+)  # fmt: skip
+def test_limits_of_other_values(grown, text, state):
+    (result,) = check(grown, NAME, [rules.parse(text)])
+    assert result.state == state, result
+
+
+def test_limits_and_texts_are_said(grown):
+    (result,) = check(grown, NAME, [rules.parse("row_count >= 90% of previous")])
+    assert (result.value, result.detail) == (190, "compared with 162")
+    (result,) = check(grown, NAME, [rules.parse("at: max < '2027-01-01'")])
+    assert (result.state, result.value, result.detail) == (PASSED, "2026-01-10T12:00:00.000000", "")
+
+
+def test_rule_waits_for_the_history_that_it_compares_with(reader):
+    assert results(reader, "row_count within 3 sigma of last 9") == []
+    assert results(reader, "row_count > previous")[0].state is PASSED
+
+
+def test_text_limits_skip_columns_of_other_types(grown):
+    assert {result.column for result in check(grown, NAME, [rules.parse("max >= '2026-01-01'")])} == {"at", "due"}

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.checks import rules
+from flight_server.checks.limits import Condition, Limit
 from flight_server.checks.rules import Level
 from store.model.errors import InvalidArgument
 
@@ -25,7 +26,7 @@ from store.model.errors import InvalidArgument
 )
 def test_rule_is_parsed(text, columns, measure, number):
     rule = rules.parse(text)
-    assert (rule.columns, rule.measure, rule.number) == (columns, measure, number)
+    assert (rule.columns, rule.measure, rule.condition.limits) == (columns, measure, (Limit(Fraction(number)),))
 
 
 @pytest.mark.parametrize(
@@ -33,13 +34,27 @@ def test_rule_is_parsed(text, columns, measure, number):
     [
         ("null_fraction <=", "cannot be read"),
         ("null_fraction <= 0.01; DROP TABLE x", "cannot be read"),
-        ("null_fraction <= 1%", "cannot be read"),
         ("null_fraction => 1", "cannot be read"),
         ("null_fractoin <= 1", "null_fraction"),
         ("no_such_measure < 1", "measures are row_count"),
         ("id: row_count > 1", "is of the table"),
         ("", "cannot be read"),
         ("ndv < 1e999999", "cannot be read"),
+        ("ndv < 5%", "takes a number without a unit"),
+        ("null_fraction <= 5h", "units are %"),
+        ("age_seconds <= 2 weeks", "units are s, min, h, d"),
+        ("ndv in (1, 2", "cannot be read"),
+        ("ndv in (1, 'a)", "single quotes"),
+        ("ndv between 1", "cannot be read"),
+        ("ndv = 'x'", "only min and max"),
+        ("row_count >= 80% of yesterday", "unknown measure 'yesterday'"),
+        ("mean within 3 sigma of last 2", "last 3 or more"),
+        ("mean within sigma", "N sigma of last N"),
+        ("row_count >= 80% of last 0", "1 to 1000"),
+        ("row_count >= 80% of last 99999999999999999999", "1 to 1000"),
+        ("age_seconds < 2% of previous", "must be constants"),
+        ("drift <= previous", "must be constants"),
+        ("row_count <= ndv", "MEASURE of COLUMN"),
     ],
 )
 def test_invalid_rule_is_rejected_with_a_hint(text, message):
@@ -50,13 +65,49 @@ def test_invalid_rule_is_rejected_with_a_hint(text, message):
 
 @given(st.integers(-(10**30), 10**30))
 def test_integers_are_compared_exactly(number):
-    assert rules.parse(f"max <= {number}").holds(Fraction(number))
-    assert not rules.parse(f"max < {number}").holds(Fraction(number))
+    assert holds(f"max <= {number}", Fraction(number)) and not holds(f"max < {number}", Fraction(number))
 
 
-def test_decimal_limits_are_exact():
-    rule = rules.parse("null_fraction <= 0.01")
-    assert rule.holds(Fraction(1, 100)) and rule.holds(0.01) and not rule.holds(Fraction(2, 100))
+@pytest.mark.parametrize("limit", ["0.01", "1%", "1 %"])
+def test_decimal_limits_are_exact(limit):
+    assert holds(f"null_fraction <= {limit}", Fraction(1, 100)) and holds(f"null_fraction <= {limit}", 0.01)
+    assert not holds(f"null_fraction <= {limit}", Fraction(2, 100))
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [
+        ("age_seconds <= 2h", 7200, 7201), ("age_seconds < .5d", 43_199, 43_200),
+        ("size_bytes >= 1.5 GB", 15 * 10**8, 10**9),
+        ("size_bytes = 1KiB", 1024, 1000), ("ndv in (1, 2,3)", 3, 4), ("ndv not in (0)", 1, 0),
+        ("ndv between 2 and 3", 3, 4), ("min between -5 and 5", -5, -6),
+    ],
+)  # fmt: skip
+def test_units_ranges_and_lists(text, inside, outside):
+    assert holds(text, Fraction(inside)) and not holds(text, Fraction(outside))
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("row_count >= 80% of previous", (Limit(Fraction(4, 5), 1),)),
+        ("row_count > previous", (Limit(Fraction(1), 1),)),
+        ("id: ndv >= 50% of last 7", (Limit(Fraction(1, 2), 7),)),
+        ("mean within 3 sigma of last 14", (Limit(Fraction(-3), 14, sigma=True), Limit(Fraction(3), 14, sigma=True))),
+        ("ndv >= 99% of ndv of id", (Limit(Fraction(99, 100), other=("ndv", "id")),)),
+        ("row_count = ndv of a of b", (Limit(Fraction(1), other=("ndv", "a of b")),)),
+        ("at: max <= '2026-01-01T10:00:00'", (Limit("2026-01-01T10:00:00"),)),
+        ("at: max <= 2026-01-01T10:00:00", (Limit("2026-01-01T10:00:00"),)),
+        ("name: min in ('a', 'it''s, well')", (Limit("a"), Limit("it's, well"))),
+    ],
+)
+def test_limits_are_parsed(text, limits):
+    assert rules.parse(text).condition.limits == limits
+
+
+def holds(text: str, value: float | Fraction) -> bool:
+    condition: Condition = rules.parse(text).condition
+    return condition.holds(value, [limit.value for limit in condition.limits])
 
 
 def test_rules_file_is_loaded(tmp_path):

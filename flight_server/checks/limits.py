@@ -1,0 +1,187 @@
+"""What a rule demands of a value: a comparison, a range, a list, or a band around earlier values.
+
+    < 5%   >= 80% of previous   <= 1h   = '2026-03-05'   in (1, 2)   between 0 and 1   within 3 sigma of last 14
+
+A limit is a constant, or a share of another value: of the same measure in earlier snapshots (`previous`, the mean of
+`last N`), or of another measure of the table (`row_count`, `ndv of id`).
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
+    "=": operator.eq,
+}  # fmt: skip
+MOST_SNAPSHOTS: Final = 1000  # of `last N`
+LEAST_FOR_SIGMA: Final = 3  # earlier values: fewer have no deviation worth the name
+
+_SECONDS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
+_BYTES: Final = {"B": 1} | {f"{p}B": 1000**n for n, p in enumerate("kMGT", 1)} | {
+    f"{p}iB": 1024**n for n, p in enumerate("KMGT", 1)}  # fmt: skip
+UNITS: Final[dict[str, dict[str, int]]] = {
+    "age_seconds": _SECONDS, "size_bytes": _BYTES, "avg_width_bytes": _BYTES,
+}  # fmt: skip
+SHARES: Final = frozenset({"null_fraction", "distinct_fraction", "drift"})  # measures with limits such as 5%
+
+_NUMBER: Final = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
+_LIMIT: Final = re.compile(
+    rf"(?P<number>{_NUMBER})\s*(?P<unit>%|[A-Za-z]+)?"
+    rf"|(?:(?P<share>{_NUMBER})\s*%\s+of\s+)?(?P<of>previous|last\s+\d+|\w+\s+of\s+\S.*|[a-z_]+)"
+    r"|'(?P<text>(?:[^']|'')*)'|(?P<moment>\d{4}-\d\d-\d\d(?:[T ][\d:.]+Z?)?)",
+    re.DOTALL,
+)
+_LISTED: Final = re.compile(r"\s*('(?:[^']|'')*'|[^,']+?)\s*(?:,|$)")
+_BAND: Final = re.compile(rf"(?P<sigmas>{_NUMBER})\s+sigma\s+of\s+last\s+(?P<window>\d+)")
+_CONDITION: Final = re.compile(
+    r"(?P<op><=|>=|==|!=|<|>|=)\s*(?P<limit>.+)|(?P<not>not\s+)?in\s*\((?P<list>.+)\)"
+    r"|between\s+(?P<low>.+?)\s+and\s+(?P<high>.+)|within\s+(?P<band>.+)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A constant, or a share of another value.
+
+    Attributes:
+        value: The constant, a number or the text of a value; of a share the factor, of a band the number of standard
+            deviations.
+        window: Number of earlier snapshots whose mean it is a share of; 0 for none.
+        other: Measure and column (None for the table) it is a share of; None for none.
+        sigma: True for the mean of the window plus `value` standard deviations.
+    """
+
+    value: Fraction | str
+    window: int = 0
+    other: tuple[str, str | None] | None = None
+    sigma: bool = False
+
+    @property
+    def is_relative(self) -> bool:
+        """True if the limit depends on another value."""
+        return bool(self.window or self.other)
+
+    @property
+    def least_values(self) -> int:
+        """The number of earlier values without which the limit does not exist."""
+        return LEAST_FOR_SIGMA if self.sigma else 1 if self.window else 0
+
+    def of_earlier(self, values: Sequence[float | Fraction]) -> float | Fraction:
+        """The limit by the values of the window, of which there are `least_values` or more."""
+        assert not isinstance(self.value, str)
+        if self.sigma:
+            numbers = [float(value) for value in values]
+            return statistics.fmean(numbers) + float(self.value) * statistics.stdev(numbers)
+        return sum((Fraction(value) for value in values), Fraction(0)) / len(values) * self.value
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on the value of a measure.
+
+    Attributes:
+        op: An operator, "in", "not in" or "between" (both ends included).
+        limits: Its limits: one, any number, or two.
+    """
+
+    op: str
+    limits: tuple[Limit, ...]
+
+    def holds(self, value: Any, limits: Sequence[Any]) -> bool:
+        """True if a value meets the condition.
+
+        Args:
+            value: The value; a float is compared with the nearest float of a limit.
+            limits: The values of `limits`.
+        """
+        if isinstance(value, float):
+            limits = [float(limit) for limit in limits]
+        if self.op == "between":
+            return bool(limits[0] <= value <= limits[1])
+        if self.op in OPERATORS:
+            return OPERATORS[self.op](value, limits[0])
+        return (value in limits) == (self.op == "in")
+
+
+def parse(text: str, measure: str, measures: Sequence[str]) -> Condition:
+    """Parses the part of a rule after its measure.
+
+    Args:
+        text: The condition.
+        measure: The measure that it is about, which decides the units of its limits.
+        measures: The measures whose values a limit may be a share of.
+
+    Raises:
+        ValueError: The text is not a condition; the message says which part is wrong, and what would be right.
+    """
+    match = _CONDITION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("expected an operator and a limit, `in (…)`, `between … and …` or `within N sigma of last N`")
+    if match["band"]:
+        band = _BAND.fullmatch(match["band"].strip())
+        if band is None:
+            raise ValueError(f"{match['band']!r} must be `N sigma of last N`, such as `3 sigma of last 14`")
+        window, sigmas = _window(band["window"]), Fraction(band["sigmas"])
+        if sigmas <= 0 or window < LEAST_FOR_SIGMA:
+            raise ValueError(f"must be more than 0 sigma of the last {LEAST_FOR_SIGMA} or more")
+        return Condition("between", (Limit(-sigmas, window, sigma=True), Limit(sigmas, window, sigma=True)))
+    if match["low"]:
+        return Condition("between", tuple(_limit(match[end], measure, measures) for end in ("low", "high")))
+    if match["list"]:
+        found = _LISTED.findall(match["list"])
+        if "".join(_LISTED.split(match["list"])[::2]).strip():
+            raise ValueError(f"({match['list']}) must be values separated by commas, texts in single quotes")
+        return Condition("not in" if match["not"] else "in", tuple(_limit(one, measure, measures) for one in found))
+    return Condition(match["op"], (_limit(match["limit"], measure, measures),))
+
+
+def _limit(text: str, measure: str, measures: Sequence[str]) -> Limit:
+    match = _LIMIT.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"the limit {text.strip()!r} must be a number, a text in single quotes, a date or a time, "
+                         "or `N% of previous`, `N% of last N`, `N% of MEASURE of COLUMN`")  # fmt: skip
+    if match["number"] is not None:
+        return Limit(Fraction(match["number"]) * _unit(match["unit"], measure))
+    if match["of"] is None:
+        limit = match["moment"] if match["text"] is None else match["text"].replace("''", "'")
+        if measure not in ("min", "max"):
+            raise ValueError(
+                f"the limit {text.strip()} is no number; only min and max compare with texts, dates, times"
+            )
+        return Limit(limit)
+    share = Fraction(match["share"]) / 100 if match["share"] else Fraction(1)
+    if match["of"] == "previous":
+        return Limit(share, 1)
+    if match["of"].startswith("last") and match["of"] != "last":
+        return Limit(share, _window(match["of"].split()[1]))
+    name, _, column = (part.strip() for part in match["of"].partition(" of "))
+    if name not in measures:
+        raise ValueError(f"the limit {text.strip()!r} names the unknown measure {name!r}; texts need single quotes")
+    return Limit(share, other=(name, column or None))
+
+
+def _unit(unit: str | None, measure: str) -> Fraction:
+    if unit is None:
+        return Fraction(1)
+    if unit == "%" and measure in SHARES:
+        return Fraction(1, 100)
+    units = UNITS.get(measure, {})
+    if unit not in units:
+        known = ", ".join(["%"] if measure in SHARES else units)
+        hint = f"units are {known}" if known else "it takes a number without a unit"
+        raise ValueError(f"{measure} has no limit in {unit!r}; {hint}")
+    return Fraction(units[unit])
+
+
+def _window(text: str) -> int:
+    if not 1 <= (number := int(text[:9])) <= MOST_SNAPSHOTS or len(text) > 9:
+        raise ValueError(f"last {text}: must be 1 to {MOST_SNAPSHOTS} snapshots")
+    return number

@@ -1,0 +1,125 @@
+"""Measures of a table and of a column, as the values that rules compare."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from functools import cmp_to_key
+from typing import Any, Final
+
+from flight_server.views.table_summary import Row
+from store.model import bounds
+from store.model.logical_types import Kind, LogicalType, parse
+
+NUMBERS: Final = frozenset({"INT", "FLOAT", "DOUBLE", "DECIMAL"})
+
+
+class UnknownValue(Exception):
+    """Raised when the value of a measure is unknown; the message says why."""
+
+
+class NeverKnown(UnknownValue):
+    """Raised when no capture can tell the value."""
+
+
+class DoesNotApply(Exception):
+    """Raised when a measure does not apply to a column, such as the mean of strings."""
+
+
+def of_table(measure: str, row: Row) -> Fraction:
+    """The value of a measure in a record of the table.
+
+    Raises:
+        UnknownValue: The record does not have it.
+    """
+    name = {"size_bytes": "total_size_bytes", "file_count": "data_file_count"}.get(measure, measure)
+    if row[name] is None:
+        raise UnknownValue("unknown")
+    return Fraction(row[name])
+
+
+def of_column(measure: str, row: Row) -> tuple[Any, str]:
+    """The value of a measure in a record of a column, and its error.
+
+    Raises:
+        UnknownValue: The record does not have it.
+        DoesNotApply: Columns of its type have none.
+    """
+    if measure in ("min", "max"):
+        return bound(measure, row)
+    if measure in ("mean", "stddev"):
+        if kind_of(row) not in NUMBERS:
+            raise DoesNotApply(f"a {kind_of(row)} has no {measure}")
+        return float(_known(row, measure)), ""
+    if measure == "null_fraction":
+        rows, nulls = _known(row, "row_count"), _known(row, "null_count")
+        return (Fraction(nulls, rows) if rows else Fraction(0)), ""
+    if measure == "distinct_fraction":
+        rows, nulls, ndv = _known(row, "row_count"), _known(row, "null_count"), _known(row, "ndv")
+        return (Fraction(ndv) / (rows - nulls) if rows > nulls else Fraction(1)), _error_of_ndv(row)
+    if measure == "ndv":
+        return Fraction(_known(row, "ndv")), _error_of_ndv(row)
+    return float(_known(row, measure)), ""
+
+
+def bound(measure: str, row: Row) -> tuple[Any, str]:
+    """A bound: a number of numeric types, else a value that compares as its type does."""
+    text, kind = row[measure], kind_of(row)
+    if text is None:
+        if row["null_count"] is not None and row["null_count"] == row["row_count"]:
+            raise DoesNotApply("all values are null")
+        raise UnknownValue("unknown")
+    detail = "inexact" if row[f"{measure}_is_exact"] is False else ""
+    if kind not in NUMBERS:
+        return ordered(text, type_of(row)), detail
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        raise UnknownValue(f"{text!r} is not a number") from None
+    return (Fraction(number) if number.is_finite() and kind in ("INT", "DECIMAL") else float(number)), detail
+
+
+def kind_of(row: Row) -> str:
+    """The kind of a record's logical type, without its parameters; empty if unknown."""
+    return (row["logical_type"] or "").partition("(")[0]
+
+
+def type_of(row: Row) -> LogicalType:
+    """The logical type of a record.
+
+    Raises:
+        UnknownValue: The record has none.
+    """
+    if row.get("logical_type") is None:
+        raise UnknownValue("the type is unknown")
+    return parse(row["logical_type"])
+
+
+def ordered(text: str, lt: LogicalType) -> Any:
+    """A text as a value that compares in the order of a logical type; a date is its midnight where there are times."""
+    whole = text
+    if lt.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+        whole = (f"{text}T00:00:00" if len(text) == 10 else text.replace(" ", "T")).removesuffix("Z")
+        whole += "Z" if lt.kind is Kind.TIMESTAMPTZ else ""
+    try:
+        value = bounds.canonical(whole, lt)
+    except ValueError as wrong:
+        raise DoesNotApply(f"{text!r} is not a {lt.kind}: {wrong}") from None
+
+    def compare(one: str, other: str) -> int:
+        return bounds.compare(one, other, lt)
+
+    return cmp_to_key(compare)(value)
+
+
+def _known(row: Row, name: str) -> Any:
+    value = row.get(name)
+    if value is None:
+        raise UnknownValue(f"{name} is unknown")
+    return value
+
+
+def _error_of_ndv(row: Row) -> str:
+    if row["ndv_exact"] or row["ndv_lower"] is None or row["ndv_upper"] is None:
+        return ""
+    return f"between {row['ndv_lower']:,.0f} and {row['ndv_upper']:,.0f}"
