@@ -9,6 +9,7 @@ the summary counts what they skip by themselves.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -28,9 +29,10 @@ from store.model.errors import InvalidArgument, InvalidField, NotCaptured, neare
 from store.model.freshness import is_whole_sql
 from store.model.names import column_key, column_parts
 from store.model.predicates import pruning
+from store.model.predicates.buckets import Bucket
 from store.model.predicates.pruning import Column
 from store.model.predicates.tree import Node
-from store.model.schemas import FLIGHTS, INT, TEXT
+from store.model.schemas import FLIGHTS, INT, PARTITION_SPECS, TEXT
 
 T = TypeVar("T")
 
@@ -81,6 +83,7 @@ class Listing:
             version of a row that matches in another file, so that none may be skipped.
         totals: Number, rows and bytes of all data files.
         whole: The table's record says that there are no other files.
+        buckets: Column id → its partition fields with bucket transforms, which no bounds stand for.
     """
 
     generation: int
@@ -92,6 +95,7 @@ class Listing:
     merged: bool
     totals: Mapping[str, int]
     whole: bool
+    buckets: Mapping[int, Sequence[Bucket]]
 
 
 class ScanPlanner:
@@ -197,11 +201,13 @@ class ScanPlanner:
             "SELECT partition_keys, properties, EXISTS (FROM table_constraints c WHERE c.table_key = t.table_key"
             " AND c.kind = 'PRIMARY KEY') FROM tables t WHERE table_key = ?", [table.table_key],
         ).fetchall()  # fmt: skip
-        mapped = json.loads(properties or "{}").get("delta.columnMapping.mode", "none") != "none"
+        told = json.loads(properties or "{}")
+        mapped = told.get("delta.columnMapping.mode", "none") != "none"
         listing = Listing(
             generation, snapshot_id, positions, columns, frozenset(columns.ids_of(partition_keys or [])),
             table.format in _BY_ID or mapped, table.format == "paimon" and keyed, totals,
             bool(counted) and counted[0][0] == totals["files"],
+            _buckets(told.get(PARTITION_SPECS)) if table.format == "iceberg" else {},
         )  # fmt: skip
         self._listings.put((table.table_key, snapshot_id), listing)
         return listing
@@ -244,6 +250,16 @@ def _planned(
     }  # fmt: skip
     metadata = {METADATA: json.dumps(query.summary(kept)), TABLE: json.dumps(about)}
     return Plan(kept.replace_schema_metadata(metadata), listing.snapshot_id, named)
+
+
+def _buckets(specs: str | None) -> dict[int, list[Bucket]]:
+    """The bucket transforms of partition specs in Iceberg's JSON, by the ids of their source columns."""
+    found: dict[int, list[Bucket]] = {}
+    for spec in json.loads(specs or "[]"):
+        for field in spec["fields"]:
+            if count := re.fullmatch(r"bucket\[(\d+)\]", field["transform"]):
+                found.setdefault(field["source-id"], []).append(Bucket(spec["spec-id"], field["name"], int(count[1])))
+    return found
 
 
 def _not_captured(table: TableEntry, snapshot_id: int, stated: str) -> NotCaptured:
@@ -337,7 +353,7 @@ class Query:
         self, cursor: Connection, table_key: int, listing: Listing, node: Node | None
     ):  # fmt: skip
         self._cursor, self._key, self._listing = cursor, table_key, listing
-        condition = None if node is None else pruning.of_files(node, listing.columns.find)
+        condition = None if node is None else pruning.of_files(node, listing.columns.find, listing.buckets)
         self.columns: tuple[int, ...] = () if condition is None else tuple(condition.columns)
         """Ids of the columns that the condition names."""
         self._condition = pruning.undecided() if condition is not None and listing.merged else condition
@@ -398,7 +414,8 @@ class Query:
         }  # fmt: skip
         condition, by_partition = self._condition, dict.fromkeys(_UNITS, 0)
         among = self._listing.partitioned & condition.columns.keys() if condition is not None else set()
-        if condition is not None and among and left["files"] < self._listing.totals["files"]:
+        by_value = condition is not None and (among or condition.buckets)
+        if condition is not None and by_value and left["files"] < self._listing.totals["files"]:
             joins, parameters = self._joined(among)
             by_partition = _sums(
                 self._cursor,

@@ -78,6 +78,8 @@ KINDS: Final = (
     "ROW_COUNT", "FILE_COUNT", "TOTAL_BYTES", "NULL_COUNT", "NAN_COUNT", "NDV", "MIN_MAX", "WIDTH", "MOMENTS",
     "HISTOGRAM", "MCV",
 )  # fmt: skip
+PARTITION_SPECS: Final = "iceberg.partition-specs"
+"""Property of an Iceberg table with buckets: all its partition specs, in Iceberg's JSON."""
 THETA: Final = "apache-datasketches-theta-v1"
 KLL: Final = "apache-datasketches-kll-doubles-v1"
 FREQUENT_ITEMS: Final = "apache-datasketches-frequent-items-utf8-v1"

@@ -31,13 +31,14 @@ from store.history import validation
 from store.model import bounds
 from store.model.logical_types import Kind, LogicalType, parse
 from store.model.predicates.tree import Node
-from store.model.schemas import FLIGHTS
+from store.model.schemas import FLIGHTS, PARTITION_SPECS
 from store.model.targets import Target
 from store.stats_store import Put, PutMode
 from tests.flight_server.serving import app_in
-from tests.integration.random_lakes import FORMATS
+from tests.integration.random_lakes import FORMATS, Lake
 from tests.integration.random_tables import bound, comparables
 from tests.integration.test_differential import Sink, capture, lake_of, targets
+from tests.integration.transformed_lakes import transformed
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 
@@ -145,8 +146,8 @@ def literals_of(columns: Columns, table: TableHandle) -> dict[str, list[str]]:
 
 
 @contextmanager
-def app_with(sinks: Sequence[Sink], root: Path) -> Iterator[App]:
-    """A server's parts with the rows of sinks, put one after the other."""
+def app_with(sinks: Sequence[Sink], root: Path, table: TableHandle) -> Iterator[App]:
+    """A server's parts with the rows of sinks, put one after the other, and what is said of an Iceberg table itself."""
     with app_in(root) as app:
         for sink in sinks:
             for flight in ("stats.tables", "stats.columns", "stats.files", "stats.file_columns"):
@@ -156,21 +157,31 @@ def app_with(sinks: Sequence[Sink], root: Path) -> Iterator[App]:
                         at = named.schema.get_field_index(column)
                         named = named.set_column(at, column, pa.repeat(name, named.num_rows))
                     app.store.put([Put(flight, validation.prepare(FLIGHTS[flight], named), PutMode.UPSERT)])
+        described = table.connector.describe(table.schema, table.name)
+        if PARTITION_SPECS in described.properties:
+            app.database.write(lambda connection: connection.execute(
+                "UPDATE tables SET format = 'iceberg', properties = ?", [json.dumps(dict(described.properties))]
+            ))  # fmt: skip
+            app.catalog.reload(app.database.read())
+            app.database.versions.renew()
         yield app
 
 
 def check_scans(format: str, seed: int, root: Path) -> int:
+    """Checks scans of a random lake; returns how many files they skip."""
+    (root / "lake").mkdir()
+    return check_lake(lake_of(format, seed, root / "lake"), format, seed, root)
+
+
+def check_lake(lake: Lake, format: str, seed: int, root: Path) -> int:
     """Checks scans of a lake's newest version by its metadata, and by its data; returns how many files they skip. Of
     files that readers merge by a key, the rows are not known, and nothing is checked."""
     rng = random.Random(f"{format} {seed} scans")
-    (root / "lake").mkdir()
-    lake = lake_of(format, seed, root / "lake")
     table = lake.handles()[-1]
     columns = columns_of(table)
     literals = literals_of(columns, table)
     by_metadata, _ = capture(NativeEngine(), table, [Target.table(), *targets(table)], Sink())
     by_data, _ = capture(ComputeEngine(inline_max_cells=10**12), table, targets(table), Sink())
-    table.connector.close()
     skipped = answered = 0
     listed = {path for rows in by_metadata.rows["stats.files"] for path in rows.filter(DATA)["file_path"].to_pylist()}
     if listed != next(iter(columns.values()))[1].keys():
@@ -181,11 +192,12 @@ def check_scans(format: str, seed: int, root: Path) -> int:
         stored = [rows for sink in sinks for flight in KNOWN for rows in sink.rows.get(flight, ())]
         named = {name for rows in stored for name in rows["column_name"].unique().to_pylist()}
         conditions = Conditions(rng, {name: columns[name] for name in columns if name in named}, literals)
-        with app_with(sinks, root / way) as app:
+        with app_with(sinks, root / way, table) as app:
             where = f"{format} {seed} by {way}"
             answered += check_answers(app, conditions, None, where, list(conditions.columns))
             for _ in range(CONDITIONS):
                 skipped += check_scan(app, conditions, where)
+    table.connector.close()
     assert answered
     return skipped
 
@@ -241,3 +253,10 @@ def check_answers(
 @pytest.mark.parametrize("format", FORMATS)
 def test_no_file_with_a_matching_row_is_missing(tmp_path, format, seed):
     check_scans(format, seed, tmp_path)
+
+
+@pytest.mark.parametrize("metrics", [True, False])
+def test_partitions_of_iceberg_skip_files(tmp_path, metrics):
+    """Bucket, truncate and the transforms of dates, with bounds in manifests and without."""
+    lake = transformed(random.Random(f"transforms {metrics}"), tmp_path / "lake", metrics=metrics)
+    assert check_lake(lake, f"transforms {metrics}", 1, tmp_path) > 0

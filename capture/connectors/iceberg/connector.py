@@ -10,7 +10,7 @@ from typing import ClassVar
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from capture.connectors.iceberg.catalogs import LoadedTable, open_tables, upstream
-from capture.connectors.iceberg.schema import constraints, partition_keys, schema_of, to_schema
+from capture.connectors.iceberg.schema import bucket_specs, constraints, partition_keys, schema_of, to_schema
 from capture.connectors.iceberg.snapshot_view import SnapshotView
 from capture.connectors.spi import (
     ColumnIds,
@@ -58,7 +58,7 @@ class IcebergConnector(Connector):
                 table.io.resolve(metadata.location),
                 to_schema(schema),
                 partition_keys(metadata.spec(), schema),
-                dict(metadata.properties),
+                dict(metadata.properties) | bucket_specs(metadata),
                 constraints(schema, name),
                 table.location,
                 schema.model_dump_json(),

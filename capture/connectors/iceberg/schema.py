@@ -15,7 +15,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -45,6 +45,7 @@ from capture.connectors.spi import Column, Constraint, Schema
 from store.model import bounds
 from store.model.logical_types import LogicalType, parse, to_arrow
 from store.model.names import column_key
+from store.model.schemas import PARTITION_SPECS
 
 _WORDS: dict[type, str] = {
     BooleanType: "BOOLEAN",
@@ -196,6 +197,14 @@ def partition_keys(spec: PartitionSpec, schema: IcebergSchema) -> tuple[str, ...
         source = schema.find_column_name(part.source_id) or part.name
         keys.append(source if isinstance(part.transform, IdentityTransform) else f"{part.transform}({source})")
     return tuple(keys)
+
+
+def bucket_specs(metadata: TableMetadata) -> dict[str, str]:
+    """The property with all partition specs of a table that has buckets; nothing for other tables."""
+    specs = metadata.partition_specs
+    if not any(isinstance(part.transform, BucketTransform) for spec in specs for part in spec.fields):
+        return {}
+    return {PARTITION_SPECS: f"[{', '.join(spec.model_dump_json() for spec in specs)}]"}
 
 
 def identity_values(spec: PartitionSpec, partition: tuple[Any, ...]) -> dict[int, Any]:

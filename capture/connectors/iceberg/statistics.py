@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform
+from pyiceberg.types import TimestampNanoType, TimestamptzNanoType
 
 from capture.connectors.file_columns import column_rows
 from capture.connectors.footers.reader import Footer, batched
@@ -18,6 +20,7 @@ from capture.connectors.footers.statistics import FileStats, FooterCache, Listed
 from capture.connectors.iceberg.bounds import decode_all, decoder
 from capture.connectors.iceberg.manifests import Columns, Files, Metrics
 from capture.connectors.iceberg.schema import IcebergLeaf, identity_values, typed_array
+from capture.connectors.iceberg.transforms import span
 from capture.connectors.storage.places import Place, Unreadable
 
 BATCH_ROWS: Final = 60_000
@@ -67,7 +70,8 @@ class ColumnStatistics:
     ) -> pa.Table:
         """Rows of one column for a block."""
         of_column = metrics.get(leaf.field_id) or Metrics.unknown(len(block))
-        statistics = None if live else _vectorized(leaf, of_column, rows)
+        needs_span = of_column.lower.null_count and self._transforms(leaf, block)
+        statistics = None if live or needs_span else _vectorized(leaf, of_column, rows)
         if statistics is None:
             statistics = self._per_file(leaf, block, of_column, rows)
             lacking = self._lacking(leaf, block, metrics) if footers else None
@@ -82,6 +86,7 @@ class ColumnStatistics:
         arrays = (metrics.known, metrics.nulls, metrics.nans, metrics.lower, metrics.upper, block.rows, rows)
         columns = [*(values.to_pylist() for values in arrays), block.partition_of.to_pylist()]
         only = [self._only_value(leaf, block, partition) for partition in block.partitions]
+        spans = [self._span(leaf, block, partition) for partition in block.partitions]
         for has_metrics, nulls, nans, lower, upper, count, left, partition in zip(*columns, strict=True):
             low, low_exact = low_of(lower)
             high, high_exact = high_of(upper)
@@ -91,6 +96,10 @@ class ColumnStatistics:
                 low = high = value.value
                 nulls, nans = (count, 0) if low is None else (0 if value.everywhere else None, 0)
                 low_exact = high_exact = value.everywhere
+            elif low is None and high is None and (within := spans[partition]) is not None and nulls != count:
+                nulls = within.null_count(count) if nulls is None else nulls
+                low, high = within.low, within.high
+                low_exact = high_exact = False
             if left != count:
                 one_value = low is not None and low == high and nulls == 0
                 low_exact, high_exact = low_exact and one_value, high_exact and one_value
@@ -108,6 +117,26 @@ class ColumnStatistics:
             "lower_exact": pa.array(low_flags, pa.bool_()),
             "upper_exact": pa.array(high_flags, pa.bool_()),
         }
+
+    def _transforms(self, leaf: IcebergLeaf, block: Files) -> list[tuple[int, Transform[Any, Any]]]:
+        """Positions and transforms of the partition fields of a block that say something of a column."""
+        if isinstance(leaf.type, TimestampNanoType | TimestamptzNanoType):  # ranges end at a microsecond
+            return []
+        fields = self._specs[block.spec_id].fields
+        return [
+            (at, part.transform)
+            for at, part in enumerate(fields)
+            if part.source_id == leaf.field_id and not isinstance(part.transform, IdentityTransform | VoidTransform)
+        ]
+
+    def _span(self, leaf: IcebergLeaf, block: Files, partition: tuple[Any, ...]) -> _Span | None:
+        """What a partition says of the values of a column, None if nothing."""
+        known = [(transform, partition[at]) for at, transform in self._transforms(leaf, block) if at < len(partition)]
+        if any(value is None for _, value in known):
+            return _Span(True)
+        spans = (span(transform, value, leaf.logical) for transform, value in known)
+        found = next((found for found in spans if found is not None), None)
+        return None if found is None else _Span(False, *found)
 
     def _only_value(self, leaf: IcebergLeaf, block: Files, partition: tuple[Any, ...]) -> _OnlyValue | None:
         """The constant value of a column in files without metrics; None if the files may contain the column."""
@@ -222,11 +251,26 @@ def _position(footer: Footer, field_id: int) -> int | None:
 
 
 def _completed(statistics: dict[str, Any], others: dict[str, Any], lacking: pa.Array) -> dict[str, Any]:
-    """Statistics with those of the files in `lacking` replaced."""
-    return {
-        name: values if values is None or others[name] is None else pc.if_else(lacking, others[name], values)
-        for name, values in statistics.items()
-    }
+    """Statistics with those that are known of the files in `lacking` replaced, a bound with its exactness."""
+    completed = {}
+    for name, values in statistics.items():
+        other, known = others[name], others[name.removesuffix("_exact")]
+        if values is None or other is None or known is None:
+            completed[name] = values
+        else:
+            completed[name] = pc.if_else(pc.and_(lacking, pc.is_valid(known)), other, values)
+    return completed
+
+
+class _Span(NamedTuple):
+    """The range of the values of a column in a file; all are null if `empty`, else none is."""
+
+    empty: bool
+    low: Any = None
+    high: Any = None
+
+    def null_count(self, rows: int) -> int:
+        return rows if self.empty else 0
 
 
 class _OnlyValue(NamedTuple):

@@ -17,6 +17,8 @@ comparison's negation true. So NOT moves down to the comparisons first (x < v be
 below it, and both questions are combined by plain AND and OR. A file of nulls alone may satisfy no comparison; a file
 with one null does not satisfy any as a whole.
 
+**Buckets.** Where a file's partition has the bucket of a column, x = v and x in list need one of the literals' buckets.
+
 **NaN.** Readers disagree: some order NaN above every number, to others it compares with nothing, so that NOT (x > v) is
 true for it. A file with a NaN may satisfy x > v, x >= v, x <> v and every negated comparison, and none as a whole. A
 literal NaN is not decided.
@@ -31,14 +33,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
 
 from store.model.freshness import EXACT, PRUNING, usable_for_sql
 from store.model.logical_types import Kind, LogicalType
-from store.model.predicates import bounds
+from store.model.predicates import bounds, buckets
 from store.model.predicates.bounds import KEYS, kind_sql
+from store.model.predicates.buckets import Bucket
 from store.model.predicates.literals import Scalar, literal_text
 from store.model.predicates.sql import key_sql, list_sql
 from store.model.predicates.tree import And, BadLiteral, Leaf, Node, Not, Op, Or, resolve
@@ -154,23 +158,29 @@ class FileCondition:
     reason: str
     _tree: _Plain
     _numbers: Mapping[_Test, int]
+    buckets: Mapping[_Test, str]
+    """Comparison → a condition on the file `f`, see `predicates.buckets`."""
 
     def may_by(self, columns: Collection[int]) -> str:
-        """`may`, the comparisons of all other columns counted as undecided."""
-        return _joined(self._tree, self._numbers, "m", "TRUE", columns)
+        """`may` by buckets and the comparisons of some columns, all others counted as undecided."""
+        return _joined(self._tree, self._numbers, "m", "TRUE", self.buckets, columns)
 
 
 def undecided() -> FileCondition:
     """A condition that no file's rows can decide, because they are not those that readers see."""
-    return FileCondition({}, "TRUE", "FALSE", "FALSE", f"'{NOT_PRUNING}'", _Constant.UNDECIDED, {})
+    return FileCondition({}, "TRUE", "FALSE", "FALSE", f"'{NOT_PRUNING}'", _Constant.UNDECIDED, {}, {})
 
 
-def of_files(node: Node, find: Callable[[str], Column]) -> FileCondition:
+def of_files(
+    node: Node, find: Callable[[str], Column], fields: Mapping[int, Sequence[Bucket]] = MappingProxyType({})
+) -> FileCondition:
     """Translates a condition on rows to SQL about files.
 
     Args:
         node: The condition.
         find: Name of a column → the column; raises if there is none.
+        fields: Column id → partition fields with its buckets. If there are any, the SQL is about a row `f` of
+            `stats.files` too.
 
     Raises:
         BadLiteral: A literal cannot be read as its column's type.
@@ -186,24 +196,33 @@ def of_files(node: Node, find: Callable[[str], Column]) -> FileCondition:
         f" CASE WHEN coalesce(c{test.column.id}.w, TRUE) THEN '{NO_STATISTICS}' ELSE '{NOT_PRUNING}' END"
         for test, at in numbers.items()
     )
+    within = {
+        test: sql
+        for test in numbers
+        if test.op is Op.EQ or (test.op is Op.IN and not test.negated)
+        if test.column.type is not None and test.column.id in fields
+        if (sql := buckets.condition(fields[test.column.id], test.values, test.column.type))
+    }
+    reason = f"CASE{undecided or ' WHEN FALSE THEN NULL'} ELSE '{UNSUPPORTED}' END"
     return FileCondition(
-        columns, _joined(tree, numbers, "m", "TRUE"), _joined(tree, numbers, "m", "FALSE"),
-        _joined(tree, numbers, "a", "FALSE"), f"CASE{undecided or ' WHEN FALSE THEN NULL'} ELSE '{UNSUPPORTED}' END",
-        tree, numbers,
+        columns, _joined(tree, numbers, "m", "TRUE", within), _joined(tree, numbers, "m", "FALSE", within),
+        _joined(tree, numbers, "a", "FALSE", {}), reason, tree, numbers, within,
     )  # fmt: skip
 
 
 def _joined(
-    node: _Plain, numbers: Mapping[_Test, int], fact: str, unknown: str, among: Collection[int] | None = None
-) -> str:
+    node: _Plain, numbers: Mapping[_Test, int], fact: str, unknown: str, within: Mapping[_Test, str],
+    among: Collection[int] | None = None,
+) -> str:  # fmt: skip
     match node:
         case _Every(children) | _Any(children):
             word = " AND " if isinstance(node, _Every) else " OR "
-            return f"({word.join(_joined(child, numbers, fact, unknown, among) for child in children)})"
+            return f"({word.join(_joined(child, numbers, fact, unknown, within, among) for child in children)})"
         case _Test(column):
+            own = f"coalesce(c{column.id}.{fact}{numbers[node]}, {unknown})"
             if among is not None and column.id not in among:
-                return unknown
-            return f"coalesce(c{column.id}.{fact}{numbers[node]}, {unknown})"
+                own = unknown
+            return f"({own} AND {within[node]})" if node in within else own
     return "FALSE" if node is _Constant.NEVER else unknown
 
 

@@ -10,6 +10,9 @@ import pytest
 from flight_server.reads.scan_plan import METADATA, SCHEMA
 from flight_server.wire.plan_request import find
 from store.model.errors import InvalidArgument, NotCaptured, NotFound
+from store.model.logical_types import parse
+from store.model.predicates.buckets import hash_of
+from store.model.schemas import PARTITION_SPECS
 from tests.flight_server.serving import app_in, put
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
@@ -89,6 +92,33 @@ def test_partition_values_are_counted_by_themselves(app):
     app.database.write(lambda connection: connection.execute("UPDATE tables SET partition_keys = ['region', 'gone']"))
     summary = json.loads(plan(app, "id = 25 AND region = 'r0'").files.schema.metadata[METADATA])
     assert summary["files"] == {"all": 5, "kept": 1, "skipped_by_partition": 2, "skipped_by_bounds": 2}
+
+
+def test_buckets_of_partitions_skip_files(app):
+    """File i is of bucket i modulo 4, in the partition spec that the property describes; f4 is of another."""
+    fields = [{"source-id": 1, "field-id": 1000, "transform": "bucket[4]", "name": "part"}]
+    specs = json.dumps([{"spec-id": 0, "fields": []}, {"spec-id": 1, "fields": fields}])
+    whole = KEY | {"completeness": "COMPLETE", "file_content": "DATA", "row_count": 10, "size_bytes": 100}
+    parts = [
+        {"partition_spec_id": int(i < 4), "partition_data_json": json.dumps({"part": i % 4})} for i in range(FILES)
+    ]
+    put(app, [whole | {"file_path": f"f{i}"} | part for i, part in enumerate(parts)], "stats.files")
+    app.database.write(lambda connection: connection.execute(
+        "UPDATE tables SET format = 'iceberg', properties = ?", [json.dumps({PARTITION_SPECS: specs})]
+    ))  # fmt: skip
+    app.catalog.reload(app.database.read())
+    app.database.versions.renew()
+    of_34, of_45 = (hash_of(value, parse("INT")) % 4 for value in (34, 45))
+    rows = [KEY | {"completeness": "COMPLETE", "file_path": f"f{i}", "column_id": 1, "column_name": "Id",
+                   "logical_type": "INT", "row_count": 10, "min": "0", "max": "99"} for i in range(FILES)]  # fmt: skip
+    put(app, rows, "stats.file_columns")
+    assert set(kept(app, "id = 34")) == {f"f{of_34}", "f4"}
+    assert set(kept(app, "id IN (34, 45)")) == {f"f{of_34}", f"f{of_45}", "f4"}
+    assert set(kept(app, {"column": "id", "op": "IN", "values": [34.0, *[34] * 20]})) == {f"f{of_34}", "f4"}
+    summary = json.loads(plan(app, "id = 34 AND region = 'r9'").files.schema.metadata[METADATA])
+    assert summary["files"] == {"all": 5, "kept": 0, "skipped_by_partition": 3, "skipped_by_bounds": 2}
+    for where in ("NOT (id = 34)", "id <> 34", "id >= 34", "id = 34 OR region = 'r0' OR region = 'r1'"):
+        assert len(kept(app, where)) == FILES, where
 
 
 def test_columns_that_are_named_count_as_used(app):
