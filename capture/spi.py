@@ -79,7 +79,10 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)  # no slots: lookups are cached
 class TableHandle:
-    """A table at one snapshot: names, ids, the schema of that snapshot, and the lake's connector."""
+    """A table at one snapshot: names, ids, the schema of that snapshot, and the lake's connector.
+
+    `contradicted` are ids of columns whose data contradicted the table's metadata when it was last read.
+    """
 
     catalog: str
     schema: str
@@ -89,6 +92,7 @@ class TableHandle:
     columns: Schema
     column_ids: Mapping[str, int]
     connector: Connector = field(repr=False, compare=False, hash=False)
+    contradicted: frozenset[int] = frozenset()
 
     @property
     def key(self) -> dict[str, Any]:

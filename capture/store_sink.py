@@ -23,6 +23,7 @@ from capture.connectors.storage.places import unknown_snapshot
 from capture.engines import default_engines
 from capture.registry import Registry
 from capture.spi import CaptureEngine, CaptureRequest, CaptureResult, Listing, Sink, TableHandle
+from store.catalog.capture_facts import contradicted
 from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
 from store.duckdb.database import Database
@@ -182,7 +183,10 @@ class LocalStore:
         if snapshot is None:
             raise NotFound(f'"{entry.full_name}" has no snapshot {target_id}', code="UNKNOWN_SNAPSHOT")
         ids = self.catalog.column_ids(entry)
-        return TableHandle(catalog, schema, name, entry.table_id, snapshot.snapshot_id, snapshot.schema, ids, connector)
+        doubts = frozenset(contradicted(self.database, [entry.table_key]).get(entry.table_key, ()))
+        return TableHandle(
+            catalog, schema, name, entry.table_id, snapshot.snapshot_id, snapshot.schema, ids, connector, doubts
+        )
 
 
 def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapshot_id: int) -> pa.Table:

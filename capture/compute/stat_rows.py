@@ -17,6 +17,7 @@ from capture.connectors.spi import ScanTask
 from capture.flight_rows import flight_rows
 from capture.spi import Mode, TableHandle
 from store.model import schemas, sketches
+from store.model.freshness import CONTRADICTED
 from store.model.logical_types import Kind, LogicalType
 from store.model.targets import Target, storage_id
 
@@ -35,6 +36,7 @@ class Coverage:
         row_groups: Number of sampled row groups; 0 without sampling.
         failed: Number of files in which the column could not be read.
         known: Scalars of the whole column from metadata, used for bounds and counts if coverage is incomplete.
+        contradicted: Whether the metadata contradicts the data.
     """
 
     rows_total: int
@@ -43,6 +45,14 @@ class Coverage:
     row_groups: int = 0
     failed: int = 0
     known: Mapping[str, Any] = field(default_factory=dict)
+    contradicted: bool = False
+
+    @property
+    def confidence_level(self) -> float | None:
+        """Confidence in the statistic; None if it is not in doubt."""
+        if self.contradicted:
+            return CONTRADICTED
+        return SAMPLE_CONFIDENCE if self.row_groups else None
 
     @property
     def complete(self) -> bool:
@@ -70,7 +80,9 @@ class Rows:
         """Number of rows collected since the last call of `tables`."""
         return sum(map(len, self._rows.values()))
 
-    def file_column(self, task: ScanTask, column_id: int, lt: LogicalType, answer: Answer) -> None:
+    def file_column(
+        self, task: ScanTask, column_id: int, lt: LogicalType, answer: Answer, *, contradicted: bool = False
+    ) -> None:
         """Adds a column of one file, with its sketches.
 
         Args:
@@ -78,14 +90,31 @@ class Rows:
             column_id: Id of the column.
             lt: Logical type of the column.
             answer: Result of a scan of all live rows.
+            contradicted: Whether the metadata says something else of the file.
         """
         path, part = task.file_path, answer.partial
         assert part is not None
         place = {"file_path": path, "column_id": column_id, "column_name": self._names[column_id]}
-        covers = Coverage(part.row_count, 1, answer.size_bytes)
+        covers = Coverage(part.row_count, 1, answer.size_bytes, contradicted=contradicted)
         self._add("stats.file_columns", place | {"engine_id": answer.engine_id}, part, lt, covers)
         about = {"target_kind": "FILE", "storage_id": storage_id(Target.file(path))}
         self._sketches(about | {"file_path": path, "column_id": column_id}, part, lt, {"fingerprint": task.fingerprint})
+
+    def withdraw(self, column_id: int, lt: LogicalType, file_path: str | None = None) -> None:
+        """Adds a record that replaces what the metadata says of a column by nothing, because some of the data
+        contradicts it and the rest was not read.
+
+        Args:
+            column_id: Id of the column.
+            lt: Logical type of the column.
+            file_path: Path of the file; None for the column of the table.
+        """
+        place: dict[str, Any] = {"column_id": column_id, "column_name": self._names[column_id]}
+        if file_path is not None:
+            place["file_path"] = file_path
+        flight = "stats.columns" if file_path is None else "stats.file_columns"
+        row = {"completeness": "PARTIAL", "confidence_level": CONTRADICTED, "logical_type": lt.text}
+        self._rows.setdefault(flight, []).append(self._recorded() | row | place)
 
     def stored(self, rows: pa.Table) -> pa.Table:
         """Copies stored rows of unchanged files to this snapshot.
@@ -175,21 +204,25 @@ class Rows:
         return by_flight
 
     def _add(self, flight: str, place: dict[str, Any], part: Partial, lt: LogicalType, covers: Coverage) -> None:
-        recorded = {
-            "producer": "ENGINE_COMPUTED",
+        recorded = self._recorded() | {
             "completeness": "COMPLETE" if covers.complete else "PARTIAL",
-            "confidence_level": SAMPLE_CONFIDENCE if covers.row_groups else None,
-            "engine_id": self.engine_id,
-            "capture_mode": str(self.mode),
+            "confidence_level": covers.confidence_level,
             "rows_scanned": part.row_count,
             "files_scanned": covers.files,
             "row_groups_sampled": covers.row_groups,
             "bytes_scanned": covers.size_bytes,
+        }
+        self._rows.setdefault(flight, []).append(recorded | scalars(part, lt, covers) | place)
+
+    def _recorded(self) -> dict[str, Any]:
+        return {
+            "producer": "ENGINE_COMPUTED",
+            "engine_id": self.engine_id,
+            "capture_mode": str(self.mode),
             "captured_at": self.now,
             "refreshed_at": self.now,
             "schema_hash": self._schema_hash,
         }
-        self._rows.setdefault(flight, []).append(recorded | scalars(part, lt, covers) | place)
 
     def _sketches(
         self,

@@ -335,9 +335,16 @@ class SnapshotSelection:
 
 
 class Connector(ABC):
-    """An opened lake. `format` is its name among the `statflight.connectors` entry points."""
+    """An opened lake.
+
+    Attributes:
+        format: Its name among the `statflight.connectors` entry points.
+        states_files: Whether a log or manifest, apart from the files, says what their live rows are like. Scans are
+            compared with it.
+    """
 
     format: ClassVar[str]
+    states_files: ClassVar[bool] = False
 
     @abstractmethod
     def __init__(self, config: ConnectorConfig) -> None:

@@ -85,6 +85,7 @@ class Captures:
         columns = capture_facts.snapshot_columns(self.catalog.database, list(pinned))
         ids = capture_facts.column_ids(self.catalog.database, {table.table_key for table, _ in wanted})
         with_statistics = capture_facts.with_statistics(self.catalog.presence, ids)
+        contradicted = capture_facts.contradicted(self.catalog.database, with_statistics)
         configs = {catalog: self.lakes.config(catalog) for catalog in {table.table_catalog for table, _ in wanted}}
         return [
             {
@@ -92,6 +93,7 @@ class Captures:
                 "table": {"catalog": table.table_catalog, "schema": table.table_schema, "name": table.table_name,
                           "table_id": table.table_id},
                 "column_ids": ids[table.table_key], "has_statistics": table.table_key in with_statistics,
+                "contradicted": contradicted.get(table.table_key, []),
                 "mode": str(mode), "correlation_id": correlation_id,
                 "snapshots": {str(i): columns.get((table.table_key, i), []) for i, _ in pins},
                 "requests": [{**spec.json, "snapshot_id": snapshot_id} for snapshot_id, spec in pins],

@@ -411,7 +411,7 @@ def _handle(payload: Mapping[str, Any], snapshot_id: int, columns: Any, connecto
     schema = Schema(tuple(Column(c[0], c[1], c[2], c[3], tuple(*c[4:5])) for c in columns))
     return TableHandle(
         table["catalog"], table["schema"], table["name"], table["table_id"], snapshot_id, schema,
-        payload["column_ids"], connector,
+        payload["column_ids"], connector, frozenset(payload["contradicted"]),
     )  # fmt: skip
 
 

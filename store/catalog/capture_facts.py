@@ -12,6 +12,7 @@ from store.duckdb.arrow_sql import among, execute
 from store.duckdb.database import Database
 from store.duckdb.layout import BY_SPAN
 from store.history.presence import Presence
+from store.model.freshness import CONTRADICTED
 from store.model.names import dotted_name
 
 
@@ -92,6 +93,27 @@ def with_statistics(presence: Presence, table_keys: Collection[int]) -> set[int]
     return {
         key for flight in ("stats.columns", "stats.sketches", *BY_SPAN) for key in presence.among(flight, table_keys)
     }
+
+
+def contradicted(database: Database, table_keys: Collection[int]) -> dict[int, list[int]]:
+    """Ids of the columns whose newest record says that the table's metadata contradicts the data.
+
+    Args:
+        database: The database.
+        table_keys: Keys of the tables.
+
+    Returns:
+        Table key → column ids, without tables that have none.
+    """
+    if not table_keys:
+        return {}
+    with database.reading() as cursor:
+        return dict(execute(
+            cursor, "SELECT table_key, list(column_id) FROM (SELECT table_key, column_id FROM stats_columns"
+            f" WHERE {among('table_key', table_keys)} GROUP BY ALL"
+            f" HAVING arg_max(coalesce(confidence_level, 1), generation) = {CONTRADICTED}) GROUP BY table_key",
+            moved=_keys(table_keys),
+        ))  # fmt: skip
 
 
 def snapshot_columns(

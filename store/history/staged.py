@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from store.duckdb.arrow_sql import execute, query, query_few, within
 from store.duckdb.layout import GROUPED, Connection, records, stored_columns
+from store.model.freshness import CONTRADICTED
 from store.model.puts import IDENTITY, contradicts, cosmetic, once
 
 NONE = pa.chunked_array([], pa.int64())
@@ -79,7 +80,7 @@ class Staged:
             stored: Subquery of stored rows with `rid` and all stored columns.
             more: Further columns of the subquery to return.
             keep_complete: SQL condition on the stored row `t` under which a COMPLETE stored row counts as the same as a
-                PARTIAL staged one; None for never.
+                PARTIAL staged one, unless only that one is CONTRADICTED; None for never.
             tables: Arrow tables that the subquery reads.
 
         Returns:
@@ -90,7 +91,13 @@ class Staged:
             f's."{n}" IS NOT DISTINCT FROM t."{n}"' if n in self.given else f't."{n}" IS NULL' for n in self.content
         )
         if keep_complete and (partial := self._is_partial()):
-            same = f"({same or 'true'}) OR ({keep_complete} AND {partial.format('s')} AND NOT {partial.format('t')})"
+            kept = f"{keep_complete} AND {partial.format('s')} AND NOT {partial.format('t')}"
+            if "confidence_level" in self.given:
+                kept += (
+                    f" AND (s.confidence_level IS DISTINCT FROM {CONTRADICTED}"
+                    f" OR t.confidence_level IS NOT DISTINCT FROM {CONTRADICTED})"
+                )
+            same = f"({same or 'true'}) OR ({kept})"
         further = "".join(f", t.{name}" for name in more)
         sql = (
             f"SELECT s.row_no, t.rid, ({same or 'true'}) AS same{further} FROM {{staged}} s"

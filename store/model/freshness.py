@@ -20,7 +20,11 @@ PRUNING: Final = "PRUNING"
 PLANNING: Final = "PLANNING"
 
 NAN_TYPES: Final = ("FLOAT", "DOUBLE")  # readers order NaN above every number
-USABLE_COLUMNS: Final = ("completeness", "row_groups_sampled", "logical_type", "nan_count")
+CONTRADICTED: Final = 0.0
+"""`confidence_level` of a record about data that contradicts the metadata of its table. Readers that skip data by that
+metadata may miss rows."""
+
+USABLE_COLUMNS: Final = ("completeness", "confidence_level", "row_groups_sampled", "logical_type", "nan_count")
 """The columns that `usable_for` depends on besides freshness; flights without bounds lack the last two."""
 
 
@@ -139,8 +143,9 @@ def stored_freshness_sql(snapshot_id: str, current: str) -> str:
 
 
 def is_whole(row: Mapping[str, Any]) -> bool:
-    """True if a record is complete and not from a sample."""
-    return row.get("completeness") == "COMPLETE" and not row.get("row_groups_sampled")
+    """True if a record is complete, not from a sample, and not CONTRADICTED."""
+    is_sure = row.get("confidence_level") != CONTRADICTED
+    return row.get("completeness") == "COMPLETE" and is_sure and not row.get("row_groups_sampled")
 
 
 def usable_for(label: str | None, row: Mapping[str, Any]) -> str:
@@ -156,7 +161,10 @@ def usable_for(label: str | None, row: Mapping[str, Any]) -> str:
 
 def is_whole_sql(row: str) -> str:
     """SQL of `is_whole`, never NULL; `row` is the record's alias."""
-    return f"coalesce({row}.completeness = 'COMPLETE', false) AND coalesce({row}.row_groups_sampled, 0) = 0"
+    return (
+        f"coalesce({row}.completeness = 'COMPLETE', false) AND coalesce({row}.row_groups_sampled, 0) = 0"
+        f" AND {row}.confidence_level IS DISTINCT FROM {CONTRADICTED}"
+    )
 
 
 def usable_for_sql(label: str, row: str, columns: Collection[str]) -> str:
@@ -177,8 +185,9 @@ def usable_for_sql(label: str, row: str, columns: Collection[str]) -> str:
 
 
 def is_whole_arrow(rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
-    """A mask of the rows that are complete and not from a sample; without nulls."""
+    """A mask of the rows that are complete, not from a sample, and not CONTRADICTED; without nulls."""
     complete = pc.equal(rows["completeness"], "COMPLETE").fill_null(False)
+    complete = pc.and_not(complete, pc.equal(rows["confidence_level"], CONTRADICTED).fill_null(False))
     return pc.and_(complete, pc.equal(pc.fill_null(rows["row_groups_sampled"], 0), 0))
 
 

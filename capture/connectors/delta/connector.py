@@ -51,6 +51,7 @@ class DeltaConnector(Connector):
     """Delta tables below a directory or object store prefix, or in a Unity Catalog (`uc://host/catalog`)."""
 
     format: ClassVar[str] = "delta"
+    states_files = True
 
     def __init__(self, config: ConnectorConfig):
         check_options(self.format, config.options)

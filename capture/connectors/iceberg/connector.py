@@ -33,6 +33,7 @@ class IcebergConnector(Connector):
     """Iceberg tables. A directory lake has namespace `default`, or the dotted names of parent directories."""
 
     format: ClassVar[str] = "iceberg"
+    states_files = True
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config

@@ -22,6 +22,7 @@ from capture.compute.readers.base import GONE
 from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import NativeStats, ScanTask
 from capture.engines.compute.choice import Choice, choose
+from capture.engines.compute.contradictions import stated_files, summary, warn
 from capture.engines.compute.cost import Cost
 from capture.engines.compute.scan_progress import ScanProgress
 from capture.engines.compute.table_scan import SAMPLE_SHARE, Key, TableScan, sketches_of
@@ -182,7 +183,8 @@ class ComputeEngine(CaptureEngine):
             total, tasks = len(tasks), partitions.within(table, tasks, requests[0].partitions)
             notes.append(partitions.detail(len(tasks), total))
         scan.rows_total, scan.files_total = sum(map(_live_rows, tasks)), len(tasks)
-        whole, draw = tasks, self._draw(requests[0], scan, tasks, notes)
+        native = self._metadata(scan, notes) if scan.sampled else None
+        whole, draw = tasks, self._draw(requests[0], scan, tasks, native, notes)
         seconds = draw.budget.max_seconds if draw else None
         if draw:
             tasks = [] if seconds is not None else draw.take()  # a timed sample adds tasks while it runs
@@ -191,6 +193,8 @@ class ComputeEngine(CaptureEngine):
             known = fold.known(sink, table, (LOCAL, SPARK), tasks, scan.types, scan.work.column_ids, scan.work.wanted)
         reused = scan.reuse(tasks, known)
         new = [(at, task) for at, task in enumerate(tasks) if at not in reused]
+        read = whole if draw and seconds is not None else [task for _, task in new]
+        scan.stated = stated_files(table, native, read, [i for i in scan.work.column_ids if i in scan.leaves], notes)
 
         rows = Rows(table, LOCAL, requests[0].mode)
         scanned = ScanProgress(progress)
@@ -222,9 +226,12 @@ class ComputeEngine(CaptureEngine):
             scanned.report()
         scan.take(by_task, tasks, rows)
         assert not by_task, "a task without an answer"
-        if not requests[0].partitions:  # a part of the table gives no record of the whole
+        if not requests[0].partitions:
             scan.finish(whole, rows)
+        else:  # a part of the table gives no record of the whole
+            scan.withdraw(rows)
         _flush(rows, sink)
+        warn(table, scan.contradictions)
         if not draw:
             self._learn(expected * len(scan.all_ids), time.monotonic() - started, choice)
         execution = "spark" if rows.engine_id == SPARK else "inline"
@@ -270,10 +277,10 @@ class ComputeEngine(CaptureEngine):
         return local.computed(numbered, work, report, threads, few=len(numbered) < 2 * threads)
 
     def _draw(
-        self, request: CaptureRequest, scan: TableScan, tasks: Sequence[ScanTask], notes: list[str]
-    ) -> sampling.Draw | None:
+        self, request: CaptureRequest, scan: TableScan, tasks: Sequence[ScanTask], native: NativeStats | None,
+        notes: list[str],
+    ) -> sampling.Draw | None:  # fmt: skip
         """The draw of a sample; None without sampling, or if a fixed share of each file is read."""
-        native = self._metadata(scan, notes) if scan.sampled else None
         if not scan.sampled or scan.work.share is not None or not scan.rows_total:
             return None
         budget = request.budget or Budget(max_rows=math.ceil(SAMPLE_SHARE * scan.rows_total))
@@ -287,7 +294,7 @@ class ComputeEngine(CaptureEngine):
 
     def _metadata(self, scan: TableScan, notes: list[str]) -> NativeStats | None:
         """Reads native statistics and adds them to `scan`; None if they cannot be read."""
-        table, names = scan.table, frozenset(scan.table.names[i] for i in scan.types if scan.table.by_id[i].is_leaf)
+        table, names = scan.table, frozenset(scan.table.names[i] for i in scan.types if i in scan.leaves)
         try:
             native = table.connector.capture_snapshot_target_stats(
                 table.schema, table.name, table.snapshot_id, table.column_ids, names
@@ -382,6 +389,9 @@ class ComputeEngine(CaptureEngine):
         if request.target.column_id is not None:
             columns = request.table.by_id
             details += filter(None, [impossible(columns[request.target.column_id].logical_type, request.kinds)])
+        if contradictions := scan.contradictions.get(key):
+            attributes["files_contradicted"] = len(contradictions)
+            details.append(summary(contradictions))
         if errors:
             others = f" (and {len(errors) - 1} more of {scan.files_total} files)" if len(errors) > 1 else ""
             details.append(f"{errors[0]}{others}")

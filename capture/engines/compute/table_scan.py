@@ -13,6 +13,7 @@ from capture.compute.fold import Fold, Known
 from capture.compute.partial import SketchSelection
 from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import ScanTask
+from capture.engines.compute.contradictions import StatedFiles
 from capture.spi import CaptureRequest, Sampling, TableHandle
 from store.model import logical_types
 from store.model.logical_types import Kind, LogicalType
@@ -60,6 +61,8 @@ class TableScan:
     files_total: int = 0
     taken: int = 0  # number of files folded
     reused: frozenset[int] = frozenset()  # indexes of tasks whose results come from the store
+    stated: StatedFiles | None = None  # what the metadata says of the files that are read
+    contradictions: dict[Key, list[str]] = field(default_factory=dict)  # of columns, one for each file
 
     @classmethod
     def of(cls, requests: Sequence[CaptureRequest]) -> TableScan:
@@ -92,6 +95,11 @@ class TableScan:
             {key: _Read() for key in keys},
             {i: Fold(LogicalType(Kind.STRUCT)) for group in groups for i in group},
         )
+
+    @property
+    def leaves(self) -> frozenset[int]:
+        """Ids of the columns that are no containers."""
+        return frozenset(i for i in self.all_ids if self.table.by_id[i].is_leaf)
 
     @property
     def sampled(self) -> bool:
@@ -153,8 +161,27 @@ class TableScan:
         self.row_groups[key] += max(answer.row_groups, 1)  # a file of a format without row groups counts as one
         if not reused:
             self.read[key].add(task.file_path, answer.partial.row_count, answer.size_bytes)
-        if answer.column_id is not None and not self.sampled and not reused:
-            rows.file_column(task, answer.column_id, self.types[answer.column_id], answer)
+        if answer.column_id is None or reused:
+            return
+        lt, contradiction = self.types[answer.column_id], self._contradiction(answer, task)
+        if not self.sampled:
+            rows.file_column(task, answer.column_id, lt, answer, contradicted=bool(contradiction))
+        elif contradiction:
+            rows.withdraw(answer.column_id, lt, task.file_path)
+
+    def _contradiction(self, answer: Answer, task: ScanTask) -> str:
+        """What the metadata and the data say of a column of a file, if they differ; it is remembered."""
+        if self.stated is None or answer.column_id is None or answer.partial is None:
+            return ""
+        column_id, path = answer.column_id, task.file_path
+        found = self.stated.contradiction(
+            path, column_id, self.types[column_id], answer.partial, whole=not self.sampled
+        )  # fmt: skip
+        if found:
+            name = self.table.names[column_id]
+            found = f'file "{path}", column "{name}": the metadata has {found}'
+            self.contradictions.setdefault((column_id,), []).append(found)
+        return found
 
     def finish(self, tasks: Sequence[ScanTask], rows: Rows) -> None:
         """Adds the rows of the table.
@@ -168,10 +195,15 @@ class TableScan:
             if tasks and not fold.parts:
                 continue  # nothing could be read
             part = fold.result()
-            row_groups = self.row_groups[key] if self.sampled and part.row_count < total else 0
+            contradicted = key in self.contradictions  # then nobody knows how many rows there are
+            is_sample = self.sampled and (contradicted or part.row_count < total)
+            row_groups = self.row_groups[key] if is_sample else 0
             read = self.read[key].files if self.sampled else fold.parts
-            known = self.known.get(key[0], {}) if len(key) == 1 else {}
-            covers = Coverage(total, read, fold.size_bytes, row_groups, len(self.errors[key]), known)
+            known = self.known.get(key[0], {}) if len(key) == 1 and not contradicted else {}
+            covers = Coverage(
+                max(total, part.row_count), read, fold.size_bytes, row_groups, len(self.errors[key]), known,
+                contradicted,
+            )  # fmt: skip
             if len(key) == 1:
                 rows.column(key[0], self.types[key[0]], part, covers, files)
             else:
@@ -179,6 +211,15 @@ class TableScan:
                     thetas = {i: self.members[i].result().theta or b"" for i in key}
                     self.dependencies[key] = dependencies.degrees(key, part.theta, thetas)
                 rows.group(key, part, covers, self.dependencies.get(key, []))
+
+    def withdraw(self, rows: Rows) -> None:
+        """Adds records of the columns of the table whose metadata is contradicted, after a scan of a part of it.
+
+        Args:
+            rows: Receives the rows.
+        """
+        for column_id, *_ in self.contradictions:
+            rows.withdraw(column_id, self.types[column_id])
 
 
 def sketches_of(requests: Sequence[CaptureRequest]) -> SketchSelection:

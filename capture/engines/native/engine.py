@@ -34,6 +34,7 @@ from capture.spi import (
 )
 from store.model import logical_types
 from store.model.errors import StatflightError, may_pass
+from store.model.freshness import CONTRADICTED
 from store.model.schemas import SCALAR
 from store.model.targets import Target, TargetKind
 
@@ -241,13 +242,15 @@ class _Pass:
         return self._degraded(target, f'the metadata has no statistics of column "{column.name}"')
 
     def _kept(self) -> dict[int, Mapping[str, Any]]:
-        """Column id → stored record of this snapshot that this engine must not replace, because it has an ndv too."""
+        """Column id → stored record of this snapshot that this engine must not replace, because it has an ndv too, or
+        because the data contradicts the metadata."""
         if not any(r.kinds and r.target.kind is TargetKind.COLUMN for r in self.requests):
             return {}
         stored = self.sink.stored("stats.columns", self.table).to_pylist()
         return {
             row["column_id"]: row for row in stored
-            if row["snapshot_id"] == self.table.snapshot_id and row["ndv"] is not None
+            if row["snapshot_id"] == self.table.snapshot_id
+            and (row["ndv"] is not None or row["confidence_level"] == CONTRADICTED)
         }  # fmt: skip
 
     def _reason(self, native: NativeStats) -> str:
@@ -272,17 +275,22 @@ class _Pass:
         attributes = {"retryable": False}  # a snapshot's metadata does not change
         return CaptureResult(Outcome.DEGRADED, self.engine_id, detail, attributes, target, self.table)
 
-    def _provenance(self, native: NativeStats, complete: bool) -> dict[str, Any]:
-        return self.table.key | {
-            "producer": native.producer,
-            "completeness": "COMPLETE" if complete else "PARTIAL",
-            "engine_id": self.engine_id,
-            "capture_mode": str(self.mode),
-            "files_scanned": native.data_file_count,
-            "captured_at": self.now,
-            "refreshed_at": self.now,
-            "schema_hash": self.schema_hash,
-        }
+    def _provenance(self, native: NativeStats, complete: bool, column_id: int | None = None) -> dict[str, Any]:
+        doubt = {"confidence_level": CONTRADICTED} if column_id in self.table.contradicted else {}
+        return (
+            self.table.key
+            | doubt
+            | {
+                "producer": native.producer,
+                "completeness": "COMPLETE" if complete else "PARTIAL",
+                "engine_id": self.engine_id,
+                "capture_mode": str(self.mode),
+                "files_scanned": native.data_file_count,
+                "captured_at": self.now,
+                "refreshed_at": self.now,
+                "schema_hash": self.schema_hash,
+            }
+        )
 
     def _put_files(self, native: NativeStats) -> None:
         provenance = self._provenance(native, True) | {"files_scanned": None}
@@ -298,7 +306,12 @@ class _Pass:
         provenance = self._provenance(native, True) | {"files_scanned": None}
         rows = with_constants(part, provenance, "stats.file_columns")
         at = rows.schema.get_field_index("completeness")
-        self.sink.put("stats.file_columns", rows.set_column(at, "completeness", labels), extra=True)
+        rows = rows.set_column(at, "completeness", labels)
+        if self.table.contradicted:
+            of_columns = pa.array(sorted(self.table.contradicted), pa.int64())
+            doubts = pc.if_else(pc.is_in(rows["column_id"], of_columns), CONTRADICTED, pa.scalar(None, pa.float64()))
+            rows = rows.set_column(rows.schema.get_field_index("confidence_level"), "confidence_level", doubts)
+        self.sink.put("stats.file_columns", rows, extra=True)
 
     def _file_columns(self, native: NativeStats) -> dict[int, Rollup]:
         """Puts the per-file statistics, if a table or file is captured; returns roll-ups by column id."""
@@ -367,7 +380,7 @@ class _Pass:
         for column_id, rollup in rollups.items():
             scalars = rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
             complete = scalars["null_count"] is not None and rollup.complete(native.data_file_count)
-            records[column_id] = self._provenance(native, complete) | scalars | {"column_id": column_id}
+            records[column_id] = self._provenance(native, complete, column_id) | scalars | {"column_id": column_id}
             size = fixed_width(logical_types.parse(rollup.logical_type)) if column_id in widths else None
             if size is not None and scalars["null_count"] is not None and not has_no_values(scalars):
                 records[column_id] |= {"avg_width_bytes": float(size), "max_width_bytes": size}
@@ -375,7 +388,7 @@ class _Pass:
             kept_id = kept["column_id"] or ids.get(kept["column_name"])
             if kept_id:
                 row = source_columns.combined(records.get(kept_id, {}), kept)
-                records[kept_id] = row | self._provenance(native, source_columns.is_complete(row)) | {
+                records[kept_id] = row | self._provenance(native, source_columns.is_complete(row), kept_id) | {
                     "column_id": kept_id
                 }  # fmt: skip
         return records

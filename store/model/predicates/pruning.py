@@ -38,7 +38,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from store.model.freshness import EXACT, PRUNING, usable_for_sql
+from store.model.freshness import EXACT, PRUNING, USABLE_COLUMNS, usable_for_sql
 from store.model.logical_types import Kind, LogicalType
 from store.model.predicates import bounds, buckets
 from store.model.predicates.bounds import KEYS, kind_sql
@@ -59,7 +59,7 @@ _NEGATED: Final = {
 _BELOW: Final = frozenset({Op.LT, Op.LTE})
 _TRUE_FOR_NAN: Final = frozenset({Op.NEQ, Op.GT, Op.GTE})  # to readers that order NaN above every number
 _FLOATS: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
-FACTS: Final = frozenset({"nan_count", "logical_type", "completeness", "row_groups_sampled"})
+FACTS: Final = frozenset(USABLE_COLUMNS)
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,13 @@ from store.model.freshness import At
 LABELS = st.sampled_from([freshness.EXACT, freshness.INHERITED, freshness.STALE, None])
 ROWS = st.fixed_dictionaries({
     "completeness": st.sampled_from(["COMPLETE", "PARTIAL", "UNAVAILABLE", None]),
+    "confidence_level": st.sampled_from([None, 0.0, 0.95, 1.0]),
     "row_groups_sampled": st.sampled_from([None, 0, 1, 7]),
     "logical_type": st.sampled_from(["INT", "FLOAT", "DOUBLE", "STRING", None]),
     "nan_count": st.sampled_from([None, 0, 3]),
 })  # fmt: skip
-SCHEMA = pa.schema([("label", pa.string()), ("completeness", pa.string()), ("row_groups_sampled", pa.int64()),
+SCHEMA = pa.schema([("label", pa.string()), ("completeness", pa.string()), ("confidence_level", pa.float64()),
+                    ("row_groups_sampled", pa.int64()),
                     ("logical_type", pa.string()), ("nan_count", pa.int64())])  # fmt: skip
 PLACES = st.builds(At, st.integers(0, 3), st.integers(0, 3), st.sampled_from(["x", "y", None]))
 
@@ -72,10 +74,17 @@ def test_freshness_and_rank_agree_in_sql_and_for_one_row(connection, records, re
 @pytest.mark.parametrize(("row", "use"), [
     ({}, "PRUNING"), ({"completeness": "PARTIAL"}, "PLANNING"), ({"row_groups_sampled": 1}, "PLANNING"),
     ({"logical_type": "DOUBLE"}, "PLANNING"), ({"logical_type": "FLOAT", "nan_count": 0}, "PRUNING"),
-    ({"completeness": None}, "PLANNING"),
+    ({"completeness": None}, "PLANNING"), ({"confidence_level": 0.0}, "PLANNING"),
+    ({"confidence_level": 0.5}, "PRUNING"),
 ])  # fmt: skip
 def test_only_complete_unsampled_rows_without_nan_allow_pruning(row, use):
-    whole = {"completeness": "COMPLETE", "row_groups_sampled": None, "logical_type": "INT", "nan_count": None}
+    whole = {
+        "completeness": "COMPLETE",
+        "confidence_level": None,
+        "row_groups_sampled": None,
+        "logical_type": "INT",
+        "nan_count": None,
+    }
     assert freshness.usable_for("EXACT", whole | row) == use
     assert freshness.usable_for("INHERITED", whole | row) == "PLANNING"
 

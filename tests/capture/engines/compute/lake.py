@@ -76,6 +76,7 @@ class Lake:
 
     path: object
     format: str = "parquet"
+    states_files: bool = False
     error: Exception | None = None
 
     def add(self, name, ids, **options):

@@ -179,7 +179,7 @@ def facts(name, values, lacking=frozenset()):
 
 
 NAMES = ("file_path", "column_id", "column_name", "logical_type", "row_count", "null_count", "nan_count", "min", "max",
-         "completeness", "row_groups_sampled")  # fmt: skip
+         "completeness", "confidence_level", "row_groups_sampled")  # fmt: skip
 SCHEMA = pa.schema([FLIGHTS["stats.file_columns"].schema.field(name) for name in NAMES])
 
 

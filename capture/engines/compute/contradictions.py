@@ -1,0 +1,153 @@
+"""Comparison of the values of files with what the metadata of their table says of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capture.compute.partial import Partial
+from capture.connectors.spi import NativeStats, ScanTask
+from capture.spi import TableHandle
+from store.model import bounds
+from store.model.errors import StatflightError
+from store.model.logical_types import LogicalType
+
+log = logging.getLogger("statflight.worker")
+
+_MOST_CELLS: Final = 1_000_000  # files × columns that are compared, of which the metadata is in memory meanwhile
+_LOGGED: Final = 5  # contradictions of a column that are logged
+_COUNTS: Final = ("row_count", "null_count", "nan_count")
+_COMPARED: Final = ("file_path", "column_id", *_COUNTS, "min", "max")
+_SHOWN: Final = 60  # characters of a bound in a message
+
+
+def stated_files(
+    table: TableHandle, native: NativeStats | None, tasks: Sequence[ScanTask], column_ids: Sequence[int],
+    notes: list[str],
+) -> StatedFiles | None:  # fmt: skip
+    """Reads what a scan is to be compared with.
+
+    Args:
+        table: The table.
+        native: Its statistics from metadata, if they are read already.
+        tasks: The files that are scanned.
+        column_ids: Ids of the columns, which are no containers.
+        notes: Receives the reason if the metadata cannot be read, or has too many files and columns.
+
+    Returns:
+        The statistics of the files; None if there is nothing to compare.
+    """
+    cells = len(tasks) * len(column_ids)
+    if not cells or not table.connector.states_files:
+        return None
+    if cells > _MOST_CELLS:
+        notes.append(f"not compared with metadata: {cells:,} columns of files are more than {_MOST_CELLS:,}")
+        return None
+    try:
+        names = frozenset(table.names[i] for i in column_ids)
+        native = native or table.connector.capture_snapshot_target_stats(
+            table.schema, table.name, table.snapshot_id, table.column_ids, names
+        )
+        return StatedFiles(native, tasks, column_ids)
+    except StatflightError as error:
+        notes.append(f"not compared with metadata: {error}")
+        return None
+
+
+def summary(contradictions: Sequence[str]) -> str:
+    """Summary of the contradictions of a column, for people."""
+    others = f" (and {len(contradictions) - 1} more files)" if len(contradictions) > 1 else ""
+    return f"the metadata contradicts the data, so that nothing may be skipped by it: {contradictions[0]}{others}"
+
+
+def warn(table: TableHandle, contradictions: Mapping[Any, Sequence[str]]) -> None:
+    """Logs contradictions.
+
+    Args:
+        table: The table.
+        contradictions: Column → the contradictions of its files.
+    """
+    name = f"{table.catalog}.{table.schema}.{table.name}"
+    for of_column in contradictions.values():
+        for contradiction in of_column[:_LOGGED]:
+            log.warning("%s: %s", name, contradiction)
+        if len(of_column) > _LOGGED:
+            log.warning("%s: and %d more files contradict the metadata so", name, len(of_column) - _LOGGED)
+
+
+class StatedFiles:
+    """What the metadata says of some columns of some files.
+
+    Args:
+        native: Statistics from the metadata.
+        tasks: The files.
+        column_ids: Ids of the columns.
+    """
+
+    def __init__(self, native: NativeStats, tasks: Iterable[ScanTask], column_ids: Sequence[int]):
+        paths = list(dict.fromkeys(task.file_path for task in tasks))
+        self._files = {path: at for at, path in enumerate(paths)}
+        self._columns = {column_id: at for at, column_id in enumerate(column_ids)}
+        of_files, of_columns = pa.array(paths, pa.string()), pa.array(column_ids, pa.int64())
+        tables = []
+        for part in native.file_columns():
+            rows = part.select(_COMPARED)
+            wanted = pc.and_(pc.is_in(rows["column_id"], of_columns), pc.is_in(rows["file_path"], of_files))
+            tables.append(rows.filter(wanted))
+        self._row_of: npt.NDArray[np.int32] = np.full((len(paths), len(column_ids)), -1, np.int32)
+        self._values: dict[str, pa.Array] = {}
+        if tables:
+            found = pa.concat_tables(tables).combine_chunks()
+            places = [pc.index_in(found["file_path"], of_files), pc.index_in(found["column_id"], of_columns)]
+            self._row_of[tuple(place.to_numpy() for place in places)] = np.arange(found.num_rows)
+            self._values = {name: pa.array(found[name].to_pylist(), found[name].type) for name in _COMPARED[2:]}
+
+    def contradiction(self, path: str, column_id: int, lt: LogicalType, part: Partial, *, whole: bool = True) -> str:
+        """The first difference that could make a reader skip rows, or count them wrongly.
+
+        Args:
+            path: Path of the file.
+            column_id: Id of the column.
+            lt: Type of the column.
+            part: Statistics of the values.
+            whole: The values are all live ones of the file, not a sample of them.
+
+        Returns:
+            What the metadata says and what the data says; empty if they agree, or the metadata says nothing.
+        """
+        file, column = self._files.get(path), self._columns.get(column_id)
+        if file is None or column is None or (row := int(self._row_of[file, column])) < 0:
+            return ""
+        stated = {name: values[row].as_py() for name, values in self._values.items()}
+        for name in _COUNTS:
+            expected, found = stated[name], getattr(part, name)
+            if expected is None or found is None:
+                continue
+            if found > expected or (whole and found < expected):
+                return f"{name} {expected:,}, the data {'' if whole else 'at least '}{found:,}"
+        values = part.row_count - part.null_count
+        if not whole and None not in (stated["row_count"], stated["null_count"]):
+            most = stated["row_count"] - stated["null_count"]
+            if values > most:
+                return f"{most:,} values, the data at least {values:,}"
+        for side, outside in (("min", -1), ("max", 1)):
+            expected, found = stated[side], getattr(part, side)
+            is_exact = part.min_is_exact if side == "min" else part.max_is_exact  # else rounded outwards
+            if expected is None or found is None or found == expected or not is_exact or not lt.orderable:
+                continue
+            if bounds.compare(found, expected, lt) == outside:
+                return f"{side} {_shown(expected, lt)}, the data {_shown(found, lt)}"
+        return ""
+
+
+def _shown(bound: Any, lt: LogicalType) -> str:
+    text = str(bound)
+    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return json.dumps(text, ensure_ascii=False) if lt.kind == "STRING" else text
