@@ -6,8 +6,8 @@ A policy is a string: `on`, `off`, `metadata` (the table's own statistics, no sc
 
 Table statistics come from metadata and are cheap: every new snapshot is captured at once, and after a failure again
 once `min_interval` has passed. Columns are scanned when enough rows changed, the schema changed, or statistics are
-older than `max_age` or behind by more than `max_snapshots_behind` snapshots; at most once per `min_interval`, and never
-when they are fresh.
+older than `max_age` or behind by more than `max_snapshots_behind` snapshots; never when they are fresh, and at most
+once per `min_interval`, except that a new snapshot in which half of the rows changed does not wait.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Rules:
         changed: Share of rows (0 to 1) in files added or removed since, at which they are renewed before `max_age`.
         max_snapshots_behind: Number of snapshots by which statistics may be behind the current one; more renew them,
             however little changed, and until then an inherited distribution that old is STALE. None for any.
-        min_interval: Minimum time since the last attempt; for table statistics, since the last attempt at the same
-            snapshot.
+        min_interval: Minimum time since the last attempt; for table statistics, and where half of the rows changed,
+            since the last attempt at the same snapshot.
         columns: `used`: in tables with more than `wide` columns only those that readers request; `all`: every column;
             `none`: only the table's own statistics, from metadata.
         wide: Number of columns above which a table is wide.
@@ -141,6 +141,7 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {
     "max_age": _duration, "changed": _share, "min_interval": _duration, "columns": _word, "wide": int,
     "max_snapshots_behind": _count,
 }  # fmt: skip
+_HALF: Final = 0.5  # share of changed rows at which a new snapshot does not wait
 assert set(_READ) == {f.name for f in fields(Rules)}
 
 
@@ -158,6 +159,7 @@ class TableState:
     captured_columns: frozenset[int] = frozenset()  # at the current snapshot
     snapshots_behind: int | None = None  # snapshots since the newest scan, the current one included; None: unknown
     changed_share: float | None = None  # share of rows in files added or removed since then; None: unknown
+    least_changed_share: float = 0.0  # the same by row counts alone: rows that were replaced are not seen
     used: Mapping[int, int] = field(default_factory=dict)  # column id → reads
     tried_at: datetime | None = None
     tried_snapshot_id: int | None = None
@@ -245,6 +247,8 @@ def columns_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
     because, detail = _stale(rules, state, now)
     if because in (Because.LITTLE, Because.UNKNOWN):
         return Verdict(False, because, (), detail)
+    if because is Because.CHANGED and _changed(state) >= _HALF and state.tried_snapshot_id != state.snapshot_id:
+        state = replace(state, tried_at=None)
     return _blocked(rules, state, now, ()) or Verdict(True, because, missing, detail)
 
 
@@ -256,8 +260,8 @@ def _stale(rules: Rules, state: TableState, now: datetime) -> tuple[Because, str
     if state.captured_schema_hash != state.schema_hash:
         return Because.SCHEMA, ""
     share = state.changed_share
-    if share is not None and share > 0 and share >= rules.changed:
-        return Because.CHANGED, f"{share:.0%}, of {rules.changed:.0%}"
+    if (known := _changed(state)) > 0 and known >= rules.changed:
+        return Because.CHANGED, f"{'' if share is not None else 'at least '}{known:.0%}, of {rules.changed:.0%}"
     if now - state.captured_at >= rules.max_age:
         return Because.AGE, f"since {state.captured_at:%Y-%m-%d %H:%M}"
     behind, most = state.snapshots_behind, rules.max_snapshots_behind
@@ -266,6 +270,10 @@ def _stale(rules: Rules, state: TableState, now: datetime) -> tuple[Because, str
     if share is None:
         return Because.UNKNOWN, ""
     return Because.LITTLE, f"{share:.0%}, of {rules.changed:.0%}"
+
+
+def _changed(state: TableState) -> float:
+    return state.least_changed_share if state.changed_share is None else state.changed_share
 
 
 def _blocked(rules: Rules, state: TableState, now: datetime, columns: tuple[int, ...] | None) -> Verdict | None:

@@ -221,7 +221,8 @@ class AutoAnalyze:
             captured_columns=frozenset(i for (i,) in rows(
                 "SELECT column_id FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
                 " AND producer = 'ENGINE_COMPUTED'", key, current)),
-            changed_share=None if captured is None else self._changed(key, captured, current), used=used,
+            changed_share=None if captured is None else self._changed(key, captured, current),
+            least_changed_share=0.0 if captured is None else self._least_changed(key, captured, current), used=used,
             busy=bool(rows(f"SELECT 1 FROM jobs WHERE table_key = ? AND state IN {ACTIVE} LIMIT 1", key)),
         )  # fmt: skip
 
@@ -241,3 +242,14 @@ class AutoAnalyze:
             places[before], places[before], places[current], places[current], table_key,
         )  # fmt: skip
         return max((float(rows - stayed) / float(rows) for rows in (were, are) if rows), default=0.0)
+
+    def _least_changed(self, table_key: int, before: int, current: int) -> float:
+        """Share of rows added or removed since, by the row counts of two snapshots; 0 where one is unknown."""
+        counts = dict(self._host.database.rows(
+            "SELECT snapshot_id, max(row_count) FROM ("
+            "SELECT snapshot_id, row_count FROM stats_tables WHERE table_key = ?1"
+            " UNION ALL SELECT snapshot_id, row_count FROM stats_columns WHERE table_key = ?1)"
+            " WHERE snapshot_id IN (?2, ?3) GROUP BY 1", table_key, before, current,
+        ))  # fmt: skip
+        were, are = counts.get(before), counts.get(current)
+        return abs(are - were) / max(are, were) if were is not None and are is not None and max(are, were) else 0.0

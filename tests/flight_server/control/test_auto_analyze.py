@@ -16,6 +16,17 @@ def test_state_counts_the_snapshots_since_the_newest_scan(tmp_path):
         assert app.auto._state(app.catalog.get("lake.s.t")).snapshots_behind == 0
 
 
+def test_doubled_rows_are_seen_without_a_listing_of_files(tmp_path):
+    with app_in(tmp_path) as app:
+        (one,) = rows("t", 1, [1], producer="ENGINE_COMPUTED")
+        key = {name: one[name] for name in ("table_catalog", "table_schema", "table_name")}
+        put(app, [one])
+        for snapshot, count, share in ((2, None, 0.0), (3, one["row_count"], 0.0), (4, 4 * one["row_count"], 0.75)):
+            put(app, [key | {"snapshot_id": snapshot, "row_count": count}], "stats.tables")
+            state = app.auto._state(app.catalog.get("lake.s.t"))
+            assert (state.changed_share, state.least_changed_share) == (None, share)
+
+
 def test_policy_bounds_how_old_an_inherited_distribution_is(tmp_path):
     """Under `current` and under the snapshot's id, and for sketches; counts are inherited as before."""
     with app_in(tmp_path, auto_analyze="max_snapshots_behind=1, columns=none") as app:
