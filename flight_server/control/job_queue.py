@@ -278,22 +278,26 @@ class JobQueue:
 
     def _begin(self, jobs: list[Job]) -> list[Job]:
         """Leases durable jobs, and makes their payloads; those that end at once are left out."""
+        if not jobs:
+            return []
         payloads = self._payloads(self._hold(jobs))
-        ended: list[End] = []
+        begun, ended = [], []
         for job, payload in zip(jobs, payloads, strict=True):
             if isinstance(payload, StatflightError):  # its table or connector is gone
                 ended.append(End(job, Draft(), {"error": to_json(payload), "message": str(payload)}))
             elif payload["requests"]:
                 job.payload = payload
+                begun.append(job)
             else:  # everything was captured since it was queued
                 held = [{"outcome": "CAPTURED", "snapshot_id": i, "detail": ""} for i in payload.get("held", ())]
                 ended.append(End(job, Draft(), {"outcomes": held}))
-        self._end(ended)
-        return [job for job in jobs if not job.done.is_set()]
+        if ended:
+            self._end(ended)
+        return begun
 
     def _payloads(self, jobs: Sequence[Job]) -> Sequence[Mapping[str, Any] | StatflightError]:
         try:
-            return self.payloads_of(jobs) if jobs else []
+            return self.payloads_of(jobs)
         except Exception:  # a job must not stay leased to no worker
             if len(jobs) > 1:
                 return [payload for job in jobs for payload in self._payloads([job])]

@@ -56,6 +56,15 @@ def test_work_wakes_one_thread_that_serves_it(control):
         thread.join()
 
 
+def test_poll_that_finds_nothing_wakes_no_other(control, monkeypatch):
+    woken: list[int] = []
+    monkeypatch.setattr(control.queue, "notify", lambda: woken.append(1))
+    assert control.lease("job") is None and control.lease("light") is None and not woken
+    control.durable()
+    control.finish(control.lease("job"), outcome())
+    assert woken
+
+
 def test_wait_raises_the_error_of_a_task(control):
     job = control.submit(Job("control", {}))
     control.finish(control.lease("control"), error=to_json(NotFound("no lake")))
