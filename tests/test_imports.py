@@ -79,8 +79,10 @@ ROOMS = {
         "app": APP,
         "actions": APP,
         "sql": APP,
+        "iceberg_rest": APP,
         "flight_service": APP | {"actions", "sql", "process"},  # process: the audit log
-        "process": APP | {"actions", "sql", "web", "worker", "flight_service", "client"},  # client: of the worker
+        "process": APP
+        | {"actions", "sql", "web", "iceberg_rest", "worker", "flight_service", "client"},  # client: of the worker
         "commands": BASE | VIEWS | {"conditions", "checks", "client", "present", "process", "web", "worker"},
         "cli": {"client", "commands"},
     },

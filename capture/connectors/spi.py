@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from store.model.errors import Unimplemented
 from store.model.names import column_key
 from store.model.schemas import DELETES, INT, SCALAR, TEXT
 
@@ -388,6 +389,14 @@ class Connector(ABC):
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> Iterator[ScanTask]:
         """Yields one task per live data file, with columns in the schema of the snapshot."""
+
+    def metadata_document(self, namespace: str, name: str, location: str) -> dict[str, Any]:  # noqa: ARG002  few formats have one
+        """The JSON of a table's metadata file at a location; Unimplemented for formats without such files."""
+        raise Unimplemented(f"tables of format {self.format} have no metadata file")
+
+    def row_deletes(self, namespace: str, name: str, snapshot_id: int) -> dict[str, Any]:  # noqa: ARG002  as above
+        """Row-level deletes, see `capture.connectors.iceberg.row_deletes`; Unimplemented for other formats."""
+        raise Unimplemented(f"row-level deletes of format {self.format} are not Iceberg's")
 
     @abstractmethod
     def close(self) -> None:

@@ -4,16 +4,21 @@ statistics answer by themselves."""
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable
 from typing import Any
 
-from flight_server.actions.registry import Call, action
+from flight_server.actions.registry import ACTIONS, Call, action
+from flight_server.app import App
+from flight_server.auth.principal import ANONYMOUS
 from flight_server.reads import answers
 from flight_server.reads.scan_plan import Plan
 from flight_server.wire import answer_request
 from flight_server.wire.action_bodies import check_snapshot, parse_body
 from flight_server.wire.plan_request import PlanRequest
 from flight_server.wire.scan_request import CURRENT
+from store.model.catalog_entries import TableEntry
+from store.model.errors import UpstreamError
 
 
 def planned(call: Call, request: PlanRequest, capture: Callable[[bytes], list[Any]]) -> Plan:
@@ -35,8 +40,7 @@ def planned(call: Call, request: PlanRequest, capture: Callable[[bytes], list[An
     if request.capture:
         app.access.require(call.principal, "capture.run")
         if not app.planner.is_captured(table, request.snapshot):
-            body = {"table": table.full_name, "snapshot": request.snapshot, "target": {"kind": "TABLE"}, "mode": "SYNC"}
-            capture(json.dumps({"requests": [body]}).encode())
+            capture(_files_of(table, request.snapshot))
             table = app.catalog.by_key(table.table_key)
     plan = app.planner.plan(table, request.node, request.columns, request.snapshot, call.is_cancelled)
     app.usage.note(table.table_key, plan.columns)
@@ -54,3 +58,25 @@ def answer(call: Call, body: bytes) -> list[Any]:
     app.usage.note(table.table_key, found.columns)
     return [{"snapshot_id": found.snapshot_id, "exact": found.results is not None, "results": found.results,
              "reason": found.reason}]  # fmt: skip
+
+
+def capture_files(app: App, table: TableEntry, snapshot: str | int) -> None:
+    """Captures the files of a table, which metadata lists, for a reader without the scope `capture.run`.
+
+    Args:
+        app: The server's parts.
+        table: The table.
+        snapshot: "current" or an id.
+
+    Raises:
+        UpstreamError: They cannot be captured; the message has the reason.
+    """
+    call = Call(app, ANONYMOUS, str(uuid.uuid4()), lambda: app.queue.closing)
+    (outcome,) = ACTIONS["capture"].run(call, _files_of(table, snapshot))
+    if not app.planner.is_captured(app.catalog.by_key(table.table_key), snapshot):
+        raise UpstreamError(f'the files of "{table.full_name}" cannot be listed: {outcome["detail"]}')
+
+
+def _files_of(table: TableEntry, snapshot: str | int) -> bytes:
+    body = {"table": table.full_name, "snapshot": snapshot, "target": {"kind": "TABLE"}, "mode": "SYNC"}
+    return json.dumps({"requests": [body]}).encode()

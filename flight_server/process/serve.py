@@ -11,10 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from flight_server import actions
+from flight_server.actions.scans import capture_files
 from flight_server.app import App, alone
 from flight_server.auth.tokens import Guard
 from flight_server.config import Settings
@@ -164,12 +166,14 @@ def _serve_http(settings: Settings, app: App, guard: Guard, metrics: Metrics, po
         log.info("metrics on %smetrics", ports[-1].uri)
     if settings.http_port is not None:
         try:
+            from flight_server.iceberg_rest.door import Door
             from flight_server.web.site import Site
         except ImportError as missing:
             raise InvalidArgument(
                 f"--http-port needs {missing.name or missing}", hint="pip install 'statflight[web]'"
             ) from None
-        site, tls = Site(settings, app, guard, probes), (settings.tls_cert, settings.tls_key)
+        door = Door(app, guard, partial(capture_files, app))
+        site, tls = Site(settings, app, guard, probes, door), (settings.tls_cert, settings.tls_key)
         ports.append(Http(site.asgi, settings.host, settings.http_port, "http-port", tls))
         log.info("pages on %s", ports[-1].uri)
 

@@ -89,7 +89,7 @@ class Listing:
     generation: int
     snapshot_id: int
     positions: Mapping[str, int]
-    columns: _Columns
+    columns: Columns
     partitioned: frozenset[int]
     by_id: bool
     merged: bool
@@ -121,7 +121,8 @@ class ScanPlanner:
 
     def plan(
         self, table: TableEntry, node: Node | None, columns: Sequence[str] | None, snapshot: str | int,
-        is_cancelled: Callable[[], bool] = never,
+        is_cancelled: Callable[[], bool] = never, find: Callable[[str], Column] | None = None,
+        added: Sequence[str] = (),
     ) -> Plan:  # fmt: skip
         """Plans a scan.
 
@@ -131,6 +132,8 @@ class ScanPlanner:
             columns: Names of the columns to be read; None for all.
             snapshot: "current" or an id.
             is_cancelled: True once the caller has disconnected.
+            find: Name in the condition → column; None for the names of the snapshot's schema.
+            added: Further columns of `stats.files` that the plan's files get, after those of `SCHEMA`.
 
         Raises:
             InvalidArgument: UNKNOWN_COLUMN, AMBIGUOUS_COLUMN; BAD_LITERAL: a literal cannot be read as its column's
@@ -140,7 +143,7 @@ class ScanPlanner:
         """
 
         def planned(cursor: Connection, listing: Listing) -> Plan:
-            return _planned(cursor, table, listing, node, columns)
+            return _planned(table, listing, columns, Query(cursor, table.table_key, listing, node, find), added)
 
         return self.reading(table, snapshot, planned, is_cancelled)
 
@@ -214,7 +217,7 @@ class ScanPlanner:
 
     def _columns(
         self, cursor: Connection, table: TableEntry, snapshot_id: int, positions: Mapping[str, int]
-    ) -> _Columns:  # fmt: skip
+    ) -> Columns:  # fmt: skip
         """The columns of the snapshot's schema; of a table without one, those that statistics name."""
         schema = snapshot_columns(self._database, [(table.table_key, snapshot_id)]).get((table.table_key, snapshot_id))
         if schema:
@@ -225,7 +228,7 @@ class ScanPlanner:
                 column_id = field_id if field_id is not None else ids.get(key)
                 if column_id is not None:
                     of_schema.append((Column(column_id, name, _type(type)), column_parts(key)))
-            return _Columns(table, of_schema)
+            return Columns(table, of_schema)
         rows_of_files = rows_of("stats.file_columns", table.table_key, positions.get("stats.file_columns", -1))
         rows = cursor.execute(
             "SELECT DISTINCT column_id, column_name, logical_type FROM ("
@@ -234,16 +237,15 @@ class ScanPlanner:
             ") WHERE column_name IS NOT NULL ORDER BY ALL",
             [table.table_key, snapshot_id],
         ).fetchall()
-        return _Columns(table, [(Column(id, name, _type(type)), (name,)) for id, name, type in rows])
+        return Columns(table, [(Column(id, name, _type(type)), (name,)) for id, name, type in rows])
 
 
 def _planned(
-    cursor: Connection, table: TableEntry, listing: Listing, node: Node | None, columns: Sequence[str] | None
+    table: TableEntry, listing: Listing, columns: Sequence[str] | None, query: Query, added: Sequence[str]
 ) -> Plan:
     read = [listing.columns.find(name).id for name in columns or ()]
-    query = Query(cursor, table.table_key, listing, node)
     named = tuple(dict.fromkeys([*query.columns, *read]))
-    kept = query.kept(read if columns else None)
+    kept = query.kept(read if columns else None, added)
     about = {
         "snapshot_id": listing.snapshot_id, "format": table.format, "by_id": listing.by_id,
         "columns": listing.columns.described(named if columns else None),
@@ -291,7 +293,7 @@ def rows_of(flight: str, table_key: int, pos: int, condition: str = "TRUE") -> s
     )
 
 
-class _Columns:
+class Columns:
     """The columns of a table by name: as written, else without regard to case."""
 
     def __init__(self, table: TableEntry, columns: Sequence[tuple[Column, Sequence[str]]]):
@@ -322,6 +324,10 @@ class _Columns:
         raise InvalidArgument(f'"{self._table.full_name}" has no column "{shown}"', code="UNKNOWN_COLUMN", hint=hint,
                               params={"column": shown})  # fmt: skip
 
+    def of_id(self, id: int) -> Column | None:
+        """The column with an id; None if there is none."""
+        return next((column for column, _ in self._columns if column.id == id), None)
+
     def described(self, ids: Collection[int] | None) -> list[dict[str, Any]]:
         """Id, path and logical type of columns, in the order of the schema; None for all."""
         return [
@@ -350,20 +356,22 @@ class Query:
     """The query of one scan."""
 
     def __init__(
-        self, cursor: Connection, table_key: int, listing: Listing, node: Node | None
+        self, cursor: Connection, table_key: int, listing: Listing, node: Node | None,
+        find: Callable[[str], Column] | None = None,
     ):  # fmt: skip
         self._cursor, self._key, self._listing = cursor, table_key, listing
-        condition = None if node is None else pruning.of_files(node, listing.columns.find, listing.buckets)
+        condition = None if node is None else pruning.of_files(node, find or listing.columns.find, listing.buckets)
         self.columns: tuple[int, ...] = () if condition is None else tuple(condition.columns)
         """Ids of the columns that the condition names."""
         self._condition = pruning.undecided() if condition is not None and listing.merged else condition
         self._files = _data_files(table_key, listing.positions)
 
-    def kept(self, read: Collection[int] | None) -> pa.Table:
+    def kept(self, read: Collection[int] | None, added: Sequence[str] = ()) -> pa.Table:
         """The files that are kept, by path.
 
         Args:
             read: Ids of the columns that are read; None for all.
+            added: Further columns of `stats.files`.
         """
         condition, (all_match, files, parameters) = self._condition, self.parts(self._sizes(read))
         bytes_to_read = "f.size_bytes" if read is None else "if(b.bytes > f.size_bytes, f.size_bytes, b.bytes)"
@@ -373,9 +381,10 @@ class Query:
         if condition is not None:
             reason = f"CASE WHEN NOT ({condition.known} OR {condition.all}) THEN {condition.reason} END"
         match = f"CASE WHEN {all_match} THEN '{_ALL}' ELSE '{_SOME}' END"
-        sql = f'SELECT {columns}, {match} AS "match", {reason} AS kept_because {files} ORDER BY f.file_path'
+        more = "".join(f', f."{name}"' for name in added)
+        sql = f'SELECT {columns}, {match} AS "match", {reason} AS kept_because{more} {files} ORDER BY f.file_path'
         rows = self._cursor.sql(sql, params=parameters or None).to_arrow_table()
-        return rows.cast(SCHEMA)
+        return rows.cast(pa.schema([*SCHEMA, *map(_FILES.field, added)]))
 
     def parts(self, joined: str = "") -> tuple[str, str, list[Any]]:
         """A condition that holds if every row of a file matches, FROM and WHERE clauses of the files `f` that are kept,

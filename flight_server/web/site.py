@@ -58,9 +58,10 @@ class Site:
         app: The server's parts.
         guard: Checks tokens.
         probes: An ASGI application that serves `/metrics` and `/health`.
+        iceberg: An ASGI application that serves what is below `/iceberg`; None for nothing.
     """
 
-    def __init__(self, settings: Settings, app: App, guard: Guard, probes: Any):
+    def __init__(self, settings: Settings, app: App, guard: Guard, probes: Any, iceberg: Any = None):
         self._app, self._guard, self._secure = app, guard, settings.tls_cert is not None
         self._sessions = Sessions()
         self._threads: CapacityLimiter | None = None  # made in the event loop that it limits
@@ -75,6 +76,7 @@ class Site:
                 Route("/logout", self._logout, methods=["POST"]),
                 Route("/style.css", self._style), Route("/icon.svg", self._icon),
                 Route("/metrics", probes), Route("/health", probes),
+                *([] if iceberg is None else [Route("/iceberg/{rest:path}", iceberg)]),
             ],
             exception_handlers={404: self._missing, 405: self._refused, Exception: self._broken},
         )  # fmt: skip

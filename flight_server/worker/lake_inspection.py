@@ -22,18 +22,24 @@ def inspect(connector: Connector, payload: Mapping[str, Any], progress: Progress
 
     Args:
         connector: The lake.
-        payload: `operation` (`validate` or `discover`) and its arguments.
+        payload: `operation` (`validate`, `discover`, `metadata` or `row_deletes`) and its arguments.
         progress: Receives the progress.
 
     Returns:
-        The findings, as JSON: `namespaces`, `tables` and `errors`.
+        The findings, as JSON: `namespaces`, `tables` and `errors`; `document` of `metadata`; the row-level deletes of a
+        snapshot as `Connector.row_deletes` returns them.
 
     Raises:
         StatflightError: The lake cannot be reached, or the inspection was cancelled.
     """
+    namespace, name = payload.get("table", ("", ""))
     match payload["operation"]:
         case "validate":
             return {"namespaces": connector.list_namespaces()}
+        case "metadata":
+            return {"document": connector.metadata_document(namespace, name, payload["location"])}
+        case "row_deletes":
+            return connector.row_deletes(namespace, name, payload["snapshot_id"])
         case _:
             return _discover(
                 connector, payload, progress, TableFilter.of(payload.get("connector", {}).get("options", {}))

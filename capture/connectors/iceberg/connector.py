@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from capture.connectors.iceberg.catalogs import LoadedTable, open_tables, upstream
+from capture.connectors.iceberg.row_deletes import row_deletes
 from capture.connectors.iceberg.schema import bucket_specs, constraints, partition_keys, schema_of, to_schema
 from capture.connectors.iceberg.snapshot_view import SnapshotView
 from capture.connectors.spi import (
@@ -104,6 +105,14 @@ class IcebergConnector(Connector):
     ) -> Iterator[ScanTask]:
         with self.reading(namespace, name):
             yield from SnapshotView(self.load(namespace, name), snapshot_id, column_names, self._scope).tasks()
+
+    def metadata_document(self, namespace: str, name: str, location: str) -> dict[str, Any]:
+        with self.reading(namespace, name):
+            return self.load(namespace, name).io.read_document(location)
+
+    def row_deletes(self, namespace: str, name: str, snapshot_id: int) -> dict[str, Any]:
+        with self.reading(namespace, name):
+            return row_deletes(self.load(namespace, name), snapshot_id, self._scope)
 
     def load(self, namespace: str, name: str) -> LoadedTable:
         """The table as loaded by pyiceberg; also used for publishing."""

@@ -24,6 +24,7 @@ class Layout:
     schema: Schema
     partitions: dict[str, LogicalType]
     widths: dict[str, int]  # column key → bytes, for integer columns whose width differs between files
+    has_field_ids: bool = False  # some file has field ids, which readers of Iceberg use instead of names
 
     def is_partition(self, column: Column) -> bool:
         """True for a partition column, whose values come from paths."""

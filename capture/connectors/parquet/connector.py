@@ -136,7 +136,7 @@ class ParquetConnector(Connector):
             listing.root.name,
             layout.schema,
             partition_keys=tuple(layout.partitions),
-            properties={"format": "parquet"},
+            properties={"format": "parquet"} | ({"parquet.field-ids": "true"} if layout.has_field_ids else {}),
         )
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
@@ -333,8 +333,11 @@ class ParquetConnector(Connector):
         merged: dict[str, Merged] = {}
         files = 0
         last: tuple[FooterLeaf, ...] | None = None
+        has_field_ids = False
         for footer in self._read(namespace, name, listing.files):
             files += 1
+            if footer.leaves is not last:
+                has_field_ids = has_field_ids or any(leaf.field_id is not None for leaf in footer.leaves)
             if last is not None and same_columns(footer.leaves, last):
                 for leaf in footer.leaves:
                     merged[leaf.key].files += 1
@@ -356,7 +359,8 @@ class ParquetConnector(Connector):
             columns.append(Column(key, kind.text, nullable, None, (key,)))
         ints = {key: column.widths for key, column in merged.items() if column.type.kind is Kind.INT}
         widths = {key: max(widths_seen) for key, widths_seen in ints.items() if len(widths_seen) > 1}
-        return Layout(Schema(tuple(columns)), {key: kind for key, (kind, _) in partitions.items()}, widths)
+        kinds = {key: kind for key, (kind, _) in partitions.items()}
+        return Layout(Schema(tuple(columns)), kinds, widths, has_field_ids)
 
     def _partition_types(self, namespace: str, name: str, listing: FileListing) -> dict[str, tuple[LogicalType, bool]]:
         keys = [tuple(key for key, _ in file.partition) for file in listing.files]

@@ -1,0 +1,222 @@
+"""The routes of the Iceberg REST catalog below `/iceberg`: authentication, bodies, and the status of each answer.
+
+Requests run in threads of their own, so that neither pages nor probes wait for a lake.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote
+
+from anyio import CapacityLimiter, to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flight_server.app import App
+from flight_server.auth.principal import Principal
+from flight_server.auth.tokens import Guard
+from flight_server.conditions.exact_json import dumps
+from flight_server.iceberg_rest.expressions import columns_of
+from flight_server.iceberg_rest.plans import Plans, texts
+from flight_server.iceberg_rest.tables import Tables
+from flight_server.reads.local_reader import LocalReader
+from flight_server.wire.scan_request import MAX_COMMAND_BYTES, parse_json
+from store.model.catalog_entries import TableEntry
+from store.model.errors import InvalidArgument, NotFound, PermissionDenied, ResourceExhausted, StatflightError
+from store.model.names import join_name
+
+log = logging.getLogger("statflight.server")
+
+PREFIX: Final = "/iceberg"
+AT_ONCE: Final = 16  # requests answered at once
+WAITING: Final = 256  # requests running or waiting; beyond these callers get 503
+_TABLE: Final = "/v1/{prefix}/namespaces/{namespace}/tables/{table}"
+_NAMESPACE: Final = "/v1/{prefix}/namespaces/{namespace}"
+ENDPOINTS: Final = (
+    "GET /v1/{prefix}/namespaces", f"GET {_NAMESPACE}", f"HEAD {_NAMESPACE}", f"GET {_NAMESPACE}/tables",
+    f"GET {_TABLE}", f"HEAD {_TABLE}", f"POST {_TABLE}/plan", f"POST {_TABLE}/tasks", f"POST {_TABLE}/metrics",
+)  # fmt: skip
+_MODE: Final = {"scan-planning-mode": "server"}
+_STATUS: Final = {
+    "UNAUTHENTICATED": (401, "NotAuthorizedException"), "PERMISSION_DENIED": (403, "ForbiddenException"),
+    "NOT_FOUND": (404, "NotFoundException"), "INVALID_ARGUMENT": (400, "BadRequestException"),
+    "UNIMPLEMENTED": (406, "UnsupportedOperationException"), "UNAVAILABLE": (503, "ServiceUnavailableException"),
+}  # fmt: skip
+_TYPES: Final = {
+    "UNKNOWN_TABLE": "NoSuchTableException", "UNKNOWN_NAMESPACE": "NoSuchNamespaceException",
+    "UNKNOWN_PLAN_TASK": "NoSuchPlanTaskException",
+}  # fmt: skip
+_READ_ONLY: Final = "this catalog is read-only: it serves what the lakes have"
+
+Answer = Mapping[str, Any] | str | None
+"""JSON, as a value or as text; None for 204."""
+
+
+class Door:
+    """The catalog of one server, as an ASGI application.
+
+    Args:
+        app: The server's parts.
+        guard: Checks tokens.
+        capture: Captures the files of a table at a snapshot, without its caller's scope `capture.run`.
+    """
+
+    def __init__(self, app: App, guard: Guard, capture: Callable[[TableEntry, str | int], None]):
+        self._app, self._guard = app, guard
+        self._tables = Tables(app, capture)
+        self._plans = Plans(app, self._tables)
+        self._threads: CapacityLimiter | None = None  # made in the event loop that it limits
+        self._under_way = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive)
+        if self._under_way >= WAITING:
+            busy = ResourceExhausted(f"{WAITING} requests are under way already", hint="try again later")
+            response = _refusal(busy)
+        else:
+            self._threads = self._threads or CapacityLimiter(AT_ONCE)
+            self._under_way += 1
+            try:
+                body = await _body(request)
+                response = await to_thread.run_sync(self._response, request, body, limiter=self._threads)
+            finally:
+                self._under_way -= 1
+        await response(scope, receive, send)
+
+    def _response(self, request: Request, body: bytes | None) -> Response:
+        try:
+            answer = self._answer(request, body)
+        except StatflightError as error:
+            return _refusal(error)
+        except Exception:
+            log.exception("a request to the Iceberg catalog failed")
+            return _refusal(StatflightError("failed; the server's log says why"))
+        if answer is None:
+            return Response(status_code=204)
+        return Response(answer if isinstance(answer, str) else dumps(answer), media_type="application/json")
+
+    def _answer(self, request: Request, body: bytes | None) -> Answer:
+        caller = self._guard.authenticate(request.headers.get("authorization"))
+        # split before it is unquoted: names may contain slashes
+        path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1").partition("?")[0]
+        parts = [unquote(part) for part in path.removeprefix(f"{PREFIX}/").split("/")]
+        self._app.access.require(caller, "stats.read")
+        if body is None:
+            raise InvalidArgument(f"the body has more than {MAX_COMMAND_BYTES} bytes")
+        match request.method, parts:
+            case "POST", ["v1", "namespaces", levels, "tables", name, "plan" | "tasks" | "metrics" as what]:
+                table = self._table(caller, levels, name)
+                return self._posted(caller, table, what, body, request.headers.get("user-agent", ""))
+            case "GET", ["v1", "config"]:
+                return {"defaults": {}, "overrides": _MODE, "endpoints": list(ENDPOINTS)}
+            case "GET", ["v1", "namespaces"]:
+                return self._namespaces(caller, request.url.query)
+            case (("GET" | "HEAD" as method), ["v1", "namespaces", levels]):
+                self._schemas(caller, levels)
+                return None if method == "HEAD" else {"namespace": levels.split("\x1f"), "properties": {}}
+            case "GET", ["v1", "namespaces", levels, "tables"]:
+                return self._listed(caller, levels, request.url.query)
+            case (("GET" | "HEAD" as method), ["v1", "namespaces", levels, "tables", name]):
+                table = self._table(caller, levels, name)
+                return None if method == "HEAD" else self._loaded(table)
+            case "POST", ["v1", "oauth", "tokens"]:
+                raise InvalidArgument(
+                    "tokens are not issued here", hint="set the property token to one of the server's"
+                )
+            case (("POST" | "PUT" | "PATCH" | "DELETE"), _):
+                raise PermissionDenied(_READ_ONLY)
+        raise NotFound("no such endpoint", hint=f"GET {PREFIX}/v1/config lists them")
+
+    # Names. A namespace is the catalog, then each part of the schema.
+
+    def _schemas(self, caller: Principal, levels: str) -> list[list[str]]:
+        """The levels of the schemas at or below a namespace; "" for all.
+
+        Raises:
+            NotFound: There is none that the caller sees.
+        """
+        rows = LocalReader(self._app.scanner, caller).read("information_schema.schemata").to_pylist()
+        schemas = [[row["catalog_name"], *row["schema_name"].split(".")] for row in rows]
+        within = levels.split("\x1f") if levels else []
+        found = [schema for schema in schemas if schema[: len(within)] == within]
+        if within and not found:
+            shown = ".".join(within)[:200]
+            raise NotFound(
+                f'no namespace "{shown}"', code="UNKNOWN_NAMESPACE", hint="namespaces are [catalog, schema…]"
+            )
+        return found
+
+    def _namespaces(self, caller: Principal, query: str) -> Answer:
+        parent = parse_qs(query).get("parent", [""])[0]
+        depth = len(parent.split("\x1f")) if parent else 0
+        found = {tuple(schema[: depth + 1]) for schema in self._schemas(caller, parent) if len(schema) > depth}
+        return _page("namespaces", [list(levels) for levels in sorted(found)], query)
+
+    def _listed(self, caller: Principal, levels: str, query: str) -> Answer:
+        self._schemas(caller, levels)
+        namespace = levels.split("\x1f")
+        place = namespace[0], ".".join(namespace[1:])
+        tables = [table for table in self._app.catalog.tables() if table.name[:2] == place and caller.sees(*table.name)]
+        names = sorted(table.table_name for table in tables)
+        return _page("identifiers", [{"namespace": namespace, "name": name} for name in names], query)
+
+    def _table(self, caller: Principal, levels: str, name: str) -> TableEntry:
+        catalog, *schema = levels.split("\x1f")
+        place = (catalog, ".".join(schema), name)
+        if self._app.catalog.find(place) is None:
+            raise NotFound(f'no table "{".".join(place)[:200]}"', code="UNKNOWN_TABLE")
+        return self._app.access.table(join_name(*place), caller, "stats.read")
+
+    # Tables.
+
+    def _loaded(self, table: TableEntry) -> str:
+        served = self._tables.load(table)
+        location, config = dumps(served.metadata_location), dumps(_MODE)
+        return f'{{"metadata-location": {location}, "config": {config}, "metadata": {served.document}}}'
+
+    def _posted(self, caller: Principal, table: TableEntry, what: str, data: bytes, agent: str) -> Answer:
+        body = parse_json(data or b"{}", "body", exact=True)
+        if not isinstance(body, dict):
+            raise InvalidArgument("the body is not a JSON object")
+        match what:
+            case "plan":
+                return self._plans.plan(caller, table, body, internal="pyiceberg" in agent.lower())
+            case "tasks":
+                return self._plans.page(caller, table, body.get("plan-task"))
+        if body.get("report-type") == "scan-report":
+            names = {*columns_of(body.get("filter")), *texts(body.get("projected-field-names"))}
+            self._app.usage.note(table.table_key, tuple(names))
+        return None
+
+
+async def _body(request: Request) -> bytes | None:
+    """The body of a request; None if it is too large."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_COMMAND_BYTES:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _page(name: str, items: Sequence[Any], query: str) -> dict[str, Any]:
+    """A list, or the part of it that `pageToken` and `pageSize` ask for."""
+    asked = parse_qs(query, keep_blank_values=True)
+    start, size = asked.get("pageToken", [""])[0] or "0", asked.get("pageSize", ["1000"])[0]
+    if not (start.isdecimal() and size.isdecimal() and len(start) < 10 and int(size[:9]) > 0):
+        raise InvalidArgument("pageToken and pageSize: expected a token of this list, and an integer above 0")
+    if "pageToken" not in asked:  # by the specification the client takes no pages
+        return {name: items}
+    end = int(start) + int(size[:9])
+    return {name: items[int(start) : end], "next-page-token": str(end) if end < len(items) else None}
+
+
+def _refusal(error: StatflightError) -> Response:
+    status, type = _STATUS.get(error.status, (500, "InternalServerError"))
+    type = _TYPES.get(error.code, type)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {"Retry-After": "5"} if status == 503 else {}
+    body = {"error": {"message": str(error), "type": type, "code": status}}
+    return Response(dumps(body), status, headers, "application/json")

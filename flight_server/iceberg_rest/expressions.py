@@ -1,0 +1,172 @@
+"""Iceberg's filter expressions as conditions that keep at least the same files.
+
+What the server cannot decide holds for every file: transforms, NaN tests, literals it cannot read. NOT is moved down to
+the comparisons first, so that such a part never makes its negation exclude a file.
+
+To readers of Iceberg, null satisfies `not-eq` and `not-in`, to those of SQL it does not; so both keep files with nulls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from store.model.errors import InvalidArgument
+from store.model.logical_types import TEMPORAL, Kind
+from store.model.predicates.literals import Scalar
+from store.model.predicates.pruning import Column
+from store.model.predicates.tree import MAX_NODES, MAX_VALUES, And, Leaf, Node, Not, Op, Or
+
+Find = Callable[[str], Column]
+"""Name of a column → the column; raises InvalidArgument if there is none."""
+
+_COMPARES: Final = {"eq": Op.EQ, "lt": Op.LT, "lt-eq": Op.LTE, "gt": Op.GT, "gt-eq": Op.GTE}
+_WITH_VALUE: Final = frozenset({*_COMPARES, "starts-with"})
+_TESTS: Final = frozenset({"is-null", "is-nan"})
+_OPPOSITES: Final = {"not-eq": "eq", "not-in": "in", "not-starts-with": "starts-with", "not-null": "is-null",
+                     "not-nan": "is-nan"}  # fmt: skip
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LOCAL: Final = re.compile(r"[^T]+T[\d:.]+")  # a time without a zone
+_LAST: Final = 0x10FFFF  # code point
+
+
+def condition(filter: Any, find: Find) -> Node | bool:
+    """The condition of a filter.
+
+    Args:
+        filter: The expression, as parsed JSON.
+        find: Finds the columns that it names.
+
+    Returns:
+        The condition; True if every file may have matching rows, False if none has.
+
+    Raises:
+        InvalidArgument: The filter is malformed, or names an unknown column.
+    """
+    try:
+        found = _condition(filter, find, negated=False)
+    except RecursionError:
+        raise InvalidArgument("filter: nested too deeply") from None
+    return True if not isinstance(found, bool) and _size(found) > MAX_NODES else found
+
+
+def columns_of(filter: Any) -> set[str]:
+    """The names of the columns in a filter, as far as it is well-formed."""
+    match filter:
+        case {"left": left, "right": right}:
+            return columns_of(left) | columns_of(right)
+        case {"child": child}:
+            return columns_of(child)
+        case {"term": str(name)} | {"term": {"term": str(name)}}:
+            return {name}
+    return set()
+
+
+def _condition(filter: Any, find: Find, *, negated: bool) -> Node | bool:
+    if isinstance(filter, bool):
+        return filter is not negated
+    match filter:
+        case "true" | "false":  # as some clients write the constants
+            return (filter == "true") is not negated
+        case {"type": "true" | "false" as word}:
+            return (word == "true") is not negated
+        case {"type": "and" | "or" as word, "left": left, "right": right}:
+            sides = [_condition(side, find, negated=negated) for side in (left, right)]
+            return _joined(sides, is_and=(word == "and") is not negated)
+        case {"type": "not", "child": child}:
+            return _condition(child, find, negated=not negated)
+        case {"type": str(kind), "term": term}:
+            opposite = _OPPOSITES.get(kind)
+            return _test(opposite or kind, term, filter, find, negated=negated is (opposite is None))
+    raise InvalidArgument(
+        "filter: not an expression of Iceberg",
+        hint='send true, false, {"type": "and" | "or", "left", "right"}, {"type": "not", "child"} or '
+        '{"type": "eq" | …, "term", "value"}',
+    )
+
+
+def _joined(sides: list[Node | bool], *, is_and: bool) -> Node | bool:
+    if (not is_and) in sides:
+        return not is_and
+    kind: type[And] | type[Or] = And if is_and else Or
+    children: list[Node] = []
+    for side in sides:
+        if isinstance(side, kind):
+            children += side.children
+        elif not isinstance(side, bool):
+            children.append(side)
+    return is_and if not children else children[0] if len(children) == 1 else kind(tuple(children))
+
+
+def _test(kind: str, term: Any, filter: Mapping[str, Any], find: Find, *, negated: bool) -> Node | bool:
+    """A comparison or test of one column; `kind` is one without `not-`."""
+    is_transform = isinstance(term, dict)
+    name = term.get("term") if is_transform else term
+    if kind not in _WITH_VALUE | _TESTS | {"in"} or not isinstance(name, str):
+        known = ", ".join(sorted(_WITH_VALUE | _TESTS | {"in"} | _OPPOSITES.keys()))
+        raise InvalidArgument(f'filter: "{kind[:50]}" of a term is not a test: expected one of {known}')
+    if kind in _WITH_VALUE and "value" not in filter:
+        raise InvalidArgument(f'filter: "{kind}" needs a value')
+    values = filter.get("values") if kind == "in" else [filter.get("value")]
+    if not isinstance(values, list):
+        raise InvalidArgument('filter: "in" needs values: an array of literals')
+    column = find(name)
+    if is_transform or kind == "is-nan":
+        return True
+    is_null = Leaf(name, Op.IS_NULL)
+    if kind == "is-null":
+        return Leaf(name, Op.IS_NOT_NULL) if negated else is_null
+    literals = [_literal(value, column) for value in values]
+    if None in literals or len(literals) > MAX_VALUES:
+        return True
+    if kind == "starts-with":
+        return True if negated else _starts_with(name, literals[0], column)
+    if kind == "in" and not literals:
+        return negated
+    leaf = Leaf(name, Op.IN if kind == "in" else _COMPARES[kind], tuple(literals))
+    if not negated:
+        return leaf
+    return Or((Not(leaf), is_null)) if leaf.op in (Op.EQ, Op.IN) else Not(leaf)
+
+
+def _literal(value: Any, column: Column) -> Scalar:
+    """A literal as the column's type reads it; None if every file is kept for it."""
+    if isinstance(value, dict):  # {"type": "literal", "value": …}
+        value = value.get("value")
+    kind = None if column.type is None else column.type.kind
+    if kind in (None, Kind.BINARY) or isinstance(value, dict | list):
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and kind in (*TEMPORAL, Kind.DATE):
+        # pyiceberg writes times as numbers: microseconds, of dates days
+        try:
+            at = _EPOCH + (timedelta(value) if kind is Kind.DATE else timedelta(microseconds=value))
+        except OverflowError:
+            return None
+        return {Kind.DATE: f"{at:%Y-%m-%d}", Kind.TIME: f"{at:%H:%M:%S.%f}"}.get(kind, f"{at:%Y-%m-%dT%H:%M:%S.%f}") + (
+            "Z" if kind is Kind.TIMESTAMPTZ else ""
+        )
+    if kind is Kind.TIMESTAMPTZ and isinstance(value, str) and _LOCAL.fullmatch(value):
+        return f"{value}Z"  # pyiceberg leaves out the zone of an instant, which is UTC
+    return value
+
+
+def _starts_with(name: str, prefix: Scalar, column: Column) -> Node | bool:
+    if not isinstance(prefix, str) or column.type is None or column.type.kind is not Kind.STRING:
+        return True
+    low = Leaf(name, Op.GTE, (prefix,))
+    bare = prefix.rstrip(chr(_LAST))
+    if not bare:
+        return low
+    after = ord(bare[-1]) + 1
+    return And((low, Leaf(name, Op.LT, (bare[:-1] + chr(0xE000 if 0xD800 <= after <= 0xDFFF else after),))))
+
+
+def _size(node: Node) -> int:
+    match node:
+        case And(children) | Or(children):
+            return 1 + sum(map(_size, children))
+        case Not(child):
+            return 1 + _size(child)
+    return 1

@@ -1,0 +1,204 @@
+"""Iceberg metadata of Delta and Parquet tables: a schema, a name mapping, one snapshot, and no manifest.
+
+Readers match columns of files by the name mapping, because the files have no field ids, or, where Delta maps columns,
+those of the log. A file has the partition spec of its partition values that are not null: pyiceberg 0.12 refuses nulls,
+and a column that neither the spec nor the file has is null to every reader.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from itertools import count
+from typing import Any, Final
+
+from store.model.errors import Unimplemented
+from store.model.logical_types import Kind, parse
+
+Partition = Sequence[tuple[str, str]]
+"""Columns of the partition: name, Iceberg type."""
+
+_FIRST_PARTITION_ID: Final = 1000
+_KINDS: Final = {
+    Kind.BOOLEAN: "boolean", Kind.INT: "long", Kind.FLOAT: "float", Kind.DOUBLE: "double", Kind.STRING: "string",
+    Kind.JSON: "string", Kind.UUID: "uuid", Kind.BINARY: "binary", Kind.DATE: "date", Kind.TIME: "time",
+    Kind.TIMESTAMP: "timestamp", Kind.TIMESTAMPTZ: "timestamptz",
+}  # fmt: skip
+_DELTA: Final = {
+    "byte": "int", "short": "int", "integer": "int", "long": "long", "float": "float", "double": "double",
+    "boolean": "boolean", "string": "string", "binary": "binary", "date": "date", "timestamp": "timestamptz",
+    "timestamp_ntz": "timestamp",
+}  # fmt: skip
+_PARTS: Final = ("element", "key", "value")
+_ID, _PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
+
+
+def delta_type(name: Any) -> str | None:
+    """The Iceberg type of a primitive type of Delta; None if there is none."""
+    text = str(name)
+    return text.replace(",", ", ").replace("  ", " ") if text.startswith("decimal(") else _DELTA.get(text)
+
+
+def struct_of(columns: Iterable[Sequence[Any]]) -> dict[str, Any]:
+    """Columns of a snapshot (`capture_facts.snapshot_columns`) as a struct in Delta's form, with Iceberg's types."""
+    whole: dict[str, Any] = {"type": "struct", "fields": []}
+    structs: dict[tuple[str, ...], dict[str, Any]] = {(): whole}
+    for name, type, _, _, *path in columns:
+        parts = tuple(path[0]) if path and path[0] else (name,)
+        logical = parse(type)
+        inner: Any = _KINDS.get(logical.kind, str(type).lower())
+        if logical.kind is Kind.STRUCT:
+            inner = structs[parts] = {"type": "struct", "fields": []}
+        elif logical.kind is Kind.DECIMAL and (logical.precision or 99) <= 38:
+            inner = f"decimal({logical.precision}, {logical.scale or 0})"
+        if (within := structs.get(parts[:-1])) is not None:
+            within["fields"].append({"name": parts[-1], "type": inner})
+    return whole
+
+
+def iceberg_type(name: Any) -> str | None:
+    """A type of `struct_of`; None if Iceberg has no such type."""
+    return name if name in _KINDS.values() or str(name).startswith("decimal(") else None
+
+
+class Columns:
+    """The schema and the name mapping of a table.
+
+    Attributes:
+        fields: Fields of Iceberg's schema.
+        mapping: Their entries in the name mapping.
+        left_out: Names of the columns whose type Iceberg lacks, or that a Parquet table does not tell.
+        last_id: The greatest field id.
+
+    Args:
+        struct: The columns in Delta's form.
+        primitive: Converts the types of its columns.
+    """
+
+    def __init__(self, struct: dict[str, Any], primitive: Callable[[Any], str | None]):
+        self._primitive, self.left_out = primitive, list[str]()
+        mapped = list(_mapped_ids(struct))
+        self._ids = count(max(mapped, default=0) + 1)
+        self.fields, self.mapping = self._struct(struct, "")
+        self.last_id = next(self._ids) - 1
+        if not self.fields:
+            raise Unimplemented(f"no column has a type of Iceberg: {', '.join(self.left_out) or 'there is none'}")
+
+    def _struct(self, struct: dict[str, Any], prefix: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        fields, mapping = [], []
+        for field in struct["fields"]:
+            about, name = field.get("metadata") or {}, field["name"]
+            id = about.get(_ID) or next(self._ids)
+            type, inner = self._type(field["type"], f"{prefix}{name}.")
+            if type is None:  # mapped all the same: pyiceberg refuses files with a column that is not
+                self.left_out.append(f"{prefix}{name}")
+                inner = inner or [{"field-id": next(self._ids), "names": [part]} for part in _PARTS]
+            else:
+                fields.append({"id": id, "name": name, "required": False, "type": type})
+            mapped = {"field-id": id, "names": [about.get(_PHYSICAL, name)]}
+            mapping.append(mapped | ({"fields": inner} if inner else {}))
+        return fields, mapping
+
+    def _type(self, type: Any, prefix: str) -> tuple[Any, list[dict[str, Any]]]:
+        """The Iceberg type, None if there is none, and the mapping of what is in it."""
+        match type:
+            case {"type": "struct"}:
+                fields, mapping = self._struct(type, prefix)
+                return ({"type": "struct", "fields": fields} if fields else None), mapping
+            case {"type": "array", "elementType": element}:
+                inner, below = self._part("element", element, prefix)
+                return inner and {
+                    "type": "list", "element-id": below["field-id"], "element-required": False, "element": inner,
+                }, [below]  # fmt: skip
+            case {"type": "map", "keyType": key, "valueType": value}:
+                key_type, of_key = self._part("key", key, prefix)
+                value_type, of_value = self._part("value", value, prefix)
+                return key_type and value_type and {
+                    "type": "map", "key-id": of_key["field-id"], "key": key_type, "value-id": of_value["field-id"],
+                    "value-required": False, "value": value_type,
+                }, [of_key, of_value]  # fmt: skip
+        return self._primitive(type), []
+
+    def _part(self, name: str, type: Any, prefix: str) -> tuple[Any, dict[str, Any]]:
+        id = next(self._ids)
+        inner, below = self._type(type, f"{prefix}{name}.")
+        return inner, {"field-id": id, "names": [name]} | ({"fields": below} if below else {})
+
+    def partition(self, names: Sequence[str]) -> Partition:
+        """Names and types of the columns of the partition.
+
+        Raises:
+            Unimplemented: One of them has no type of Iceberg.
+        """
+        types = {field["name"]: field["type"] for field in self.fields}
+        for name in names:
+            if not isinstance(types.get(name), str) or types[name] in ("binary", "float", "double"):
+                raise Unimplemented(f"Iceberg has no partitions by {name}, for its type")
+        return [(name, types[name]) for name in names]
+
+
+def _mapped_ids(type: Any) -> Iterable[int]:
+    """The field ids that a table's log has."""
+    match type:
+        case {"type": "struct", "fields": fields}:
+            for field in fields:
+                if id := (field.get("metadata") or {}).get(_ID):
+                    yield id
+                yield from _mapped_ids(field["type"])
+        case {"type": "array" | "map"}:
+            for inner in ("elementType", "keyType", "valueType"):
+                yield from _mapped_ids(type.get(inner))
+
+
+def spec_id(nulls: Sequence[bool]) -> int:
+    """The id of the partition spec without the columns that are null: 0 if none is."""
+    return sum(1 << at for at, is_null in enumerate(nulls) if is_null)
+
+
+def document(
+    columns: Columns, partition: Partition, null_patterns: Iterable[Sequence[bool]], *, table_id: str, location: str,
+    snapshot_id: int, committed_at: datetime,
+) -> dict[str, Any]:  # fmt: skip
+    """Metadata of format version 2.
+
+    Args:
+        columns: The columns.
+        partition: Those of the partition.
+        null_patterns: For each kind of partition, which of its values are null.
+        table_id: The table's id.
+        location: Its URL.
+        snapshot_id: Id of the only snapshot; neither 0 nor -1, which clients take for none.
+        committed_at: Time of the snapshot.
+    """
+    try:
+        table_uuid = str(uuid.UUID(table_id))
+    except ValueError:
+        table_uuid = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{location}\0{table_id}"))
+    ids = {field["name"]: field["id"] for field in columns.fields}
+    specs = {spec_id(nulls): nulls for nulls in [[False] * len(partition), *null_patterns]}
+    at_ms = int(committed_at.timestamp() * 1000)
+    properties = {"schema.name-mapping.default": json.dumps(columns.mapping)}
+    if columns.left_out:
+        properties["statflight.columns-left-out"] = json.dumps(columns.left_out)
+    return {
+        "format-version": 2, "table-uuid": table_uuid, "location": location, "last-sequence-number": 1,
+        "last-updated-ms": at_ms, "last-column-id": columns.last_id, "current-schema-id": 0,
+        "schemas": [{"type": "struct", "schema-id": 0, "fields": columns.fields}],
+        "partition-specs": [
+            {"spec-id": id, "fields": [
+                {"source-id": ids[name], "field-id": _FIRST_PARTITION_ID + at, "name": name, "transform": "identity"}
+                for at, (name, _) in enumerate(partition) if not nulls[at]
+            ]} for id, nulls in sorted(specs.items())
+        ],
+        "default-spec-id": 0, "last-partition-id": _FIRST_PARTITION_ID - 1 + len(partition),
+        "sort-orders": [{"order-id": 0, "fields": []}], "default-sort-order-id": 0, "properties": properties,
+        "current-snapshot-id": snapshot_id, "refs": {"main": {"type": "branch", "snapshot-id": snapshot_id}},
+        "snapshots": [{
+            "snapshot-id": snapshot_id, "sequence-number": 1, "timestamp-ms": at_ms, "schema-id": 0,
+            "manifest-list": f"{location}/metadata/planned-by-the-server.avro", "summary": {"operation": "append"},
+        }],
+        "snapshot-log": [{"snapshot-id": snapshot_id, "timestamp-ms": at_ms}], "metadata-log": [],
+        "statistics": [], "partition-statistics": [],
+    }  # fmt: skip

@@ -1,0 +1,185 @@
+"""Plans of scans as Iceberg's REST protocol has them, in pages."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from flight_server.app import App
+from flight_server.auth.principal import Principal
+from flight_server.iceberg_rest import made_up
+from flight_server.iceberg_rest.expressions import columns_of, condition
+from flight_server.iceberg_rest.partitions import single_value
+from flight_server.iceberg_rest.tables import Served, Tables, url, values_of
+from store.duckdb.lru import LruCache
+from store.model.catalog_entries import TableEntry
+from store.model.errors import InvalidField, NotFound, Unimplemented
+
+PAGE: Final = 10_000  # tasks
+PLANS_BYTES: Final = 256 << 20  # of plans whose pages are not all fetched; the least recently used goes first
+_INCREMENTAL: Final = ("start-snapshot-id", "end-snapshot-id")
+
+
+@dataclass(frozen=True)
+class _Plan:
+    caller: str
+    table: TableEntry
+    served: Served
+    snapshot_id: int
+    files: pa.Table
+    filter: Any
+    internal: bool
+
+
+class Plans:
+    """Plans scans, and keeps them until their pages are fetched.
+
+    Args:
+        app: The server's parts.
+        tables: Loads tables.
+    """
+
+    def __init__(self, app: App, tables: Tables):
+        self._app, self._tables = app, tables
+        self._plans: LruCache[str, _Plan] = LruCache(PLANS_BYTES)
+
+    def plan(self, caller: Principal, table: TableEntry, body: Mapping[str, Any], *, internal: bool) -> dict[str, Any]:
+        """The answer to a plan: the first page of tasks, and the tokens of the others.
+
+        Args:
+            caller: The caller.
+            table: The table.
+            body: The request (`PlanTableScanRequest`).
+            internal: The form of partition values, see `partitions.single_value`.
+
+        Raises:
+            InvalidArgument: The request is malformed, or its filter does not suit the table.
+            Unimplemented: The scan cannot be served safely.
+            NotFound: The table has no such snapshot.
+            UpstreamError: The lake cannot be reached.
+        """
+        if asked := [name for name in _INCREMENTAL if body.get(name) is not None]:
+            raise Unimplemented(f"{asked[0]}: scans of what was added between two snapshots are not planned here")
+        served = self._tables.load(table)
+        table = self._app.catalog.by_key(table.table_key)
+        snapshot: str | int = "current"
+        if body.get("snapshot-id") is not None:
+            snapshot = served.stored(_integer(body, "snapshot-id"))
+            self._app.catalog.snapshot(table, snapshot)
+        table = self._tables.captured(table, snapshot)
+        snapshot_id = table.current_snapshot_id if isinstance(snapshot, str) else snapshot
+        assert snapshot_id is not None  # it is captured
+        columns = self._app.planner.reading(table, snapshot_id, lambda _, listing: listing.columns)
+        by_snapshot, exact = _flag(body, "use-snapshot-schema", False), _flag(body, "case-sensitive", True)
+        find = served.finder(columns, by_snapshot=by_snapshot, exact=exact)
+        filter = body.get("filter")
+        node = True if filter is None else condition(filter, find)
+        answer: dict[str, Any] = {"status": "completed", "plan-tasks": []}
+        if node is False:
+            return answer
+        plan = self._app.planner.plan(
+            table, None if node is True else node, (), snapshot_id, find=find, added=["partition_spec_id"]
+        )
+        self._app.usage.note(table.table_key, tuple({*columns_of(filter), *texts(body.get("select"))}))
+        found = _Plan(caller.name, table, served, snapshot_id, plan.files, filter, internal)
+        id, pages = secrets.token_urlsafe(16), range(1, -(-plan.files.num_rows // PAGE))
+        if pages:
+            self._plans.put(id, found, plan.files.nbytes)
+        return answer | self._page(found, 0) | {"plan-tasks": [f"{id}.{number}" for number in pages]}
+
+    def page(self, caller: Principal, table: TableEntry, token: Any) -> dict[str, Any]:
+        """A page of a plan.
+
+        Raises:
+            NotFound: The token is not one of a plan of this caller and table, or the plan is no longer kept.
+        """
+        id, _, number = token.partition(".") if isinstance(token, str) else ("", "", "")
+        plan = self._plans.get(id)
+        is_page = plan is not None and number.isdecimal() and 0 < int(number[:9]) * PAGE < plan.files.num_rows
+        if plan is None or not is_page or (plan.caller, plan.table.table_key) != (caller.name, table.table_key):
+            raise NotFound("no plan has this page", code="UNKNOWN_PLAN_TASK", hint="plan the scan again")
+        return self._page(plan, int(number))
+
+    def _page(self, plan: _Plan, number: int) -> dict[str, Any]:
+        rows = plan.files.slice(number * PAGE, PAGE).to_pylist()
+        deletes: Mapping[str, Any] = {"delete_files": [], "data_files": {}}
+        if any(row["delete_files"] or (row["delete_files"] is None and not plan.served.is_made_up) for row in rows):
+            if plan.served.is_made_up:
+                raise Unimplemented(f'"{plan.table.full_name}" has deletion vectors of Delta')
+            deletes = self._tables.row_deletes(plan.table, plan.snapshot_id)
+        partitions: dict[tuple[int | None, str | None], dict[str, Any]] = {}
+        references: dict[int, int] = {}  # number of a delete file in the snapshot → in this page
+        tasks = []
+        for row in rows:
+            of_partition = (row["partition_spec_id"], row["partition_data_json"])
+            if (partition := partitions.get(of_partition)) is None:
+                partition = partitions[of_partition] = _partition(plan, *of_partition)
+            path, count, applying = deletes["data_files"].get(
+                row["file_path"], (row["file_path"], row["row_count"], ())
+            )
+            if row["delete_files"] and not applying:
+                raise Unimplemented(f"the deletes of {row['file_path']} are not known any more")
+            if count is None or row["size_bytes"] is None:
+                raise Unimplemented(
+                    f"the number of rows or bytes of {row['file_path']} is not known, which readers of Iceberg rely on",
+                    hint="capture the table",
+                )
+            file = partition | {
+                "content": "data", "file-path": url(path), "file-format": (row["file_format"] or "PARQUET").lower(),
+                "file-size-in-bytes": row["size_bytes"], "record-count": count,
+            }  # fmt: skip
+            task: dict[str, Any] = {"data-file": file}
+            if applying:
+                task["delete-file-references"] = [references.setdefault(at, len(references)) for at in applying]
+            if plan.filter is not None:
+                task["residual-filter"] = plan.filter
+            tasks.append(task)
+        if not tasks:
+            return {}
+        told = [deletes["delete_files"][at] for at in references]
+        return {"file-scan-tasks": tasks} | (
+            {"delete-files": [file | {"file-path": url(file["file-path"])} for file in told]} if told else {}
+        )
+
+
+def _partition(plan: _Plan, spec_id: int | None, text: str | None) -> dict[str, Any]:
+    """Spec and partition values of a file."""
+    served = plan.served
+    if served.is_made_up:
+        whole = values_of(text, served.specs[0])
+        nulls = [value is None for value in whole]
+        kept = [(value, type) for value, (_, type) in zip(whole, served.specs[0], strict=True) if value is not None]
+        values = [single_value(value, type, internal=plan.internal) for value, type in kept]
+        return {"spec-id": made_up.spec_id(nulls), "partition": values}
+    spec_id = spec_id or 0
+    if spec_id not in served.specs:
+        raise Unimplemented(f'the metadata of "{plan.table.full_name}" has no partition spec {spec_id}')
+    partition = served.specs[spec_id]
+    pairs = zip(values_of(text, partition), partition, strict=True)
+    values = [single_value(value, type, internal=plan.internal) for value, (_, type) in pairs]
+    if plan.internal and None in values:  # pyiceberg refuses nulls, and needs only values of columns that files lack
+        return {"spec-id": spec_id}
+    return {"spec-id": spec_id, "partition": values}
+
+
+def _integer(body: Mapping[str, Any], name: str) -> int:
+    value = body[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) < value < 2**63:
+        raise InvalidField(name, "must be an integer", expected="the id of a snapshot", actual=value)
+    return value
+
+
+def _flag(body: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise InvalidField(name, "must be true or false", expected="true | false", actual=value)
+    return default if value is None else value
+
+
+def texts(value: Any) -> list[str]:
+    """The texts in a JSON array; empty for other values."""
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []

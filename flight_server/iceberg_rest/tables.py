@@ -1,0 +1,241 @@
+"""Tables as the door serves them: metadata of their own or made up, and how it names partitions, columns, snapshots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from flight_server.app import App
+from flight_server.iceberg_rest import made_up
+from flight_server.iceberg_rest.partitions import result_type
+from flight_server.reads.scan_plan import Columns
+from store.catalog.capture_facts import snapshot_columns
+from store.duckdb.lru import LruCache
+from store.model.catalog_entries import TableEntry
+from store.model.errors import InvalidArgument, NotCaptured, Unimplemented, UpstreamError
+from store.model.predicates.pruning import Column
+
+CACHED_BYTES: Final = 64 << 20  # of metadata documents and of row-level deletes, each
+_OWN_IDS: Final = "parquet.field-ids"  # property of Parquet tables whose files have field ids
+_AMBIGUOUS: Final = Column(2**31 - 1, "", None)  # an id that no table has
+
+
+@dataclass(frozen=True)
+class Served:
+    """A table as the door serves it.
+
+    Attributes:
+        metadata_location: URL of its metadata file; of none if the metadata is made up.
+        document: The metadata, as JSON.
+        specs: Spec id → partition: names in `partition_data_json` and Iceberg types. Of made-up metadata one, by which
+            `made_up.spec_id` tells the spec of a file.
+        is_made_up: True if the metadata is made up.
+        columns: Name of a column in the current schema → its id; None for the names of the snapshot.
+    """
+
+    metadata_location: str
+    document: str
+    specs: Mapping[int, made_up.Partition]
+    is_made_up: bool = False
+    columns: Mapping[str, int] | None = field(default=None, repr=False)
+
+    def shown(self, snapshot_id: int) -> int:
+        """The id of a snapshot in the metadata. Made-up ids are one higher: Delta's begin with 0, Iceberg's do not."""
+        return snapshot_id + 1 if self.is_made_up else snapshot_id
+
+    def stored(self, shown: int) -> int:
+        """The inverse of `shown`."""
+        return shown - 1 if self.is_made_up else shown
+
+    def finder(self, columns: Columns, *, by_snapshot: bool, exact: bool) -> Callable[[str], Column]:
+        """Finds columns by the names of a filter; those that a snapshot lacks have no type, so nothing is decided.
+
+        Args:
+            columns: The columns of the snapshot.
+            by_snapshot: Names are those of the snapshot's schema, not of the current one.
+            exact: Names are case-sensitive.
+        """
+        ids = self.columns or {}
+        folded = {} if exact else {name.lower(): id for name, id in ids.items()}
+
+        def find(name: str) -> Column:
+            id = ids.get(name, folded.get(name.lower()))
+            if ids and not by_snapshot:
+                if id is None:
+                    raise InvalidArgument(f'no column "{name[:100]}" in the current schema', code="UNKNOWN_COLUMN")
+                return columns.of_id(id) or Column(id, f"#{id}", None)
+            try:
+                return columns.find(name)
+            except InvalidArgument as error:
+                if error.code == "AMBIGUOUS_COLUMN":
+                    return _AMBIGUOUS
+                raise
+
+        return find
+
+
+class Tables:
+    """Loads what is served of tables. A worker reads files of the lake, once for each metadata file and snapshot.
+
+    Args:
+        app: The server's parts.
+        capture: Captures the files of a table at a snapshot, without its caller's scope `capture.run`.
+    """
+
+    def __init__(self, app: App, capture: Callable[[TableEntry, str | int], None]):
+        self._app, self._capture = app, capture
+        self._documents: LruCache[tuple[int, str], Served] = LruCache(CACHED_BYTES)
+        self._made_up: LruCache[tuple[int, int, int], Served] = LruCache(CACHED_BYTES)
+        self._deletes: LruCache[tuple[int, int], Mapping[str, Any]] = LruCache(CACHED_BYTES)
+
+    def load(self, table: TableEntry) -> Served:
+        """What is served of a table, as it was when its catalog was last discovered.
+
+        Raises:
+            Unimplemented: It cannot be served safely; the message has the reason.
+            UpstreamError: Its metadata cannot be read, or no worker is connected.
+            NotCaptured: It has no snapshot.
+        """
+        if table.format == "iceberg":
+            return self._of_iceberg(table)
+        if table.format not in ("delta", "parquet"):
+            what = "known from puts only" if table.format == "external" else f"of format {table.format}"
+            raise Unimplemented(f'"{table.full_name}" is {what}, which readers of Iceberg cannot read')
+        table = self.captured(table, "current")
+        key = (table.table_key, table.current_snapshot_id or 0, self._app.versions.generation(table.table_key))
+        if (served := self._made_up.get(key)) is None:
+            served = self._make_up(table)
+            self._made_up.put(key, served, len(served.document))
+        return served
+
+    def captured(self, table: TableEntry, snapshot: str | int) -> TableEntry:
+        """The table, its files at a snapshot captured first if they are not known."""
+        if self._app.planner.is_captured(table, snapshot):
+            return table
+        self._capture(table, snapshot)
+        return self._app.catalog.by_key(table.table_key)
+
+    def row_deletes(self, table: TableEntry, snapshot_id: int) -> Mapping[str, Any]:
+        """Row-level deletes of an Iceberg snapshot, see `capture.connectors.iceberg.row_deletes`."""
+        key = (table.table_key, snapshot_id)
+        if (found := self._deletes.get(key)) is None:
+            found = self._ask(table, "row_deletes", snapshot_id=snapshot_id)
+            self._deletes.put(key, found, 300 * (1 + len(found["delete_files"]) + len(found["data_files"])))
+        return found
+
+    def _ask(self, table: TableEntry, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        config = self._app.lakes.config(table.table_catalog)
+        place = [table.table_schema, table.table_name]
+        return self._app.lakes.inspect(operation, config, lambda: self._app.queue.closing, table=place, **arguments)
+
+    def _details(self, table: TableEntry) -> tuple[Any, ...]:
+        (row,) = self._app.database.rows(
+            "SELECT metadata_location, format_schema, coalesce(partition_keys, []), coalesce(properties, '{}')"
+            " FROM tables WHERE table_key = ?", table.table_key,
+        )  # fmt: skip
+        return tuple(row)
+
+    def _of_iceberg(self, table: TableEntry) -> Served:
+        location, schema, _, _ = self._details(table)
+        if location is None or schema is None:
+            raise UpstreamError(f'the metadata of "{table.full_name}" is not known', hint="discover its catalog again")
+        key = (table.table_key, f"{location}\0{schema}")
+        if (served := self._documents.get(key)) is None:
+            document = self._ask(table, "metadata", location=location)["document"]
+            served = _of_document(document, url(location))
+            self._documents.put(key, served, len(served.document))
+        return replace(served, columns=dict(_ids(json.loads(schema)["fields"], "")))
+
+    def _make_up(self, table: TableEntry) -> Served:
+        _, schema, partition_keys, properties = self._details(table)
+        snapshot_id = table.current_snapshot_id
+        if snapshot_id is None:
+            raise NotCaptured(f'"{table.full_name}" has no snapshot', hint="discover its catalog")
+        if json.loads(properties).get(_OWN_IDS) == "true":
+            raise Unimplemented(
+                f'files of "{table.full_name}" have field ids of another table, which readers would use'
+            )
+        files = self._app.planner.plan(table, None, (), snapshot_id).files
+        if any(files["delete_files"].to_pylist()):
+            raise Unimplemented(f'"{table.full_name}" has deletion vectors of Delta, which readers of Iceberg ignore')
+        if table.format == "delta" and schema:
+            columns = made_up.Columns(json.loads(schema), made_up.delta_type)
+        else:
+            stored = snapshot_columns(self._app.database, [(table.table_key, snapshot_id)])
+            columns = made_up.Columns(
+                made_up.struct_of(stored.get((table.table_key, snapshot_id), ())), made_up.iceberg_type
+            )
+        partition = columns.partition(partition_keys)
+        partitions = files["partition_data_json"].unique().to_pylist() if partition else []
+        patterns = {tuple(value is None for value in values_of(text, partition)) for text in partitions}
+        committed = self._app.database.rows(
+            "SELECT committed_at FROM snapshots WHERE table_key = ? AND snapshot_id = ?", table.table_key, snapshot_id
+        )
+        location = url(table.location or "")
+        served = Served(f"{location}/metadata/made-up-{snapshot_id}.metadata.json", "", {0: partition}, True)
+        document = made_up.document(
+            columns, partition, sorted(patterns), table_id=table.table_id, location=location,
+            snapshot_id=served.shown(snapshot_id), committed_at=next(iter(committed), (None,))[0] or datetime.now(UTC),
+        )  # fmt: skip
+        return replace(served, document=json.dumps(document))
+
+
+def url(location: str) -> str:
+    """A location as a URL: paths of this machine get a scheme, without which Java takes them for paths of its own."""
+    return f"file://{location}" if location.startswith("/") else location
+
+
+def values_of(text: str | None, partition: made_up.Partition) -> list[Any]:
+    """The values of a partition in `partition_data_json`, None for those that it lacks."""
+    values = json.loads(text) if text else {}
+    return [values.get(name) for name, _ in partition]
+
+
+def _of_document(document: Mapping[str, Any], location: str) -> Served:
+    """An Iceberg table by its metadata, of any format version."""
+    schemas: Sequence[Any] = document.get("schemas") or [document["schema"]]
+    types = {column["id"]: column["type"] for schema in schemas for column in _fields(schema["fields"])}
+    specs = document.get("partition-specs") or [{"spec-id": 0, "fields": document.get("partition-spec") or []}]
+    return Served(location, json.dumps(document), {
+        spec.get("spec-id", 0): [
+            (part["name"], result_type(part["transform"], types.get(part["source-id"]))) for part in spec["fields"]
+        ] for spec in specs
+    })  # fmt: skip
+
+
+def _fields(fields: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The fields and those within structs, which alone can be sources of partitions."""
+    found = []
+    for column in fields:
+        found.append(column)
+        if isinstance(column["type"], dict) and column["type"].get("type") == "struct":
+            found += _fields(column["type"]["fields"])
+    return found
+
+
+def _ids(fields: Sequence[Mapping[str, Any]], prefix: str) -> list[tuple[str, int]]:
+    """Dotted names and ids of fields, those within lists and maps too."""
+    found = []
+    for column in fields:
+        name = f"{prefix}{column['name']}"
+        found.append((name, column["id"]))
+        found += _within(column["type"], name)
+    return found
+
+
+def _within(type: Any, name: str) -> list[tuple[str, int]]:
+    match type:
+        case {"type": "struct", "fields": fields}:
+            return _ids(fields, f"{name}.")
+        case {"type": "list", "element-id": id, "element": element}:
+            return [(f"{name}.element", id), *_within(element, f"{name}.element")]
+        case {"type": "map"}:
+            parts = [(part, type[f"{part}-id"], type[part]) for part in ("key", "value")]
+            return [
+                found for part, id, inner in parts
+                for found in [(f"{name}.{part}", id), *_within(inner, f"{name}.{part}")]
+            ]  # fmt: skip
+    return []
