@@ -1,0 +1,163 @@
+"""The `hive` home against a real Hive metastore: the one among PySpark's jars, in Derby, in a process of its own."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyspark
+import pytest
+from pymetastore.hive_metastore import ThriftHiveMetastore, ttypes
+from thrift.protocol.TBinaryProtocol import TBinaryProtocol
+from thrift.transport.TSocket import TSocket
+from thrift.transport.TTransport import TBufferedTransport
+
+from capture.publishers.publishing import publish
+from capture.publishers.spi import ColumnStatistics
+from capture.spark.java import java_home
+from store.model.errors import InvalidArgument, NotFound
+from tests.capture.publishers import parquet_tables
+from tests.capture.publishers.contract import PublisherContract, Table, rows
+
+pytestmark = pytest.mark.interop
+
+TYPES = {"id": "bigint", "label": "string", "price": "decimal(10,2)", "day": "date", "raw": "binary", "ratio": "double"}
+SECONDS_TO_START = 120.0
+SETTINGS = {
+    "javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=db;create=true",
+    "datanucleus.schema.autoCreateAll": "true",
+    "hive.metastore.schema.verification": "false",
+    "hive.metastore.event.db.notification.api.auth": "false",
+    "hive.metastore.thrift.bind.host": "127.0.0.1",
+    "hive.async.log.enabled": "false",
+}
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a metastore."""
+    home = java_home()
+    if not home:
+        pytest.skip("needs Java")
+    folder = tmp_path_factory.mktemp("metastore")
+    given = SETTINGS | {"hive.metastore.warehouse.dir": (folder / "warehouse").as_uri()}
+    properties = "".join(
+        f"<property><name>{name}</name><value>{value}</value></property>" for name, value in given.items()
+    )
+    (folder / "hive-site.xml").write_text(f"<configuration>{properties}</configuration>")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [
+        Path(home) / "bin/java", "-cp", f"{folder}:{Path(pyspark.__file__).parent / 'jars'}/*",
+        "org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(port),
+    ]  # fmt: skip
+    with (folder / "log").open("wb") as log, subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as process:
+        try:
+            deadline = time.monotonic() + SECONDS_TO_START
+            while not answers(port):
+                assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
+                time.sleep(0.2)
+            yield f"thrift://127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+def answers(port: int) -> bool:
+    try:
+        with opened(f"thrift://127.0.0.1:{port}") as client:
+            return "default" in client.get_all_databases()
+    except Exception:
+        return False
+
+
+@contextmanager
+def opened(uri: str) -> Iterator[Any]:
+    address = urlsplit(uri)
+    transport = TBufferedTransport(TSocket(address.hostname, address.port))
+    transport.open()
+    try:
+        yield ThriftHiveMetastore.Client(TBinaryProtocol(transport))
+    finally:
+        transport.close()
+
+
+def registered(root: Path, uri: str) -> Table:
+    """A Parquet table with 150 rows that the metastore knows under a new name."""
+    name = f"t{next(NUMBERS)}"
+    storage = ttypes.StorageDescriptor(
+        cols=[ttypes.FieldSchema(column, type, "") for column, type in TYPES.items()], location=(root / name).as_uri(),
+        inputFormat="x", outputFormat="y", serdeInfo=ttypes.SerDeInfo("n", "l", {}), bucketCols=[], sortCols=[],
+        parameters={}, compressed=False, numBuckets=-1,
+    )  # fmt: skip
+    with opened(uri) as client:
+        client.create_table(ttypes.Table(
+            name, "default", "somebody", 0, 0, 0, storage, [], {"EXTERNAL": "TRUE"}, tableType="EXTERNAL_TABLE"
+        ))  # fmt: skip
+    return parquet_tables.built("hive", root, rows(0, 150), uri=uri, table=name)
+
+
+def stored(table: Table, column: str) -> Any:
+    with opened(table.options["uri"]) as client:
+        return client.get_table_column_statistics("default", table.options["table"], column)
+
+
+class TestContract(PublisherContract):
+    @pytest.fixture
+    def table(self, tmp_path: Path, metastore: str) -> Table:
+        return registered(tmp_path, metastore)
+
+    def build(self, root: Path) -> Table:
+        raise AssertionError("the fixture builds it")
+
+    append = staticmethod(parquet_tables.append)
+    count = staticmethod(parquet_tables.count)
+
+
+def test_column_statistics_of_each_type(tmp_path, metastore):
+    table = registered(tmp_path, metastore)
+    facts = [
+        ("id", "INT", "-3", "9"), ("label", "STRING", "a", "z"), ("price", "DECIMAL(10,2)", "-1.5", "2.25"),
+        ("day", "DATE", "1969-12-31", "1970-01-04"), ("raw", "BINARY", None, None), ("ratio", "DOUBLE", "0", "1.0E7"),
+    ]  # fmt: skip
+    columns = tuple(
+        ColumnStatistics(i, name, type, 150, 7, ndv=5.0, min=low, max=high, avg_width_bytes=2.5, max_width_bytes=9)
+        for i, (name, type, low, high) in enumerate(facts, 1)
+    )
+    assert len(publish(table.publisher(table.statistics(columns=columns))).columns) == 6
+    about = stored(table, "id")
+    (item,) = about.statsObj
+    numbers = item.statsData.longStats
+    assert (numbers.lowValue, numbers.highValue, numbers.numNulls, numbers.numDVs) == (-3, 9, 7, 5)
+    assert about.statsDesc.lastAnalyzed > 0
+    texts = stored(table, "label").statsObj[0].statsData.stringStats
+    assert (texts.maxColLen, texts.avgColLen, texts.numDVs) == (9, 2.5, 5)
+    price = stored(table, "price").statsObj[0].statsData.decimalStats
+    assert int.from_bytes(price.lowValue.unscaled, "big", signed=True) == -15 and price.lowValue.scale == 1
+    assert stored(table, "day").statsObj[0].statsData.dateStats.lowValue.daysSinceEpoch == -1
+    assert stored(table, "ratio").statsObj[0].statsData.doubleStats.highValue == 1e7
+
+
+def test_row_count_and_size_are_parameters_of_the_table(tmp_path, metastore):
+    table = registered(tmp_path, metastore)
+    publish(table.publisher())
+    with opened(metastore) as client:
+        entry = client.get_table("default", table.options["table"])
+    assert (entry.parameters["numRows"], entry.parameters["totalSize"], entry.owner) == ("150", "4000", "somebody")
+
+
+def test_unknown_tables_and_columns_are_errors(tmp_path, metastore):
+    table = registered(tmp_path, metastore)
+    with pytest.raises(NotFound, match=r"default\.nobody does not exist"):
+        publish(Table(**{**vars(table), "options": table.options | {"table": "nobody"}}).publisher())
+    with opened(metastore) as client:
+        client.drop_table("default", table.options["table"], False)
+    with pytest.raises((NotFound, InvalidArgument)):
+        publish(table.publisher())
