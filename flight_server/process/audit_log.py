@@ -46,7 +46,8 @@ def action(name: str, body: bytes, caller: str, correlation_id: str, results: Se
         (published,) = results
         fields |= {"columns": published["columns"], "version": published["snapshot_id"],
                    "removed_orphans": published["removed_orphans"]}  # fmt: skip
-    if not (name == "finish_job" and str(fields.get("job_id", "")).startswith("look-")):
+    ended = fields.get("job_ids", [fields.get("job_id")])
+    if not (name in ("finish_job", "finish_jobs") and all(str(job_id).startswith("look-") for job_id in ended)):
         write(f"DoAction/{name}", caller, correlation_id, **fields)
 
 

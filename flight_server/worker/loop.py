@@ -14,8 +14,8 @@ import os
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow as pa
@@ -31,10 +31,10 @@ from capture.registry import Registry
 from capture.spark.session import Spark
 from capture.spi import CaptureRequest, CaptureResult, CaptureSpec, Decision, Mode, Outcome, TableHandle
 from flight_server.client.connection import Connection
-from flight_server.worker.bundle import FIRST_SIZE, Bundle, Ended, Outbox, rows_together
-from flight_server.worker.draft_sink import DraftSink, encoded
+from flight_server.worker.draft_sink import DraftSink
 from flight_server.worker.lake_inspection import inspect
-from flight_server.worker.lease_keeper import LeaseKeeper, Renewals
+from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper, Renewals
+from flight_server.worker.outbox import MAX_SIZE, Ended, Outbox, rows_together
 from flight_server.worker.publishing import publish_table
 from store.model.errors import InvalidArgument, StatflightError, UpstreamError, first_line, may_pass, to_json
 
@@ -42,8 +42,9 @@ log = logging.getLogger("statflight.worker")
 
 WAIT_SECONDS: Final = 20.0
 STALL_SECONDS: Final = 600.0
-MAX_FINISHING: Final = 16  # captures whose rows are being sent
-_SCANS: Final = frozenset({"sync", "light", "job"})  # kinds of leases that may end with many rows
+CAPTURE_SECONDS: Final = 1.0  # after a longer capture, the leases behind it are given back
+BUNDLE_SECONDS: Final = 5.0  # after which leases not begun are given back: they are not renewed
+FIRST_SIZE: Final = 8  # leases of the first call
 MAX_LEFT_BEHIND: Final = 8
 CONNECTOR_SECONDS: Final = 300.0  # for which a connector stays open: credentials may change
 MAX_CONNECTORS: Final = 8  # open ones of a thread
@@ -115,6 +116,46 @@ class _Slot:
         self.keeper: LeaseKeeper | None = None
         self.abandoned = False
         self.most = FIRST_SIZE  # leases to ask for at once
+        self._leases: deque[Mapping[str, Any]] = deque()  # not begun
+        self._lock = threading.Lock()
+        self._begun = self._returned = 0
+        self._since = self._started = self._longest = 0.0
+
+    def take(self, leases: Sequence[Mapping[str, Any]]) -> None:
+        """Takes the leases of one call, to be begun one after the other."""
+        with self._lock:
+            self._leases.extend(leases)
+            self._begun = self._returned = 0
+            self._since = self._started = time.monotonic()
+            self._longest = min([BUNDLE_SECONDS, *(float(lease["lease_seconds"]) / 3 for lease in leases)])
+
+    def has_more(self) -> bool:
+        """True if a lease is not begun."""
+        return bool(self._leases)
+
+    def next(self) -> Mapping[str, Any] | None:
+        """The next lease to begin; after the last, doubles `most`, or lowers it to the number that could be begun."""
+        with self._lock:
+            self._since = time.monotonic()
+            if self._leases:
+                self._begun += 1
+                return self._leases.popleft()
+            if self._begun > 1 or self._returned:
+                self.most = max(1, self._begun) if self._returned else min(MAX_SIZE, self._begun * 2)
+            return None
+
+    def is_slow(self) -> bool:
+        """True if leases wait behind a capture that takes long, or have waited long."""
+        now = time.monotonic()
+        return self.has_more() and (now - self._since > CAPTURE_SECONDS or now - self._started > self._longest)
+
+    def drop(self) -> list[str]:
+        """Removes the leases that are not begun; returns their tokens."""
+        with self._lock:
+            tokens = [lease["lease_token"] for lease in self._leases]
+            self._returned += len(tokens)
+            self._leases.clear()
+        return tokens
 
 
 class Worker:
@@ -133,10 +174,8 @@ class Worker:
         self.left_behind = 0
         self._engines = described(registry.engines)
         self._slots: list[_Slot] = []
-        self._finishing = ThreadPoolExecutor(MAX_FINISHING, "finish")
-        self._outbox = Outbox(self._end)
+        self._outbox = Outbox(self._send)
         self._renewals = Renewals(server)
-        self._room = threading.BoundedSemaphore(MAX_FINISHING)
         self._watch_lock = threading.Lock()
         self._watching: dict[str, _Slot] = {}  # by catalog; its connector stays open between two looks
 
@@ -152,8 +191,11 @@ class Worker:
             threading.Thread(target=self._run, args=(slot,), daemon=True, name="-".join(kinds)).start()
 
     def look_after(self) -> None:
-        """Replaces threads that hang; called periodically. When too many hang, the worker stops."""
+        """Gives back leases behind a long capture, and replaces threads that hang; called periodically. When too many
+        hang, the worker stops."""
         for slot in list(self._slots):
+            if slot.is_slow():
+                self._give_back(slot)
             keeper = slot.keeper
             if keeper is None or time.monotonic() - keeper.touched < self.stall_seconds:
                 continue
@@ -163,7 +205,7 @@ class Worker:
             self.left_behind += 1
             error = UpstreamError(f"no sign of life for {self.stall_seconds:.0f} s", code="STALLED")
             log.error("%s %s: %s", keeper.lease["kind"], keeper.lease["job_id"], error)
-            self._finish(keeper.lease, {"error": to_json(error), "message": str(error)})
+            self._send([Ended(keeper, {"error": to_json(error), "message": str(error)})])
             if self.left_behind > MAX_LEFT_BEHIND:
                 self.stopping.set()
             elif slot.kinds:
@@ -202,13 +244,13 @@ class Worker:
                     timeout=WAIT_SECONDS + 30,
                 )  # fmt: skip
                 away = 0.0
-                if len(leases) > 1:
-                    self._work_on_all(slot, leases)
-                for lease in leases if len(leases) == 1 else ():
+                slot.take(leases)
+                while not (self.stopping.is_set() or slot.abandoned) and (lease := slot.next()) is not None:
                     if lease["kind"] == "watch":
                         self._watch(lease)
                     else:
-                        self._work(slot, lease, self._end_later)
+                        self._work(slot, lease)
+                self._give_back(slot)
             except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError) as refusal:
                 log.error("the server refuses this worker: %s", first_line(refusal, 500))
                 self.stopping.set()
@@ -232,36 +274,22 @@ class Worker:
             if slot not in self._slots:
                 self._slots.append(slot)
             slot.keeper = LeaseKeeper(self.server, lease, self._renewals)  # the slot counts as busy from here on
-        threading.Thread(
-            target=self._work, args=(slot, lease, self._end_later), daemon=True, name=f"watch-{catalog}"
-        ).start()
+        threading.Thread(target=self._work, args=(slot, lease), daemon=True, name=f"watch-{catalog}").start()
 
-    def _work_on_all(self, slot: _Slot, leases: Sequence[Mapping[str, Any]]) -> None:
-        """Captures the tables leased in one call, one after the other."""
-        bundle = Bundle(self.server, leases)
+    def _give_back(self, slot: _Slot) -> None:
+        """Gives back the leases that a slot has not begun, for other workers."""
+        if tokens := slot.drop():
+            with contextlib.suppress(pa.ArrowException, OSError):  # then the leases run out
+                self.server.act("return_leases", {"lease_tokens": tokens}, ACTION_SECONDS)
 
-        def end(keeper: LeaseKeeper, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
-            self._outbox.put(Ended(keeper, lease, body, lambda: bundle.has_more))
-
-        try:
-            while not (self.stopping.is_set() or slot.abandoned) and (lease := bundle.next()) is not None:
-                self._work(slot, lease, end)
-        finally:
-            slot.most = bundle.close()
-
-    def _work(
-        self, slot: _Slot, lease: Mapping[str, Any],
-        end: Callable[[LeaseKeeper, Mapping[str, Any], Mapping[str, Any]], None],
-    ) -> None:  # fmt: skip
-        body: dict[str, Any] = {}
+    def _work(self, slot: _Slot, lease: Mapping[str, Any]) -> None:
+        works = {"control": self._inspect, "watch": self._inspect, "publish": self._publish}
         if slot.keeper is None:
             slot.keeper = LeaseKeeper(self.server, lease, self._renewals)
         keeper = slot.keeper
         keeper.start()
         try:
-            works = {"control": self._inspect, "watch": self._inspect, "publish": self._publish}
-            work = works.get(lease["kind"], self._capture)
-            body = work(slot, lease)
+            body = works.get(lease["kind"], self._capture)(slot, lease)
         except StatflightError as error:
             body = {"error": to_json(error), "message": str(error)}
         except BaseException as error:  # any bug or panic of a library is reported to the job and logged
@@ -273,66 +301,45 @@ class Worker:
             slot.keeper = None
         if slot.abandoned:
             keeper.stop()
-        else:
-            end(keeper, lease, body)
+        elif lease["kind"] in works:
+            self._send([Ended(keeper, body)])
+        else:  # the next capture need not wait until this one is stored
+            self._outbox.put(Ended(keeper, body, slot.has_more))
 
-    def _end_later(self, keeper: LeaseKeeper, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
-        ended = Ended(keeper, lease, body)
-        if lease["kind"] == "sync":
-            self._outbox.put(ended)
-        elif lease["kind"] in _SCANS:  # the next lease need not wait until this one is stored
-            self._room.acquire()
-            self._finishing.submit(self._end, [ended]).add_done_callback(lambda _: self._room.release())
-        else:
-            self._end([ended])
+    def _send(self, ended: Sequence[Ended]) -> None:
+        """Reports the ends of leases, which are renewed until then, with retries while the server is unreachable.
 
-    def _end(self, ended: Sequence[Ended]) -> None:
-        """Finishes leases, which are renewed until then."""
+        What the server refuses is reported as an error, unless the lease is lost.
+        """
         try:
-            if len(ended) == 1 or not self._finish_all(ended):
-                for end in ended:
-                    self._finish(end.lease, end.body)
+            refused = [
+                (end, answer["error"]) for end, answer in zip(ended, self._finish(ended), strict=True)
+                if "error" in answer and "error" not in end.body and answer["error"]["code"] != "LEASE_LOST"
+            ]  # fmt: skip
+            if refused:
+                self._finish([Ended(end.keeper, {"error": e, "message": e["message"]}) for end, e in refused])
         finally:
             for end in ended:
                 end.keeper.stop()
 
-    def _finish_all(self, ended: Sequence[Ended]) -> bool:
-        """Reports several captures in one call; False if each has to be reported alone."""
-        finishes = [_report(end.lease, end.body) for end in ended]
-        report = {"finishes": finishes, "rows": rows_together(ended)}
-        answers: list[Any] = []
-        for pause in (0.2, 1.0, 0.0):
-            try:
-                answers = self.server.act("finish_jobs", report, timeout=600.0)
-                break
-            except (flight.FlightUnavailableError, OSError):
-                self.stopping.wait(pause)
-            except pa.ArrowException:  # one of them is refused
-                return False
-        else:
-            return True  # the leases expire, and the work is queued again
-        for end, answer in zip(ended, answers, strict=True):
-            if "error" in answer:
-                self._finish(end.lease, {"error": answer["error"], "message": answer["error"]["message"]})
-        return True
+    def _finish(self, ended: Sequence[Ended]) -> list[dict[str, Any]]:
+        """Reports ends in one call, or each in its own if the call is refused.
 
-    def _finish(self, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
-        """Reports an outcome, with retries while the server is unreachable. A lost lease is not reported."""
-        report = _report(lease, body)
-        if rows := body.get("rows"):
-            report["rows"] = [encoded(held) for held in rows]
+        Returns:
+            The answer for each; empty if the server cannot be reached: the leases run out then.
+        """
+        report = {"finishes": [_report(end) for end in ended], "rows": rows_together(ended)}
         for pause in (0.2, 1.0, 0.0):
             try:
-                self.server.act("finish_job", report, timeout=600.0)
-                return
+                return list(self.server.act("finish_jobs", report, timeout=600.0))
             except (flight.FlightUnavailableError, OSError):
                 self.stopping.wait(pause)
             except pa.ArrowException as refusal:
-                if "LEASE_LOST" in str(refusal) or "error" in report:
-                    return
+                if len(ended) > 1:  # one of them is at fault
+                    return [answer for end in ended for answer in self._finish([end])]
                 reason = InvalidArgument(f"what was captured is refused: {first_line(refusal, 500)}")
-                ids = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]}
-                report = ids | {"error": to_json(reason), "message": str(reason)}
+                return [{"error": to_json(reason)}]
+        return [{}] * len(ended)
 
     def _session(self) -> Any:
         """The Spark session, started if there is none."""
@@ -390,11 +397,11 @@ class Worker:
         }
 
 
-def _report(lease: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body that reports a lease, without rows, secrets redacted."""
-    report = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]} | dict(body)
+def _report(ended: Ended) -> dict[str, Any]:
+    """The body that reports the end of a lease, without rows, secrets redacted."""
+    report = {"job_id": ended.lease["job_id"], "lease_token": ended.lease["lease_token"]} | dict(ended.body)
     report.pop("rows", None)
-    return dict(redact_all(report, _secrets_of(lease)))
+    return dict(redact_all(report, _secrets_of(ended.lease)))
 
 
 def _secrets_of(lease: Mapping[str, Any]) -> dict[str, str]:

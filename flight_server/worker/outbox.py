@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -18,9 +17,9 @@ from flight_server.worker.lease_keeper import LeaseKeeper
 
 log = logging.getLogger("statflight.worker")
 
-SENDERS: Final = int(os.environ.get("X_SENDERS", "2"))  # calls at once, so that a long commit does not delay all others
+SENDERS: Final = 2  # calls at once, so that a long commit does not delay all others
 LINGER_SECONDS: Final = 2.0  # maximum wait of a finished capture for others of its call
-LINGER_COUNT: Final = int(os.environ.get("X_LINGER", "24"))
+LINGER_COUNT: Final = 24
 MAX_SIZE: Final = 64  # captures of one call
 MAX_BYTES: Final = 5 << 20  # of rows in one call
 MAX_ENDED: Final = 128  # finished captures that may wait to be reported; beyond it, `put` blocks

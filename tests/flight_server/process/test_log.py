@@ -149,5 +149,6 @@ def test_audit_log_omits_inspections_and_reads():
     stream = configured_stream("json")
     for job_id in ("look-1", "task-2", "3"):
         audit_log.action("finish_job", json.dumps({"job_id": job_id}).encode(), "w", "c")
+        audit_log.action("finish_jobs", json.dumps({"finishes": [{"job_id": job_id}]}).encode(), "w", "c")
     audit_log.action("read", b"{}", "w", "c")
-    assert [event["job_id"] for event in events(stream)] == ["task-2", "3"]
+    assert [event.get("job_id") or event["job_ids"] for event in events(stream)] == ["task-2", ["task-2"], "3", ["3"]]

@@ -38,10 +38,15 @@ class FakeServer:
         with self.lock:
             self.calls.append(name)
             if name in self.answers:
-                return [self.answers[name](body)]
-            if name == "finish_job":
-                self.finished.append(body)
+                answer = self.answers[name](body)
+                return answer if isinstance(answer, list) else [answer]
+            if name == "finish_jobs":
+                self.finished += [
+                    end | {"rows": [item for item in body["rows"] if [at for at, _ in item["counts"]] == [number]]}
+                    for number, end in enumerate(body["finishes"])
+                ]
                 self.has_finished.set()
+                return [{"job_id": end["job_id"], "state": "SUCCEEDED"} for end in body["finishes"]]
         if name != "lease_job":
             return [{"wanted": True}]
         try:

@@ -84,7 +84,8 @@ def ended(number: int, rows: int = 1, more: bool = False, name: str = "a") -> En
     return Ended(LeaseKeeper(server, leased), body, lambda: more)  # type: ignore[arg-type]
 
 
-def test_captures_that_end_during_a_call_are_sent_together():
+def test_captures_that_end_during_a_call_are_sent_together(monkeypatch):
+    monkeypatch.setattr(module, "SENDERS", 1)
     sent: list[list[Ended]] = []
     sending, release, done = threading.Event(), threading.Event(), threading.Event()
 
