@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from store.model.errors import InvalidArgument, InvalidField, nearest
+from store.model.errors import InvalidArgument, InvalidField, Words, nearest
 
 if TYPE_CHECKING:
     from store.model.bounds import ZonePolicy
@@ -438,7 +438,7 @@ def _read(name: str, value: Any, where: str) -> Any:
     try:
         return _READERS[name](value)
     except ValueError as error:
-        shown = "another value" if name in _SECRETS else repr(value)
+        shown = Words("another value") if name in _SECRETS else value
         raise InvalidField(name, "is not valid", expected=str(error), actual=shown, where=where) from None
 
 

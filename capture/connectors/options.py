@@ -161,6 +161,12 @@ class TableFilter:
         """True for a table that is part of the lake."""
         return self._matches(join_name(_ANY, namespace, name).removeprefix(f"{_ANY}."))
 
+    def unmatched(self, names: Collection[tuple[str, str]]) -> list[str]:
+        """The patterns that match none of these tables (namespace, name)."""
+        texts = [join_name(_ANY, *name).removeprefix(f"{_ANY}.") for name in names]
+        patterns = [*(self.include if self.include != EVERYTHING else ()), *self.exclude]
+        return [pattern for pattern in patterns if not any(map(matcher((pattern,)).fullmatch, texts))]
+
     def has_namespace(self, namespace: str) -> bool:
         """True for a namespace of which any table could be part of the lake, whatever its name."""
         return self._matches(f"{namespace}.")

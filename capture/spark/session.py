@@ -314,7 +314,10 @@ def _start(master: str, given: Mapping[str, str]) -> Any:
             raise SparkMissing(f"{reason}its Java {wrong}; {BAD_JAVA}") from None
         if home is not None and shutil.which("bash") is None:
             raise SparkMissing(f"{reason}{NO_SHELL}") from None
-        raise SparkUnavailable(f"{reason}{first_line(error)}") from None
+        lines = str(error).partition("\n: ")  # of a Java exception, after the name of the constructor
+        what = first_line(RuntimeError(lines[2])) if lines[2] else first_line(error)
+        hint = "" if master.startswith("local") else "; is the master running, and reachable from this worker?"
+        raise SparkUnavailable(f"{reason}{what}{hint}") from None
 
 
 def _settings(master: str) -> dict[str, str]:

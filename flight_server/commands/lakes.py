@@ -48,6 +48,8 @@ def connect_lake(
         body = {"catalog": catalog, "format": format, "uri": _absolute(uri), "options": options, "discover": True}
         body |= {"replace": True} if replace else {}
         (lake,) = while_looking(client, catalog, lambda: client.actions.call("register_connector", body))
+        for pattern in lake.get("unmatched", ()):
+            warn(f'statflight: {catalog}: no table matches "{pattern}" of include or exclude')
         _tell_tables(client, catalog, lake["tables"], answer)
 
 

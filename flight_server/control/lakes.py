@@ -76,7 +76,8 @@ class Lakes:
             discover: Also discovers the tables, in the same inspection.
 
         Returns:
-            The connector, secrets masked; with `discover` its tables, as `discover` returns them.
+            The connector, secrets masked; with `discover` its tables, as `discover` returns them, and `unmatched`, the
+            patterns of its options that match none, if there are any.
 
         Raises:
             Conflict: The catalog is connected to another lake and `replace` is false.
@@ -104,6 +105,9 @@ class Lakes:
             self._discovered(catalog, found)
         shown = {"catalog": catalog, "format": config["format"], "uri": uri, "options": masked, "state": "ACTIVE",
                  "namespaces": found.get("namespaces", [])}  # fmt: skip
+        if unmatched := found.get("unmatched"):
+            log.warning("%s: no table matches %s of its options include and exclude", catalog, ", ".join(unmatched))
+            shown["unmatched"] = unmatched
         return shown | ({"tables": tables} if discover else {})
 
     def drop(self, catalog: str) -> None:

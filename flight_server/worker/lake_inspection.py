@@ -26,8 +26,9 @@ def inspect(connector: Connector, payload: Mapping[str, Any], progress: Progress
         progress: Receives the progress.
 
     Returns:
-        The findings, as JSON: `namespaces`, `tables` and `errors`; `document` of `metadata`; the row-level deletes of a
-        snapshot as `Connector.row_deletes` returns them.
+        The findings, as JSON: `namespaces`, `tables`, `errors`, and `unmatched`, the patterns of `include` and
+        `exclude` that match no table, if there are any; `document` of `metadata`; the row-level deletes of a snapshot
+        as `Connector.row_deletes` returns them.
 
     Raises:
         StatflightError: The lake cannot be reached, or the inspection was cancelled.
@@ -62,7 +63,9 @@ def _discover(
     names: list[tuple[str, str]] = [(namespace, name) for namespace, name in only or ()]
     for namespace in namespaces:
         with _troubles_of(namespace, None, errors):
-            names += [(namespace, name) for name in connector.list_tables(namespace) if part.has(namespace, name)]
+            names += [(namespace, name) for name in connector.list_tables(namespace)]
+    unmatched = part.unmatched(names) if only is None else []
+    names = names if only is not None else [name for name in names if part.has(*name)]
 
     def inspect_table(of: tuple[str, str]) -> dict[str, Any]:
         if not part.has(*of):
@@ -81,7 +84,9 @@ def _discover(
             continue
         with _troubles_of(*of, errors):
             tables.append(found())
-    return {"tables": tables, "errors": errors, "namespaces": list(filter(part.has_namespace, namespaces))}
+    seen: dict[str, Any] = {"tables": tables, "errors": errors}
+    seen["namespaces"] = list(filter(part.has_namespace, namespaces))
+    return seen | ({"unmatched": unmatched} if unmatched else {})
 
 
 def _inspections(

@@ -1,12 +1,16 @@
-"""Beyond one process: one large table on 1, 2 and 4 executors, and many small ones on 1, 2 and 4 workers.
+"""Beyond one process: one large table on 1, 2 and 4 executors, in many files or one, and many small ones on as many
+workers.
 
 On a machine with fewer cores than executors the trend counts, not the values. Each line has seconds, and their ratio to
-the first. `python -m pytest tests/benchmarks/bench_scaling.py -m benchmark -s`; STATFLIGHT_BENCH_ROWS (million) and
-STATFLIGHT_BENCH_TABLES make it smaller.
+the first; those of Spark also the tasks, and the median of their seconds. `python -m pytest
+tests/benchmarks/bench_scaling.py -m benchmark -s`; STATFLIGHT_BENCH_ROWS (million), STATFLIGHT_BENCH_TABLES and
+STATFLIGHT_BENCH_SIZES (such as 1,2) make it smaller.
 """
 
 import contextlib
+import json
 import os
+import statistics
 import time
 
 import numpy as np
@@ -21,31 +25,39 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.spark]
 
 MILLION_ROWS = int(os.environ.get("STATFLIGHT_BENCH_ROWS", "100"))
 TABLES = int(os.environ.get("STATFLIGHT_BENCH_TABLES", "2000"))
-FILES = 25
-SIZES = (1, 2, 4)
+CHUNKS = 25
+SIZES = tuple(int(size) for size in os.environ.get("STATFLIGHT_BENCH_SIZES", "1,2,4").split(","))
 TIMEOUT_SECONDS = 3600.0
 
 __all__ = ["environment"]  # a fixture
 
 
-def large_table(root):
+def large_table(root, files):
     """One table of MILLION_ROWS million rows: a key, a number of few values, a double and a text."""
     folder = root / "large"
     folder.mkdir(parents=True)
-    rows = MILLION_ROWS * 1_000_000 // FILES
+    rows = MILLION_ROWS * 1_000_000 // CHUNKS
     words = pa.array([f"word {n}" for n in range(10_000)])
-    for number in range(FILES):
-        random = np.random.default_rng(number)
-        pq.write_table(
-            pa.table({
+    with contextlib.ExitStack() as stack:
+        for number in range(CHUNKS):
+            random = np.random.default_rng(number)
+            chunk = pa.table({
                 "id": pa.array(np.arange(number * rows, (number + 1) * rows)),
                 "kind": pa.array(random.integers(0, 100, rows, np.int32)),
                 "price": pa.array(random.random(rows)),
                 "word": pa.DictionaryArray.from_arrays(pa.array(random.integers(0, 10_000, rows, np.int32)), words),
-            }),
-            folder / f"{number:02}.parquet",
-        )  # fmt: skip
+            })  # fmt: skip
+            if number % (CHUNKS // files) == 0:
+                writer = stack.enter_context(pq.ParquetWriter(folder / f"{number:02}.parquet", chunk.schema))
+            writer.write_table(chunk)
     return root
+
+
+def seconds_of_tasks(log):
+    """Seconds of each task that Spark ran, from its event log."""
+    events = (json.loads(line) for file in log.rglob("events_*") for line in file.read_text().splitlines())
+    tasks = [event["Task Info"] for event in events if event.get("Event") == "SparkListenerTaskEnd"]
+    return [(task["Finish Time"] - task["Launch Time"]) / 1000 for task in tasks]
 
 
 def small_tables(root):
@@ -86,16 +98,18 @@ def seconds_to_capture(directory, lake, workers, settings="", **options):
     return took
 
 
-def show(capsys, title, seconds):
+def show(capsys, title, seconds, tasks=None):
     with capsys.disabled():
         print(f"\n{title}")
         for size, took in seconds.items():
-            print(f"  {size}: {took:8.1f} s   {took / seconds[SIZES[0]]:.2f} of the first")
+            of = "" if tasks is None else f"   {len(tasks[size])} tasks of {statistics.median(tasks[size]):.2f} s"
+            print(f"  {size}: {took:8.1f} s   {took / seconds[SIZES[0]]:.2f} of the first{of}")
 
 
-def test_one_large_table_on_more_executors(environment, tmp_path, capsys):
-    lake = large_table(tmp_path / "lake")
-    seconds = {}
+@pytest.mark.parametrize("files", [CHUNKS, 1])
+def test_one_large_table_on_more_executors(environment, tmp_path, capsys, files):
+    lake = large_table(tmp_path / "lake", files)
+    seconds, tasks = {}, {}
     for size in SIZES:
         with contextlib.ExitStack() as stack:
             any_port = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
@@ -107,9 +121,18 @@ def test_one_large_table_on_more_executors(environment, tmp_path, capsys):
                 arguments = (*any_port, "--cores", "1", "--memory", "1g", url)
                 log = stack.enter_context(daemon(environment, folder / f"w{number}", "worker.Worker", *arguments))
                 wait_for_log(log, "(Successfully registered) with master")
-            settings = f'spark_master = "{url}"\ninline_max_cells = 0\n'
+            (events := folder / "events").mkdir()
+            settings = f"""spark_master = "{url}"
+
+[spark]
+"spark.eventLog.enabled" = true
+"spark.eventLog.compress" = false
+"spark.eventLog.dir" = "file://{events}"
+"""
             seconds[size] = seconds_to_capture(folder / "server", lake, 1, settings, env=environment)
-    show(capsys, f"{MILLION_ROWS} million rows, executors of one core", seconds)
+            tasks[size] = seconds_of_tasks(events)
+    show(capsys, f"{MILLION_ROWS} million rows in {files} files, executors of one core", seconds, tasks)
+    assert min(map(len, tasks.values())) >= MILLION_ROWS // 2, "a large file is many tasks"
 
 
 def test_many_small_tables_on_more_workers(tmp_path, capsys):

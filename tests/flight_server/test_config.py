@@ -89,7 +89,7 @@ WRONG = [
     ({"toml": 'host = " "'}, ["host"]),
     ({"toml": "[server]\nport = 1"}, ["server"]),
     ({"toml": "port ="}, ["TOML", "given.toml"]),
-    ({"env": {"STATFLIGHT_PORT": "x"}}, ["STATFLIGHT_PORT", "'x'"]),
+    ({"env": {"STATFLIGHT_PORT": "x"}}, ["STATFLIGHT_PORT", '"x"']),
     ({"env": {"STATFLIGHT_WORKERS": "-1"}}, ["STATFLIGHT_WORKERS", "-1"]),
     ({"env": {"STATFLIGHT_SYNC_ENABLED": "maybe"}}, ["STATFLIGHT_SYNC_ENABLED", "true or false"]),
     ({"env": {"STATFLIGHT_LEASE_SECONDS": "0"}}, ["STATFLIGHT_LEASE_SECONDS"]),
@@ -176,3 +176,10 @@ def test_engine_is_one_of_three():
     assert read(env={"STATFLIGHT_ENGINE": "Local"}).engine == "local"
     with pytest.raises(InvalidArgument, match=r"engine: is not valid .*auto or spark or local.*duck"):
         read(env={"STATFLIGHT_ENGINE": "duck"})
+
+
+def test_wrong_value_is_quoted_once_and_a_secret_not_shown():
+    with pytest.raises(InvalidArgument, match=r'from 1 to 3600000, got "abc"$'):
+        read(env={"STATFLIGHT_SYNC_BUDGET_MS": "abc"})
+    with pytest.raises(InvalidArgument, match=r"expected a text, got another value$"):
+        read("token = 5")

@@ -30,6 +30,12 @@ def test_namespaces_of_a_part_of_a_lake():
     assert TableFilter.of({"exclude": "old.*"}).has_namespace("hr")
 
 
+def test_patterns_that_match_no_table_are_told():
+    part = TableFilter.of({"include": "sales.*,slaes.orders", "exclude": "*_tmp,*.orders"})
+    assert part.unmatched([("sales", "orders"), ("hr", "people")]) == ["slaes.orders", "*_tmp"]
+    assert TableFilter.of({}).unmatched([]) == []
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
