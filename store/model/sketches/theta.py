@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -149,15 +149,14 @@ def union(sketches: Sequence[bytes], k: int = THETA_K) -> bytes:
 
 def intersection(sketches: Sequence[bytes]) -> bytes:
     """The sketch of the values common to all sketches; empty without sketches."""
-    states = [read_theta(data) for data in sketches]
-    if not states or any(state.empty for state in states):
+    import datasketches
+
+    if not sketches:
         return write_theta(Theta(_MAX_THETA, np.empty(0, np.uint64), True))
-    limit = min(state.theta for state in states)
-    hashes = states[0].hashes
-    for state in states[1:]:
-        hashes = np.intersect1d(hashes, state.hashes, assume_unique=True)
-    hashes = hashes[: np.searchsorted(hashes, np.uint64(limit))]
-    return write_theta(Theta(limit, hashes, not len(hashes) and limit == _MAX_THETA))
+    common = datasketches.theta_intersection()
+    for data in sketches:
+        common.update(_by_library(data))
+    return bytes(common.get_result().serialize())
 
 
 class Estimate(NamedTuple):
@@ -175,9 +174,7 @@ def estimate(data: bytes) -> Estimate:
     if state.exact:
         count = float(len(state.hashes))
         return Estimate(count, count, count, True)
-    import datasketches
-
-    sketch = datasketches.compact_theta_sketch.deserialize(data)
+    sketch = _by_library(data)
     return Estimate(sketch.get_estimate(), sketch.get_lower_bound(2), sketch.get_upper_bound(2), False)
 
 
@@ -187,12 +184,17 @@ def _distinct(hashes: Hashes) -> Hashes:
     return hashes[np.concatenate([hashes[:1] != 0, hashes[1:] != hashes[:-1]])]
 
 
-def _read_theta_by_library(data: bytes) -> Theta:
+def _by_library(data: bytes) -> Any:
+    """The library's compact sketch; the same errors as `read_theta`."""
     import datasketches
 
     try:
-        sketch = datasketches.compact_theta_sketch.deserialize(data)
+        return datasketches.compact_theta_sketch.deserialize(data)
     except (RuntimeError, ValueError, IndexError, MemoryError) as error:
         raise invalid_sketch("theta", str(error)) from None
+
+
+def _read_theta_by_library(data: bytes) -> Theta:
+    sketch = _by_library(data)
     hashes = np.sort(np.fromiter(sketch, np.uint64, sketch.num_retained))
     return Theta(int(sketch.theta64), hashes, bool(sketch.is_empty()))

@@ -195,6 +195,8 @@ def test_theta_bytes_of_datasketches_are_read(compress):
 
 
 def test_theta_intersections():
+    with pytest.raises(InvalidArgument, match="theta"):
+        sketches.intersection([theta_of(range(10)), b"no sketch"])
     both = sketches.intersection([theta_of(range(1000)), theta_of(range(400, 2000)), theta_of(range(700))])
     assert sketches.estimate(both) == (300, 300, 300, True)
     large = sketches.intersection([theta_of(range(60_000)), theta_of(range(30_000, 90_000))])
