@@ -19,6 +19,7 @@ except ImportError:
 
 from flight_server.commands import output
 from flight_server.commands.examples import EXAMPLES
+from flight_server.process.runtime import report_crashes
 
 HELP = "Statistics about data: captured from lakes, kept in DuckDB, served as Arrow streams."
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -151,6 +152,7 @@ def _options(
 
 def main() -> NoReturn:
     """Run a command line. A user's mistake gives one line on standard error, never a traceback."""
+    report_crashes()
     try:
         app(prog_name="statflight")
     except SystemExit:

@@ -84,7 +84,7 @@ ROOMS = {
         "process": APP
         | {"actions", "sql", "web", "iceberg_rest", "worker", "flight_service", "client"},  # client: of the worker
         "commands": BASE | VIEWS | {"conditions", "checks", "client", "present", "process", "web", "worker"},
-        "cli": {"client", "commands"},
+        "cli": {"client", "commands", "process"},  # process: what each process sets
     },
 }
 

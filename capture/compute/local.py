@@ -104,7 +104,7 @@ def _sizes(task: ScanTask) -> dict[int, int]:
     if not place.is_local:
         return {}
     try:
-        metadata = pq.read_metadata(place.path, memory_map=True)
+        metadata = pq.read_metadata(place.path)  # mapped, a file that a writer cuts would end the process
     except READ_ERRORS:  # the scan says what is wrong
         return {}
     if not metadata.num_row_groups:

@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import traceback
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +45,8 @@ def limit_arrow_memory(most_bytes: int | None) -> None:
     """
     if _kept("arrow-memory") or most_bytes == 0 or "pyarrow" in sys.modules:
         return
+    from importlib.metadata import version  # slow; every command imports this module
+
     if not sys.platform.startswith("linux") or int(version("pyarrow").partition(".")[0]) < _LIMITED_SINCE:
         return
     import resource
@@ -75,11 +76,12 @@ def _memory_bytes() -> int:
 
 
 def report_crashes() -> None:
-    """Writes the stacks of all threads to the log when the process crashes (`crashes`), in this process and in the
-    Python processes that it starts, those of Spark too."""
+    """Writes the stacks of all threads to standard error, where the log is, when the process crashes (`crashes`), in
+    this process and in the Python processes that it starts, those of Spark too."""
     if not _kept("crashes"):
-        faulthandler.enable()
         os.environ["PYTHONFAULTHANDLER"] = "1"
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # standard error is no file, or closed
+            faulthandler.enable()
 
 
 def hush_tracebacks() -> None:

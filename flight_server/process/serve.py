@@ -33,7 +33,6 @@ from flight_server.process.runtime import (
     keep_files_private,
     leave_pandas_out,
     realign_buffers,
-    report_crashes,
 )
 from flight_server.process.signals import Signals
 from flight_server.process.workers import OwnWorkers, WorkersEndpoint
@@ -55,7 +54,6 @@ RENEWED_WITHIN: Final = 2.0  # seconds until changed TLS files and tokens take e
 def serve(settings: Settings) -> int:
     """Serves until SIGTERM or SIGINT, then drains and ends the process with status 0. Raises errors of the start."""
     configure(settings.log_level, settings.log_format)
-    report_crashes()
     keep_files_private()
     hush_tracebacks()
     realign_buffers()

@@ -7,6 +7,7 @@ instead.
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from typing import Final
 import duckdb
 
 from store.model.errors import InvalidArgument
+
+log = logging.getLogger("statflight.server")
 
 _COPY: Final = """
 import os, shutil, sys
@@ -56,8 +59,13 @@ def copy_files(database: str, target: Path) -> None:
     pairs = [(Path(database), target), (wal(database), wal(target))]
     names = [str(path) for pair in pairs if pair[0].exists() for path in pair]
     child = subprocess.run(  # noqa: S603  our own code, the paths are checked
-        [sys.executable, "-I", "-S", "-c", _COPY, *names], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [sys.executable, "-X", "faulthandler", "-I", "-S", "-c", _COPY, *names],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
     )
+    if child.returncode < 0:
+        log.error("the copy of a backup ended by signal %d: %s", -child.returncode, child.stderr.strip())
     if child.returncode:
         raise unwritable(child.stderr.strip() if child.returncode == 1 else "the copy was stopped")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flight_server.config import CHILD_VARIABLE
-from tests.flight_server.live_server import eventually, serving
+from tests.flight_server.live_server import STATFLIGHT, eventually, serving
 
 
 def test_worker_exits_if_its_server_died_before_it_started():
@@ -43,6 +44,19 @@ def test_crash_of_a_server_leaves_its_stacks_in_the_log(tmp_path):
     log = server.log.read_text()
     assert "Segmentation fault" in log and 'serve.py", line' in log
     assert server.process.returncode == -signal.SIGSEGV
+
+
+def test_crash_of_a_command_leaves_its_stacks_on_standard_error():
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # never answers
+        command = [STATFLIGHT, "query", "sys.flights", "--server", f"grpc://127.0.0.1:{silent.getsockname()[1]}"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                eventually(lambda: int(_field(str(process.pid), "SigCgt"), 16) >> (signal.SIGSEGV - 1) & 1)
+                process.send_signal(signal.SIGSEGV)
+                _, errors = process.communicate(timeout=60)
+            finally:
+                process.kill()
+    assert "Segmentation fault" in errors and "most recent call first" in errors
 
 
 def _field(process: str, name: str) -> str:
