@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flight_server.reads.scan_plan import Listing, Query, ScanPlanner, rows_of
+from flight_server.reads.scan_plan import Listing, Query, ScanPlanner
+from flight_server.reads.span_rows import rows_of
 from flight_server.reads.streams import never
 from flight_server.wire.answer_request import AnswerRequest, Item
 from store.duckdb.database import Connection

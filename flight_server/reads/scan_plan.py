@@ -17,11 +17,12 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flight_server.reads import file_keys
+from flight_server.reads.span_rows import rows_of
 from flight_server.reads.streams import Streams, never
 from store.catalog.capture_facts import snapshot_columns
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection, Database
-from store.duckdb.layout import BY_SPAN
 from store.duckdb.lru import LruCache
 from store.model import logical_types
 from store.model.catalog_entries import TableEntry
@@ -285,14 +286,6 @@ def _positions(cursor: Connection, table_key: int, snapshot_id: int) -> dict[str
     ).fetchall())  # fmt: skip
 
 
-def rows_of(flight: str, table_key: int, pos: int, condition: str = "TRUE") -> str:
-    """FROM and WHERE clauses of the rows `s` of a listing."""
-    return (
-        f"FROM {BY_SPAN[flight]} s WHERE s.table_key = {int(table_key)} AND s.from_pos <= {int(pos)}"
-        f" AND s.to_pos > {int(pos)} AND {condition}"
-    )
-
-
 class Columns:
     """The columns of a table by name: as written, else without regard to case."""
 
@@ -384,6 +377,8 @@ class Query:
         more = "".join(f', f."{name}"' for name in added)
         sql = f'SELECT {columns}, {match} AS "match", {reason} AS kept_because{more} {files} ORDER BY f.file_path'
         rows = self._cursor.sql(sql, params=parameters or None).to_arrow_table()
+        for column, values in () if condition is None else condition.equalities():
+            rows = file_keys.having(rows, self._cursor, self._key, self._listing.positions, column, values)
         return rows.cast(pa.schema([*SCHEMA, *map(_FILES.field, added)]))
 
     def parts(self, joined: str = "") -> tuple[str, str, list[Any]]:

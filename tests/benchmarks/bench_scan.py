@@ -7,6 +7,8 @@ exists; the files that DuckDB reads are links to one.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -152,3 +154,56 @@ def test_scans_are_planned_faster_than_by_the_engines(tmp_path: Path, files: int
     assert many <= 0.2 + 10e-6 * kept, many
     if files >= LARGE:
         assert min(took.values()) >= TIMES * own, took
+
+
+ORDERS_SCALE = "0.5"
+ORDER_FILES = 300
+KEYS = 100
+ORDERS = "lake.default.orders"
+
+
+def shuffled_orders(root: Path) -> pa.Table:
+    """TPC-H orders in random order, in files of 2,500 rows; returns all rows."""
+    generator = Path(sys.executable).with_name("tpchgen-cli")
+    command = [generator, "parquet", "-s", ORDERS_SCALE, "--tables", "orders", "--parts", "1", "--output-dir", root]
+    subprocess.run(command, check=True, capture_output=True)
+    (path,) = root.rglob("*.parquet")
+    rows = pq.read_table(path, columns=["o_orderkey", "o_custkey", "o_totalprice", "o_orderdate"])
+    path.unlink()
+    (root / "orders").mkdir(exist_ok=True)
+    rows = rows.take(np.random.default_rng(1).permutation(len(rows)))
+    size = -(-len(rows) // ORDER_FILES)
+    for at in range(ORDER_FILES):
+        pq.write_table(rows.slice(at * size, size), root / f"orders/{at:04}.parquet")
+    return rows
+
+
+def test_sketches_of_keys_skip_files_in_any_order(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    rows = shuffled_orders(tmp_path / "lake")
+    keys = [int(key) for key in np.random.default_rng(2).choice(rows["o_orderkey"].to_numpy(), KEYS, replace=False)]
+    keys_absent = list(range(9, 32 * KEYS, 32))  # eight of 32 numbers are keys
+
+    def files_for(client: StatsClient, of: list[int]) -> tuple[float, float]:
+        """Mean files read for a key, and mean milliseconds of planning."""
+        began = time.perf_counter()
+        scans = [client.scan(ORDERS, where=f"o_orderkey = {key}") for key in of]
+        took = time.perf_counter() - began
+        return sum(scan.files.num_rows for scan in scans) / len(of), 1000 * took / len(of)
+
+    with (
+        serving(tmp_path, "--workers", 1, "--engine", "local") as server,
+        StatsClient(server.uri, timeout=300) as client,
+    ):
+        client.actions.register_connector(catalog="lake", format="parquet", uri=str(tmp_path / "lake"), discover=True)
+        for kinds in (["MIN_MAX", "NULL_COUNT"], ["NDV"]):
+            began = time.perf_counter()
+            outcomes = client.capture(ORDERS, columns=["o_orderkey"], kinds=kinds)
+            assert {outcome["outcome"] for outcome in outcomes} == {"CAPTURED"}, outcomes
+            captured = time.perf_counter() - began
+            (read, ms), (absent, _) = files_for(client, keys), files_for(client, keys_absent)
+            told = f"{read:.2f} of {ORDER_FILES} files, {absent:.2f} for an absent key, {ms:.0f} ms of planning"
+            print(f"\n{' '.join(kinds)}, captured in {captured:.1f} s: {told}")
+        dataset = client.scan(ORDERS, where=f"o_orderkey = {keys[0]}").dataset()
+        assert dataset.to_table(filter=pc.field("o_orderkey") == keys[0]).num_rows == 1
+    assert 1 <= read <= 1.01 and absent <= 0.01

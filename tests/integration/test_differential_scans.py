@@ -150,7 +150,7 @@ def app_with(sinks: Sequence[Sink], root: Path, table: TableHandle) -> Iterator[
     """A server's parts with the rows of sinks, put one after the other, and what is said of an Iceberg table itself."""
     with app_in(root) as app:
         for sink in sinks:
-            for flight in ("stats.tables", "stats.columns", "stats.files", "stats.file_columns"):
+            for flight in ("stats.tables", "stats.columns", "stats.files", "stats.file_columns", "stats.sketches"):
                 for rows in sink.rows.get(flight, ()):
                     named = rows
                     for column, name in zip(NAMES, TABLE.split("."), strict=True):

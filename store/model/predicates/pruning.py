@@ -30,7 +30,7 @@ with the literal as readers with either precision do: as the nearest float and a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -161,6 +161,10 @@ class FileCondition:
     buckets: Mapping[_Test, str]
     """Comparison → a condition on the file `f`, see `predicates.buckets`."""
 
+    def equalities(self) -> list[tuple[Column, tuple[Scalar, ...]]]:
+        """Columns and literals one of which every row that satisfies the condition has in the column."""
+        return list(_equalities(self._tree))
+
     def may_by(self, columns: Collection[int]) -> str:
         """`may` by buckets and the comparisons of some columns, all others counted as undecided."""
         return _joined(self._tree, self._numbers, "m", "TRUE", self.buckets, columns)
@@ -208,6 +212,21 @@ def of_files(
         columns, _joined(tree, numbers, "m", "TRUE", within), _joined(tree, numbers, "m", "FALSE", within),
         _joined(tree, numbers, "a", "FALSE", {}), reason, tree, numbers, within,
     )  # fmt: skip
+
+
+def _equalities(node: _Plain) -> Iterator[tuple[Column, tuple[Scalar, ...]]]:
+    """Yields columns and literals one of which every row that satisfies the condition has in the column."""
+    match node:
+        case _Every(children):
+            for child in children:
+                yield from _equalities(child)
+        case _Any(children):
+            tests = [child for child in children if isinstance(child, _Test) and child.op is Op.EQ]
+            if len(tests) == len(children) > 0 and len({test.column.id for test in tests}) == 1:
+                yield tests[0].column, tuple(value for test in tests for value in test.values)
+        case _Test(column, op, values, negated):
+            if op is Op.EQ or (op is Op.IN and not negated):
+                yield column, values
 
 
 def _joined(

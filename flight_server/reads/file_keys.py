@@ -1,0 +1,79 @@
+"""Files without a key, by the theta sketches that captures of NDV keep of each file's columns.
+
+A sketch has the hashes of a column's values, of all if there are at most 4096 distinct ones, else those below theta. So
+a value whose hash is below theta and is not in the sketch is not in the file, in whatever order keys were written. A
+sketch counts only beside the row of `stats.file_columns` that the same scan wrote, because it does not tell the type by
+which its values were hashed: the row does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import mmh3
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flight_server.reads.span_rows import rows_of
+from store.duckdb.database import Connection
+from store.model import sketches
+from store.model.freshness import is_whole_sql
+from store.model.logical_types import Kind
+from store.model.predicates.buckets import bytes_of
+from store.model.predicates.literals import Scalar
+from store.model.predicates.pruning import Column
+from store.model.schemas import THETA
+from store.model.sketches.murmur3 import SEED, Hashes
+from store.model.sketches.theta import read_theta
+
+MAX_FILES: Final = 2_000
+"""Most files whose sketches are read for one scan; each has up to 32 KiB."""
+
+_KINDS: Final = frozenset({Kind.INT, Kind.STRING, Kind.BINARY, Kind.UUID})  # hashed by the same bytes as for buckets
+
+
+def having(
+    files: pa.Table, cursor: Connection, table_key: int, positions: Mapping[str, int], column: Column,
+    values: Sequence[Scalar],
+) -> pa.Table:  # fmt: skip
+    """The files that may have one of some values in a column.
+
+    Args:
+        files: Files, with `file_path`.
+        cursor: Cursor that reads the rows.
+        table_key: Key of the table.
+        positions: Family of rows → position of the snapshot's listing.
+        column: The column.
+        values: Literals.
+    """
+    if not 0 < files.num_rows <= MAX_FILES or column.type is None or column.type.kind not in _KINDS:
+        return files
+    wanted = [each for value in values if (each := bytes_of(value, column.type)) is not None]
+    if not {"file_sketches", "stats.file_columns"} <= positions.keys() or len(wanted) < len(values):
+        return files
+    hashes = np.unique(np.array([mmh3.hash64(each, SEED, signed=False)[0] >> 1 for each in wanted], np.uint64))
+    of_column = f"s.column_id = {int(column.id)}"
+    stored = cursor.execute(
+        "SELECT k.file_path, k.data, k.params FROM"
+        f" (SELECT s.* {rows_of('file_sketches', table_key, positions['file_sketches'], of_column)}) k JOIN"
+        f" (SELECT s.* {rows_of('stats.file_columns', table_key, positions['stats.file_columns'], of_column)}) s"
+        " ON s.file_path = k.file_path AND s.captured_at = k.captured_at"
+        f" WHERE k.role = 'NDV' AND k.sketch_type = '{THETA}' AND s.producer = 'ENGINE_COMPUTED'"
+        f" AND s.logical_type = ? AND {is_whole_sql('s')} AND k.file_path IN (SELECT unnest(?::VARCHAR[]))",
+        [str(column.type), files["file_path"].to_pylist()],
+    ).fetchall()
+    without = [path for path, data, params in stored if not (sketches.is_partial(params) or _may_have(data, hashes))]
+    return files if not without else files.filter(pc.invert(pc.is_in(files["file_path"], pa.array(without))))
+
+
+def _may_have(data: bytes, hashes: Hashes) -> bool:
+    """True unless a theta sketch shows that its values have none of the hashes, which are ascending."""
+    state = read_theta(data)
+    if len(hashes) and int(hashes[-1]) >= state.theta:
+        return True
+    if not len(state.hashes):
+        return False
+    places = np.minimum(np.searchsorted(state.hashes, hashes), len(state.hashes) - 1)
+    return bool((state.hashes[places] == hashes).any())

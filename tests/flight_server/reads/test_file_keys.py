@@ -1,0 +1,108 @@
+"""Files that scans skip by the theta sketches of their columns, and sketches that say nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flight_server.reads import file_keys
+from store.model import sketches
+from store.model.schemas import THETA
+from store.model.sketches import murmur3
+from store.model.targets import Target, storage_id
+from tests.flight_server.reads.test_scan_plan import KEY, kept
+from tests.flight_server.serving import app_in, put
+
+FILES = 4
+THEN, LATER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+
+
+@pytest.fixture
+def app(tmp_path):
+    with app_in(tmp_path) as app:
+        yield app
+
+
+def ids(number: int) -> np.ndarray:
+    """File i has every fourth id from i on, so that all files have nearly the same bounds."""
+    return np.arange(number, 4000, FILES)
+
+
+def put_keys(app, sketched: Any = ids, **more: Any) -> None:
+    """Puts files with sketches of their ids; `more` changes their rows of `stats.file_columns`."""
+    whole = KEY | {"completeness": "COMPLETE", "captured_at": THEN}
+    files = [f"f{i}" for i in range(FILES)]
+    put(app, [whole | {"file_path": f, "file_content": "DATA", "row_count": 1000} for f in files], "stats.files")
+    column = {"column_id": 1, "column_name": "id", "logical_type": "INT", "row_count": 1000, "null_count": 0,
+              "min": "0", "max": "3999", "producer": "ENGINE_COMPUTED"}  # fmt: skip
+    put(app, [whole | {"file_path": f} | column | more for f in files], "stats.file_columns")
+    put(app, [
+        KEY_OF_SKETCH | {"storage_id": storage_id(Target.file(f)), "file_path": f,
+                         "data": sketches.theta(murmur3.hash_longs(sketched(i)))} for i, f in enumerate(files)
+    ], "stats.sketches")  # fmt: skip
+
+
+KEY_OF_SKETCH = {name: KEY[name] for name in ("table_catalog", "table_schema", "table_name", "snapshot_id")} | {
+    "target_kind": "FILE", "column_id": 1, "role": "NDV", "sketch_type": THETA, "params": None, "captured_at": THEN,
+}  # fmt: skip
+
+
+def test_only_files_with_the_key_are_kept(app):
+    put_keys(app)
+    assert kept(app, "id = 6") == {"f2": "SOME"}
+    assert kept(app, "id IN (1, 5, 3)") == {"f1": "SOME", "f3": "SOME"}
+    assert set(kept(app, {"column": "id", "op": "IN", "values": [*range(8, 80, 4)]})) == {"f0"}
+    assert kept(app, "id = 6 AND id > 0") == {"f2": "SOME"}
+    assert kept(app, "id = 6 AND id = 7") == {}
+    assert kept(app, "id = 6.0") == {"f2": "SOME"}
+    assert kept(app, "NOT (id <> 6)") == {"f2": "SOME"}
+
+
+@pytest.mark.parametrize(
+    "where", ["id > 6", "id <> 6", "NOT (id = 6)", "id = 6 OR id > 10", "id IS NOT NULL", "id NOT IN (6)"]
+)
+def test_other_conditions_keep_all(app, where):
+    put_keys(app)
+    assert len(kept(app, where)) == FILES
+
+
+def test_a_sketch_of_many_values_tells_of_hashes_below_its_theta(app):
+    many = lambda number: np.arange(number, 400_000, FILES)  # noqa: E731
+    put_keys(app, many, max="399999")
+    found = {key: set(kept(app, f"id = {key}")) for key in range(0, 40_000, 97)}
+    assert all(f"f{key % FILES}" in files for key, files in found.items())
+    assert {len(files) for files in found.values()} == {1, FILES}  # below theta, and above
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"logical_type": "STRING"}, {"completeness": "PARTIAL"}, {"captured_at": LATER}, {"producer": "SOURCE_NATIVE"},
+     {"row_groups_sampled": 1, "completeness": "PARTIAL"}],
+)  # fmt: skip
+def test_a_sketch_without_its_row_says_nothing(app, told):
+    put(app, [KEY | {"column_id": 1, "column_name": "id", "logical_type": "INT"}])
+    put_keys(app, **told)
+    assert len(kept(app, "id = 6")) == FILES
+
+
+def test_sketches_of_samples_and_of_other_snapshots_say_nothing(app):
+    put_keys(app)
+    sample = {"data": sketches.theta(murmur3.hash_longs(ids(0)[:5])), "params": '{"completeness": "PARTIAL"}'}
+    put(
+        app,
+        [KEY_OF_SKETCH | {"storage_id": storage_id(Target.file("f0")), "file_path": "f0"} | sample],
+        "stats.sketches",
+    )
+    assert set(kept(app, "id = 6")) == {"f0", "f2"}
+    put(app, [KEY | {"snapshot_id": 2, "file_path": "f0", "file_content": "DATA", "row_count": 10}], "stats.files")
+    put(app, [KEY | {"snapshot_id": 2, "column_id": 1, "column_name": "id", "logical_type": "INT"}])
+    assert set(kept(app, "id = 6", snapshot=2)) == {"f0"}
+
+
+def test_too_many_files_are_not_looked_up(app, monkeypatch):
+    put_keys(app)
+    monkeypatch.setattr(file_keys, "MAX_FILES", FILES - 1)
+    assert len(kept(app, "id = 6")) == FILES
