@@ -255,7 +255,7 @@ def test_no_file_with_a_matching_row_is_missing(tmp_path, format, seed):
     check_scans(format, seed, tmp_path)
 
 
-@pytest.mark.parametrize("metrics", [True, False])
+@pytest.mark.parametrize("metrics", [pytest.param(True, marks=pytest.mark.benchmark), False])
 def test_partitions_of_iceberg_skip_files(tmp_path, metrics):
     """Bucket, truncate and the transforms of dates, with bounds in manifests and without."""
     lake = transformed(random.Random(f"transforms {metrics}"), tmp_path / "lake", metrics=metrics)
