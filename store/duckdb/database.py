@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,6 +42,7 @@ Acknowledgement = Callable[[BaseException | None], None]
 MEMORY = ":memory:"
 GROUP = 64  # writes per commit, at most
 CLOSE_SECONDS = 10.0  # longest wait of `close` for readers
+_CORRUPT = re.compile(r"((IO|INTERNAL|Serialization) Error: )?(Corrupt(ed)? |Bitpacking offset is out of range)")
 TICK_SECONDS = 0.05  # between checks whether a write is still wanted
 
 
@@ -289,6 +291,8 @@ class Database:
             return
         self._touched = set()
         try:
+            if self.is_invalidated:
+                raise ShuttingDown(self.trouble())
             for guard in self.guards:
                 guard()
             if self._files is not None:
@@ -316,6 +320,9 @@ class Database:
                 error = self._files.refusal(error)
             with contextlib.suppress(duckdb.Error):
                 connection.execute("ROLLBACK")
+            if _is_corrupt(error):
+                self._invalidate(connection, error)
+                error = ShuttingDown(self.trouble())
             for hook in self.on_rollback:
                 hook(connection)
             self.versions.note(self._touched)  # the commit itself may have failed
@@ -329,6 +336,14 @@ class Database:
             callback()
         self.versions.note(self._touched)  # after the rows are visible, before any caller continues
         self.acknowledge(lambda error: _settle(group, results, error))
+
+    def _invalidate(self, connection: Connection, error: BaseException) -> None:
+        """Refuses all further writes, and keeps DuckDB from writing what it has in memory to the file, which together
+        with its log has every commit."""
+        log.critical("DuckDB has corrupt data in memory, and nothing more is written: %s", str(error).splitlines()[0])
+        self.is_invalidated = True
+        with contextlib.suppress(duckdb.Error):
+            connection.execute("PRAGMA disable_checkpoint_on_shutdown")
 
     def _set_running(self, group: Sequence[_Item]) -> None:
         with self._interrupting:
@@ -397,6 +412,12 @@ def _is_unwanted(group: Sequence[_Item]) -> bool:
 def _refuse_unwanted(group: Sequence[_Item]) -> None:
     if _is_unwanted(group):
         raise Cancelled(_CANCELLED)
+
+
+def _is_corrupt(error: BaseException) -> bool:
+    """True if DuckDB cannot read its own data. In version 2.0 that may happen in memory after a checkpoint, while the
+    file is whole."""
+    return isinstance(error, duckdb.Error) and _CORRUPT.match(str(error)) is not None
 
 
 def _has_closed(connection: Connection) -> bool:

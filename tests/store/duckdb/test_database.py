@@ -306,3 +306,32 @@ def test_backup_refuses_existing_and_invalid_paths_with_the_reason(database, tmp
             memory.backup(tmp_path / "m.db")
         finally:
             memory.close()
+
+
+@pytest.mark.parametrize("message", [
+    "Corrupted bitpacking segment: offset is outside the segment",
+    "IO Error: Corrupt database file: computed checksum 1 does not match stored checksum 2 in block 3",
+])  # fmt: skip
+def test_nothing_is_written_once_the_memory_of_duckdb_is_corrupt(tmp_path, caplog, message):
+    def fail(connection):
+        raise duckdb.Error(message)
+
+    database = Database(tmp_path / "d.db")
+    database.write(lambda c: c.execute("CREATE TABLE t (x BIGINT)"))
+    database.write(insert(1))
+    for write in (fail, insert(2)):
+        with pytest.raises(ShuttingDown, match="invalidated"):
+            database.write(write)
+    assert database.is_invalidated and message in caplog.text
+    database.close()
+    assert (tmp_path / "d.db.wal").stat().st_size, "the file gets nothing of what is in memory"
+    opened = Database(tmp_path / "d.db")
+    assert values(opened) == [1]
+    opened.close()
+
+
+def test_error_about_a_value_that_speaks_of_corruption_invalidates_nothing(database):
+    with pytest.raises(duckdb.ConversionException, match="Corrupted"):
+        database.write(lambda c: c.execute("SELECT 'Corrupted bitpacking segment'::BIGINT").fetchall())
+    database.write(insert(1))
+    assert values(database) == [1] and not database.is_invalidated
