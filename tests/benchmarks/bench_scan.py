@@ -10,7 +10,9 @@ import json
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,14 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
 from flight_server.client import StatsClient
 from tests.capture.connectors.iceberg_tables import make_catalog
 from tests.flight_server.live_server import serving
+from tests.integration.aws_server import Aws, process
 
 pytestmark = [
     pytest.mark.benchmark,
@@ -207,3 +211,81 @@ def test_sketches_of_keys_skip_files_in_any_order(tmp_path: Path) -> None:
         dataset = client.scan(ORDERS, where=f"o_orderkey = {keys[0]}").dataset()
         assert dataset.to_table(filter=pc.field("o_orderkey") == keys[0]).num_rows == 1
     assert 1 <= read <= 1.01 and absent <= 0.01
+
+
+S3_FILES = 500
+S3_TIMES = 10
+_SLOW_S3 = """
+import itertools, sys, time
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+inner, count = DomainDispatcherApplication(create_backend_app), itertools.count()
+def slow(environ, start):
+    if environ["PATH_INFO"] == "/-count":
+        start("200 OK", [])
+        return [str(next(count)).encode()]
+    next(count)
+    time.sleep(float(sys.argv[1]))
+    return inner(environ, start)
+server = make_server("127.0.0.1", 0, slow, threaded=True)
+print(server.server_port, flush=True)
+import threading
+threading.Thread(target=server.serve_forever, daemon=True).start()
+sys.stdin.read()
+"""
+LATENCY_SECONDS = "0.02"  # of each request
+
+
+def test_a_selective_scan_of_s3_sends_few_requests(tmp_path: Path) -> None:
+    """Moto's S3, each request 20 ms late: the files of a scan beside the directory."""
+    with process(_SLOW_S3, LATENCY_SECONDS) as line:
+        aws = Aws(int(line), "lake")
+        s3 = aws.file_system()
+        s3.create_dir("lake/visits")
+
+        def write(number: int) -> None:
+            ids = np.arange(500 * number, 500 * (number + 1))
+            with s3.open_output_stream(f"lake/visits/{number:04}.parquet") as out:
+                pq.write_table(pa.table({"id": ids, "page": ids % 97}), out)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(write, range(S3_FILES)))
+
+        def requests() -> int:
+            with urllib.request.urlopen(f"{aws.endpoint}/-count") as answer:
+                return int(answer.read())
+
+        with (
+            serving(tmp_path, "--workers", 1, "--engine", "local") as server,
+            StatsClient(server.uri, timeout=300) as client,
+        ):
+            client.actions.register_connector(
+                catalog="lake", format="parquet", uri="s3://lake", options=aws.options, discover=True
+            )
+            outcomes = client.capture("lake.default.visits", kinds=["MIN_MAX", "NULL_COUNT"])
+            assert {outcome["outcome"] for outcome in outcomes} == {"CAPTURED"}, outcomes
+            low = 500 * (S3_FILES // 2) + 100
+            where, wanted = f"id BETWEEN {low} AND {low + 9}", (pc.field("id") >= low) & (pc.field("id") < low + 10)
+
+            def planned() -> ds.Dataset:
+                return client.scan("lake.default.visits", where=where).dataset(s3)
+
+            def listed() -> ds.Dataset:
+                return ds.dataset("lake/visits", format="parquet", filesystem=s3)
+
+            def by_duckdb(d: ds.Dataset) -> int:  # DuckDB finds it by its name
+                return len(duckdb.sql(f"SELECT * FROM d WHERE {where}").fetchall())
+
+            def by_pyarrow(d: ds.Dataset) -> int:
+                return d.to_table(filter=wanted).num_rows
+
+            for reader in (by_duckdb, by_pyarrow):
+                took: dict[str, float] = {}
+                for name, source in (("planned", planned), ("listed", listed)) * 2:
+                    before, began = requests(), time.perf_counter()
+                    assert reader(source()) == 10
+                    seconds, sent = time.perf_counter() - began, requests() - before - 1
+                    took[name] = min(took.get(name, seconds), seconds)
+                    print(f"\n{reader.__name__}, {name}: {1000 * seconds:.0f} ms, {sent} requests")
+                    assert name == "listed" or sent <= 10
+                assert took["listed"] >= S3_TIMES * took["planned"], took
