@@ -38,7 +38,9 @@ COMMANDS = {
     "demo": Entry(RUN, "running:demo", "Make a small lake, serve it, capture it, and show what comes out."),
     "serve": Entry(RUN, "running:serve", "Run the server and its capture worker."),
     "worker": Entry(RUN, "running:worker", "Run another capture worker, here or on another machine."),
-    "doctor": Entry(RUN, "running:doctor", "Check Python, Java, the libraries of each format, and the server."),
+    "doctor": Entry(
+        RUN, "running:doctor", "Check Python, Java, the libraries of each format, and the server; or a database."
+    ),
     "config": Entry(RUN, "settings:config", "Print the effective settings and where each comes from."),
     "backup": Entry(RUN, "keeping:backup", "Copy the database to a file while the server serves."),
     "replicas": Entry(RUN, "keeping:replicas", "List what can be restored of a replica."),

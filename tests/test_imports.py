@@ -57,6 +57,7 @@ ROOMS = {
         "queue": {"model", "duckdb"},
         "replication": {"model", "duckdb"},
         "stores": {"model"},
+        "invariants": HISTORY | {"queue"},
         "stats_store": HISTORY | {"catalog", "stores"},
     },
     "flight_server": {

@@ -15,7 +15,11 @@ EXAMPLES: Final = {
         "statflight worker --server grpc+tls://stats.example.com:8815",
         "statflight worker --engine spark --spark-master spark://host:7077",
     ),
-    "doctor": ("statflight doctor", "statflight doctor --server grpc://stats:8815 --token secret"),
+    "doctor": (
+        "statflight doctor",
+        "statflight doctor --server grpc://stats:8815 --token secret",
+        "statflight doctor --db restored.duckdb",
+    ),
     "config": ("statflight config", "statflight config --config /etc/statflight.toml --json"),
     "backup": ("statflight backup /backups/stats.duckdb",),
     "replicas": ("statflight replicas s3://bucket/stats",),

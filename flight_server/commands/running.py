@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -155,12 +155,22 @@ def worker(
 
 
 def doctor(
-    format: AnswerFormat = Answer.TEXT, server: Server = SERVER, token: Token = None, tls_roots: TlsRoots = None
+    db: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Check the content of this database instead; no server may run on it."),
+    ] = None,
+    format: AnswerFormat = Answer.TEXT,
+    server: Server = SERVER,
+    token: Token = None,
+    tls_roots: TlsRoots = None,
 ) -> None:
-    """Check Python, Java, the libraries of each format, and the server."""
+    """Check Python, Java, the libraries of each format, and the server; with --db a database."""
     from dataclasses import asdict
 
     from flight_server.present.doctor import findings
+
+    if db is not None:
+        _check_database(db, format)
 
     check_server(server)
     found = []
@@ -173,6 +183,24 @@ def doctor(
     if format is Answer.JSON:
         tell_json(map(asdict, found))
     raise typer.Exit(0 if found[-1].good else 1)  # the last is about the server
+
+
+def _check_database(path: Path, format: Answer) -> NoReturn:
+    """Prints what is wrong with the content of a database; status 1 if something is."""
+    from store.invariants import check_file
+
+    found = []
+    for violation in check_file(path.expanduser()):
+        found.append(violation._asdict())
+        if format is Answer.TEXT:
+            rows = "" if violation.number is None else f": {violation.number}"
+            tell(f"broken   {violation.what}{rows}{violation.where and f' in {violation.where}'}")
+            tell(f"{'':7}→ {violation.remedy}")
+    if format is Answer.JSON:
+        tell_json(found)
+    if not found:
+        say(f"{path}: nothing is broken")
+    raise typer.Exit(1 if found else 0)
 
 
 def demo(

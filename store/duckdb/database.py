@@ -361,6 +361,32 @@ class Database:
         return threading.get_ident() == self._thread.ident
 
 
+@contextlib.contextmanager
+def opened_read_only(path: str | Path) -> Iterator[Connection]:
+    """A connection to a database that no other process uses, for the block; nothing is written.
+
+    Raises:
+        InvalidArgument: There is no such file, a process uses it, or it is not a database of this layout.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise _unusable(file.name, f'there is no file "{file}"')
+    lock = _lock(str(file))
+    try:
+        try:
+            root = duckdb.connect(str(file), read_only=True)
+        except duckdb.Error as error:
+            is_locked = "Could not set lock" in str(error)
+            raise _unusable(file.name, _LOCKED if is_locked else str(error).splitlines()[0]) from None
+        with root:
+            root.execute("SET GLOBAL TimeZone='UTC'")
+            prepare(root, file.name)
+            yield root
+    finally:
+        if lock is not None:
+            lock.release()
+
+
 _LOCKED = "another process holds it; stop that one first"
 _CANCELLED = "the job was cancelled"
 

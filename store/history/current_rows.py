@@ -55,6 +55,7 @@ _REQUESTED = (  # the current snapshot of each table
     " WHERE x.table_key IN (SELECT key FROM {moved}))"
 )
 _HASH = "coalesce({row}.schema_hash, n.schema_hash)"
+_HELD = (*DISTRIBUTION_LABELS, *DISTRIBUTION, *map(own, DISTRIBUTION))  # columns of a distribution that is served
 
 
 class CurrentRows:
@@ -146,8 +147,19 @@ def _flights_to_rank(connection: Connection, table_keys: Sequence[int], moved: p
     return [flight for flight in PARTED if flight in some]
 
 
-def _rank(connection: Connection, flight: str, table_keys: Sequence[int], moved: pa.Table) -> None:
-    """Makes the best row of each target the current one: moves rows from and to history, and updates labels."""
+def rank_changes(connection: Connection, flight: str, table_keys: Sequence[int], moved: pa.Table) -> pa.Table:
+    """Compares the current rows of tables with those that should be current.
+
+    Args:
+        connection: Any connection.
+        flight: A flight of `PARTED`.
+        table_keys: Keys of the tables, at least one.
+        moved: The same keys, in a column `key`.
+
+    Returns:
+        A row for each row that changes: its table_key, `part` (0 if it is current now, 1 if in history), row id `rid`,
+        and `label`, its freshness as a current row; null if it should be in history.
+    """
     current, history = parts(flight)
     scope = among("table_key", table_keys)
     hash_ = _HASH.format(row="r") if "schema_hash" in stored_columns(flight) else "n.schema_hash"
@@ -156,9 +168,11 @@ def _rank(connection: Connection, flight: str, table_keys: Sequence[int], moved:
     counted, counted_then = (has_sql(table, COUNTS) if flight in GROUPED else "true" for table in (current, history))
     keys = ", ".join(["table_key", "snapshot_id", "schema_hash", *identity])
     by = ", ".join(["r.table_key", *(f"r.{column}" for column in identity)])
-    changes = query(
-        connection, "SELECT part, rid, label FROM (SELECT part, rid, was, CASE WHEN best THEN label END AS label FROM ("
-        f"SELECT r.part, r.rid, r.label AS was, {label} AS label, row_number() OVER (PARTITION BY {by} ORDER BY"
+    return query(
+        connection, "SELECT table_key, part, rid, label FROM (SELECT table_key, part, rid, was,"
+        " CASE WHEN best THEN label END AS label FROM ("
+        f"SELECT r.table_key, r.part, r.rid, r.label AS was, {label} AS label, row_number() OVER ("
+        f"PARTITION BY {by} ORDER BY"
         f" {group_rank_sql(label, 'r.counted', rank_sql('r', hash_, 'n.ordinal', 'a'))}, r.snapshot_id DESC) = 1"
         f" AS best FROM (SELECT 0 AS part, rowid AS rid, freshness AS label, {counted} AS counted,"
         f" {keys} FROM {current} WHERE {scope} UNION ALL"
@@ -167,6 +181,13 @@ def _rank(connection: Connection, flight: str, table_keys: Sequence[int], moved:
         f" LEFT JOIN {_REQUESTED} a ON a.table_key = r.table_key))"
         " WHERE CASE part WHEN 0 THEN was IS DISTINCT FROM label ELSE label IS NOT NULL END", moved=moved,
     )  # fmt: skip
+
+
+def _rank(connection: Connection, flight: str, table_keys: Sequence[int], moved: pa.Table) -> None:
+    """Makes the best row of each target the current one: moves rows from and to history, and updates labels."""
+    current, history = parts(flight)
+    scope = among("table_key", table_keys)
+    changes = rank_changes(connection, flight, table_keys, moved)
     if not changes.num_rows:
         return
     columns = ", ".join(row_columns(flight))
@@ -192,9 +213,21 @@ def _rank(connection: Connection, flight: str, table_keys: Sequence[int], moved:
     execute(connection, "DROP TABLE chosen")
 
 
-def _rank_distributions(connection: Connection, flight: str, table_keys: Sequence[int], moved: pa.Table) -> None:
-    """Gives each current row the best distribution of its target that is not STALE, and the snapshot and label of it.
-    One of an earlier snapshot has no more distinct values than there are values in the row."""
+def distribution_changes(
+    connection: Connection, flight: str, table_keys: Sequence[int], moved: pa.Table
+) -> pa.Table:  # fmt: skip
+    """Compares the distributions of current rows with those that should be served: the best of their target that is
+    not STALE. One of an earlier snapshot has no more distinct values than there are values in the row.
+
+    Args:
+        connection: Any connection.
+        flight: A flight of `GROUPED`.
+        table_keys: Keys of the tables, at least one.
+        moved: The same keys, in a column `key`.
+
+    Returns:
+        A row for each current row that changes: its table_key, row id `rid`, and the values of `_HELD`.
+    """
     current, stored = parts(flight)[0], BY_SNAPSHOT[flight]
     hash_ = _HASH.format(row="r")
     label = distribution_freshness_sql(freshness_sql("r", hash_, "n.ordinal", "a"), "n.ordinal", "b.oldest")
@@ -202,16 +235,16 @@ def _rank_distributions(connection: Connection, flight: str, table_keys: Sequenc
     by, same = ", ".join(f"r.{name}" for name in identity), " AND ".join(f"d.{name} = c.{name}" for name in identity)
     best = group_rank_sql(label, "r.ndv IS NOT NULL", rank_sql("r", hash_, "n.ordinal", "a"))
     other, most = "d.snapshot_id IS DISTINCT FROM c.snapshot_id", "c.row_count - coalesce(c.null_count, 0)"
-    chosen = ["c.rowid AS rid", "d.snapshot_id AS distribution_snapshot_id", "d.label AS distribution_freshness"]
+    chosen = ["c.table_key", "c.rowid AS rid", "d.snapshot_id AS distribution_snapshot_id"]
+    chosen.append("d.label AS distribution_freshness")
     for name in DISTRIBUTION:
         value, own_value = f"d.{name}", own_sql("c", name)
         if name in ("ndv", "ndv_lower", "ndv_upper"):
             value = f"CASE WHEN d.label <> '{EXACT}' AND {value} > {most} THEN {most} ELSE {value} END"
         chosen.append(f"CASE WHEN {other} THEN {value} ELSE {own_value} END AS {name}")
         chosen.append(f"CASE WHEN {other} THEN {own_value} END AS {own(name)}")
-    held = [*DISTRIBUTION_LABELS, *DISTRIBUTION, *map(own, DISTRIBUTION)]
-    was, now = (", ".join(f"{row}.{name}" for name in held) for row in "cx")
-    changes = query(
+    was, now = (", ".join(f"{row}.{name}" for name in _HELD) for row in "cx")
+    return query(
         connection, f"SELECT x.* FROM (SELECT {', '.join(chosen)} FROM {current} c LEFT JOIN"
         f" (SELECT r.*, {label} AS label FROM {stored} r"
         " JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
@@ -222,8 +255,14 @@ def _rank_distributions(connection: Connection, flight: str, table_keys: Sequenc
         f" WHERE {among('c.table_key', table_keys)}) x JOIN {current} c ON c.rowid = x.rid"
         f" WHERE ({was}) IS DISTINCT FROM ({now})", moved=moved,
     )  # fmt: skip
+
+
+def _rank_distributions(connection: Connection, flight: str, table_keys: Sequence[int], moved: pa.Table) -> None:
+    """Gives each current row the distribution that should be served, and the snapshot and label of it."""
+    current = parts(flight)[0]
+    changes = distribution_changes(connection, flight, table_keys, moved)
     if changes.num_rows:
-        sets = ", ".join(f"{name} = x.{name}" for name in held)
+        sets = ", ".join(f"{name} = x.{name}" for name in _HELD)
         scope = _qualified(among("table_key", table_keys), current)
         execute(
             connection, f"UPDATE {current} SET {sets} FROM {{changes}} x WHERE {current}.rowid = x.rid AND {scope}",
@@ -311,18 +350,29 @@ def refresh_listings(connection: Connection, table_keys: Sequence[int]) -> None:
     )  # fmt: skip
     if not needs_ranking:
         return
+    changes = listing_changes(connection, table_keys, moved)
+    if changes.num_rows:
+        execute(
+            connection, "UPDATE file_snapshots SET freshness = c.label FROM {changes} c"
+            " WHERE file_snapshots.rowid = c.rid", changes=changes,
+        )  # fmt: skip
+
+
+def listing_changes(connection: Connection, table_keys: Sequence[int], moved: pa.Table) -> pa.Table:
+    """Compares the labels of file listings with those that they should have; see `rank_changes`.
+
+    Returns:
+        A row for each listing that changes: its table_key, row id `rid`, and its `label`, null if it is not current.
+    """
+    scope = among("f.table_key", table_keys)
     label = freshness_sql("f", "n.schema_hash", "n.ordinal", "a")
-    changes = query(
-        connection, "SELECT rid, label FROM (SELECT rid, was, CASE WHEN best THEN label END AS label FROM ("
-        f"SELECT f.rowid AS rid, f.freshness AS was, {label} AS label, row_number() OVER ("
+    return query(
+        connection, "SELECT table_key, rid, label FROM (SELECT table_key, rid, was,"
+        " CASE WHEN best THEN label END AS label FROM ("
+        f"SELECT f.table_key, f.rowid AS rid, f.freshness AS was, {label} AS label, row_number() OVER ("
         f"PARTITION BY f.table_key, f.family ORDER BY ({label}) IS NULL,"
         f" {rank_sql('f', 'n.schema_hash', 'n.ordinal', 'a')}, f.snapshot_id DESC) = 1 AS best"
         f" FROM file_snapshots f JOIN snapshots n ON n.table_key = f.table_key AND n.snapshot_id = f.snapshot_id"
         f" LEFT JOIN {_REQUESTED} a ON a.table_key = f.table_key WHERE {scope}))"
         " WHERE label IS DISTINCT FROM was", moved=moved,
     )  # fmt: skip
-    if changes.num_rows:
-        execute(
-            connection, "UPDATE file_snapshots SET freshness = c.label FROM {changes} c"
-            " WHERE file_snapshots.rowid = c.rid", changes=changes,
-        )  # fmt: skip

@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
+import duckdb
 import pyarrow as pa
 import pytest
 from typer.main import get_command
@@ -17,6 +18,7 @@ from typer.main import get_command
 from flight_server import cli
 from flight_server.commands import common, output
 from flight_server.commands.examples import EXAMPLES
+from store.duckdb.database import Database
 from tests.flight_server.command_line import KEY, NAME, column_row, serve_tables, set_capture_outcome
 
 
@@ -72,6 +74,21 @@ def test_doctor_succeeds_only_with_a_healthy_server(server, run):
     assert status == 0 and server.uri in out
     status, out, _ = run("doctor", "--server", "grpc://127.0.0.1:9")
     assert status == 1 and "statflight serve" in out
+
+
+def test_doctor_checks_a_database(run, tmp_path):
+    path = tmp_path / "s.duckdb"
+    database = Database(path)
+    held = run("doctor", "--db", str(path))
+    database.close()
+    assert held[0] == 1 and "another process holds it" in held[2]
+    assert run("doctor", "--db", str(path))[:2] == (0, "")
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("INSERT INTO jobs (job_id, state) VALUES ('j', 'LOST')")
+    status, out, _ = run("doctor", "--db", str(path))
+    assert status == 1 and out.startswith("broken   jobs: unknown state: 1\n") and "→ restore a backup" in out
+    status, out, _ = run("doctor", "--db", str(path), "-f", "json")
+    assert status == 1 and [each["number"] for each in json.loads(out)] == [1]
 
 
 def test_doctor_fails_with_a_token_that_the_server_refuses(server, run):

@@ -1,0 +1,208 @@
+"""Checks of a database's content: none fails after any history, and each finds what it is about."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import duckdb
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Database
+from store.duckdb.layout import insert_rows
+from store.history.file_listings import Listing, mark_listings
+from store.history.materialized import MaterializedSlices, Value
+from store.invariants import check_file, checks, violations
+from store.model.errors import InvalidArgument
+from store.model.schemas import THETA
+from store.stats_store import DuckDBStatsStore
+from tests.store.contract import put, rows
+from tests.store.history.test_current_rows import HISTORIES, apply
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=HISTORIES)
+def test_no_history_violates_an_invariant(steps):
+    check_history(steps)
+
+
+@pytest.mark.benchmark
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=HISTORIES)
+def test_no_history_of_many_violates_an_invariant(steps):
+    check_history(steps)
+
+
+def check_history(steps):
+    database = Database(":memory:")
+    try:
+        store = DuckDBStatsStore(database, Catalog(database))
+        for step in steps:
+            apply(store, step)
+        with database.reading() as cursor:
+            assert list(violations(cursor)) == []
+    finally:
+        database.close()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A closed database that has rows in every table that the checks are about."""
+    path = tmp_path_factory.mktemp("whole") / "s.duckdb"
+    database = Database(path)
+    store = DuckDBStatsStore(database, Catalog(database))
+    numbers = {"row_count": 9, "null_count": 0, "schema_hash": "x", "completeness": "COMPLETE"}
+    given = {
+        "stats.tables": {}, "stats.columns": {"column_id": 1},
+        "stats.expressions": {"engine_kind": "spark", "engine_expression_key": b"e"},
+        "stats.column_groups": {"column_ids": [1, 2]},
+    }  # fmt: skip
+    for flight, target in given.items():
+        for snapshot, ndv in ((1, 4.0), (2, None), (3, None)):
+            row = numbers | target | ({} if flight == "stats.tables" or ndv is None else {"ndv": ndv})
+            row = {name: value for name, value in row.items() if flight != "stats.tables" or name != "null_count"}
+            put(store, flight, rows(flight, row, snapshot=snapshot))
+    for snapshot, paths in ((1, "ab"), (2, "bc"), (3, "bc")):
+        files = [{"file_path": path, "row_count": 1, "schema_hash": "x"} for path in paths]
+        put(store, "stats.files", rows("stats.files", *files, snapshot=snapshot), "replace_snapshot")
+        columns = [file | {"column_id": 1} for file in files]
+        put(store, "stats.file_columns", rows("stats.file_columns", *columns, snapshot=snapshot), "replace_snapshot")
+        sketched = [{"target_kind": "FILE", "file_path": path, "column_id": 1, "role": "NDV", "sketch_type": THETA,
+                     "data": b"x"} for path in paths]  # fmt: skip
+        put(store, "stats.sketches", rows("stats.sketches", *sketched, snapshot=snapshot))
+    sketch = {"target_kind": "COLUMN", "column_id": 1, "role": "NDV", "sketch_type": THETA, "data": b"x"}
+    put(store, "stats.sketches", rows("stats.sketches", sketch, snapshot=3))
+    put(store, "stats.columns", rows("stats.columns", {"column_name": "n"}, name=("c", "s", "u")), key="once")
+    key = store.catalog.get("c.s.t").table_key
+    database.write(lambda connection: mark_listings(connection, [(key, Listing(3, "m"))]))
+    generation = database.versions.generations().get(key, database.versions.first)
+    MaterializedSlices(database).put([Value("stats.columns", key, 3, generation, b"x")])
+    database.write(
+        lambda connection: insert_rows(connection, "jobs (job_id, state, table_key)", [["j", "QUEUED", key]])
+    )
+    database.close()
+    return path
+
+
+def broken(whole, tmp_path, *statements):
+    path = tmp_path / "broken.duckdb"
+    shutil.copy(whole, path)
+    with duckdb.connect(str(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    return list(check_file(path))
+
+
+def test_whole_database_has_no_violations(whole, tmp_path):
+    assert broken(whole, tmp_path) == []
+
+
+# What is broken → what the checks call it; {0} is every table of the kind.
+FILES = ("stats_files", "stats_file_columns", "file_sketches")
+CURRENT = ("stats_tables_current", "stats_columns_current", "stats_expressions_current", "stats_column_groups_current")
+GROUPED = CURRENT[1:]
+STORED = ("stats_tables", "stats_columns", "stats_expressions", "stats_column_groups", "stats_sketches")
+SNAPSHOT_ROWS = (*(f"{name}{part}" for name in STORED[:4] for part in ("_current", "_history")), "stats_sketches")
+REFERRING = ("schemas", "table_columns", "column_ids", "table_constraints", "snapshots", "identities",
+             "file_snapshots", "file_marks", "checks", "publications", "packed", *SNAPSHOT_ROWS, *FILES)  # fmt: skip
+TWICE = "INSERT INTO {0} SELECT * FROM {0}"
+CASES = [
+    ("tables: several of one key", TWICE, ("tables",)),
+    ("tables: several of one name", "INSERT INTO {0} SELECT 99 AS table_key, * EXCLUDE (table_key) FROM {0}",
+     ("tables",)),
+    ("tables: the current snapshot is not registered", "UPDATE {0} SET current_snapshot_id = 99", ("tables",)),
+    ("snapshots: several of one id", TWICE, ("snapshots",)),
+    ("column_ids: several of one name", TWICE, ("column_ids",)),
+    ("jobs: several of one id", TWICE, ("jobs",)),
+    ("jobs: unknown state", "UPDATE {0} SET state = 'LOST'", ("jobs",)),
+    ("idempotency: several answers to one key", TWICE, ("idempotency",)),
+    ("packed: several values", TWICE, ("packed",)),
+    ("packed: a value of another snapshot than the current one", "UPDATE {0} SET snapshot_id = 2", ("packed",)),
+    ("file_snapshots: several listings of one snapshot", TWICE, ("file_snapshots",)),
+    ("file_snapshots: several listings at one position", "UPDATE {0} SET pos = 1", ("file_snapshots",)),
+    ("file_snapshots: the listing of the current snapshot, or its label, is another",
+     "UPDATE {0} SET freshness = 'STALE' WHERE freshness = 'EXACT'", ("file_snapshots",)),
+    ("file_snapshots: the listing of the current snapshot, or its label, is another",
+     "UPDATE {0} SET freshness = 'EXACT'", ("file_snapshots",)),
+    ("file_marks: the listing is not the newest", "UPDATE {0} SET snapshot_id = 1", ("file_marks",)),
+    ("{0}: rows of no table", "INSERT INTO {0} (table_key) VALUES (99)", REFERRING),
+    ("{0}: the snapshot is not registered", "UPDATE {0} SET snapshot_id = 99", ("file_snapshots", *SNAPSHOT_ROWS)),
+    ("{0}: several records of one target at one snapshot", "INSERT INTO {0}_history SELECT * FROM {0} LIMIT 1",
+     STORED[:4]),
+    ("{0}: several records of one target at one snapshot", TWICE, STORED[4:]),
+    ("{0}: several rows of one target", TWICE, CURRENT),
+    ("{0}: another row is current, or the label is wrong", "UPDATE {0} SET freshness = 'INHERITED'", CURRENT),
+    ("{0}: another row is current, or the label is wrong", "DELETE FROM {0}", CURRENT),
+    ("{0}: usable_for is not what the row's label and values allow", "UPDATE {0} SET usable_for = 'PLANNING'", CURRENT),
+    ("{0}: the distribution's snapshot is not registered", "UPDATE {0} SET distribution_snapshot_id = 99", GROUPED),
+    ("{0}: own_ columns of a row that is served with its own distribution",
+     "UPDATE {0} SET distribution_snapshot_id = snapshot_id, own_mean = 1", GROUPED),
+    ("{0}: another distribution should be served", "UPDATE {0} SET ndv = 5", GROUPED),
+    ("{0}: empty spans", "UPDATE {0} SET to_pos = from_pos WHERE from_pos = 1", FILES),
+    ("{0}: spans of one file overlap", TWICE, FILES),
+    ("{0}: spans without a listing", "UPDATE {0} SET from_pos = 7, to_pos = 8 WHERE from_pos = 1", FILES),
+    ("{0}: spans that end before or after the newest listing", "UPDATE {0} SET to_pos = 3 WHERE from_pos = 1", FILES),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "statement", "tables"), CASES, ids=[re.sub(r"\W+", "-", f"{at}-{case[0]}")
+                                                                       for at, case in enumerate(CASES)])  # fmt: skip
+def test_each_check_finds_what_it_is_about(whole, tmp_path, name, statement, tables):
+    path = tmp_path / "broken.duckdb"
+    shutil.copy(whole, path)
+    with duckdb.connect(str(path)) as connection:
+        for table in tables:
+            connection.execute(statement.format(table))
+        for table in tables:
+            (check,) = (check for check in checks() if check.name == name.format(table))
+            (violation,) = violations(connection, [check])
+            assert violation.number >= 1
+            assert violation.remedy
+
+
+def test_every_check_is_tested():
+    tested = {name.format(table) for name, _, tables in CASES for table in tables}
+    assert {check.name for check in checks()} == tested
+
+
+def test_violation_counts_rows_and_names_tables(whole, tmp_path):
+    (violation,) = broken(whole, tmp_path, "UPDATE jobs SET state = 'LOST'")
+    assert (violation.number, violation.where) == (1, "c.s.t")
+    (violation,) = broken(whole, tmp_path, *[f"INSERT INTO checks (table_key) VALUES ({at})" for at in range(90, 95)])
+    assert (violation.number, violation.where) == (5, "table_key 90, table_key 91, table_key 92, 2 more")
+
+
+def test_damaged_block_ends_the_checks(whole, tmp_path):
+    path = tmp_path / "damaged.duckdb"
+    damaged = bytearray(whole.read_bytes())
+    at = damaged.rindex(b"spark")
+    damaged[at : at + 5] = b"SPARK"
+    path.write_bytes(damaged)
+    (violation,) = check_file(path)
+    assert "checksum" in violation.what
+    assert violation.number is None
+
+
+def test_missing_column_ends_the_checks(whole, tmp_path):
+    (violation,) = broken(whole, tmp_path, "ALTER TABLE jobs DROP COLUMN message")
+    assert violation.number == 1
+    assert "layout" in violation.what
+
+
+def test_database_in_use_or_of_nothing_is_refused(whole, tmp_path):
+    path = tmp_path / "held.duckdb"
+    shutil.copy(whole, path)
+    database = Database(path)
+    try:
+        with pytest.raises(InvalidArgument, match="another process holds it"):
+            list(check_file(path))
+    finally:
+        database.close()
+    with pytest.raises(InvalidArgument, match="there is no file"):
+        list(check_file(tmp_path / "none.duckdb"))
+    assert not (tmp_path / "none.duckdb").exists()
+    (tmp_path / "text.duckdb").write_text("not a database")
+    with pytest.raises(InvalidArgument, match=r"no database|not a valid"):
+        list(check_file(tmp_path / "text.duckdb"))
