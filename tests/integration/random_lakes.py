@@ -81,6 +81,18 @@ def parquet(rng: random.Random, root: Path, rows: int) -> Lake:
     return Lake("parquet", str(root), ("default", "t"), [_united(parts)], key="side" if partitioned else None)
 
 
+def int96(rng: random.Random, root: Path, rows: int) -> Lake:
+    """Parquet files of old writers, with timestamps as INT96; not among FORMATS."""
+    column_types = {name: type for name, type in types(far=False).items() if name.startswith("timestamp_")}
+    column_types = {name: type for name, type in column_types.items() if not name.endswith("_utc")}
+    whole = table(rng, column_types, rows)
+    (root / "t").mkdir(parents=True)
+    for number in range(3):
+        part = _rows(whole, rows * number // 3, rows * (number + 1) // 3)
+        pq.write_table(part, root / "t" / f"{number}.parquet", use_deprecated_int96_timestamps=True)
+    return Lake("parquet", str(root), ("default", "t"), [whole])
+
+
 def delta(rng: random.Random, root: Path, rows: int) -> Lake:
     import deltalake
 

@@ -24,7 +24,7 @@ from capture.spi import Budget, CaptureRequest, Outcome, Sampling, TableHandle
 from store.model import sketches
 from store.model.targets import Target
 from tests.capture.engines.compute.lake import MemorySink
-from tests.integration.random_lakes import FORMATS, Lake
+from tests.integration.random_lakes import FORMATS, Lake, int96
 from tests.integration.random_tables import Truth, bound, leaves
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
@@ -187,6 +187,12 @@ def test_computed_statistics_are_true(tmp_path, format, seed):
 @pytest.mark.parametrize("format", FORMATS)
 def test_statistics_from_metadata_are_true(tmp_path, format, seed):
     check_native(format, seed, tmp_path)
+
+
+def test_statistics_of_int96_are_true(tmp_path, monkeypatch):
+    monkeypatch.setitem(FORMATS, "int96", int96)
+    check_computed("int96", 0, tmp_path / "computed")
+    check_native("int96", 0, tmp_path / "native")
 
 
 @pytest.mark.parametrize("method", [Sampling.RANDOM_ROW_GROUP, Sampling.METADATA_GUIDED])
