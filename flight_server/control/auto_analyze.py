@@ -186,7 +186,7 @@ class AutoAnalyze:
             if fresh:
                 made.append((one.table, ENGINE, fresh))
         if made:
-            self._host.database.write(lambda _: self._host.jobs.record_decisions(made))
+            self._host.database.write(lambda connection: self._host.jobs.record_decisions(made, connection))
             self._last |= last
 
     def _state(self, table: TableEntry) -> TableState:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flight_server.control.capture_counters import CaptureCounters
-from flight_server.writes.drafts import Draft, DraftGroup, together
+from flight_server.writes.drafts import Draft, store_drafts, together
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection
 from store.model.catalog_entries import TableEntry
@@ -57,7 +57,6 @@ class CaptureCommit:
         self._jobs, self._store, self._catalog = jobs, store, catalog
         self.on_committed: Callable[[TableEntry], None] = lambda _: None
         self.counters = CaptureCounters()
-        self._drafts = DraftGroup(store)
 
     def end(self, ends: Sequence[End]) -> list[str | StatflightError]:
         """Commits captures in one transaction; when it is refused or one of them is cancelled, each in its own.
@@ -80,14 +79,14 @@ class CaptureCommit:
             tried = [self._tried(connection, end) for end in durable]
             self._jobs.finish(tried, connection)
             states = {each.job.id: each.state() for each in tried}
+            after = [states.get(end.job.id, "SUCCEEDED") for end in ends]
+            captured = [end for end, state in zip(ends, after, strict=True) if state == "SUCCEEDED"]
+            store_drafts(connection, self._store, [(end.draft, end.table) for end in captured])
             for end in ends:
-                if states.setdefault(end.job.id, "SUCCEEDED") == "SUCCEEDED":
-                    self._drafts.commit(connection, end.draft, end.table)
                 self._note_files(connection, end)
-            self._jobs.record_decisions(
-                [(end.table, end.job.correlation_id, end.body.get("decisions", ())) for end in ends]
-            )
-            return [states[end.job.id] for end in ends]
+            decisions = [(end.table, end.job.correlation_id, end.body.get("decisions", ())) for end in ends]
+            self._jobs.record_decisions(decisions, connection)
+            return after
 
         try:
             states = self._store.database.write(run, lambda: any(job.cancelled for job in wanted))

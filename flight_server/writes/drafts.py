@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,28 +35,9 @@ class Draft:
             self._listings[listing.snapshot_id] = listing
 
     @property
-    def continues(self) -> bool:
-        """True if the draft has a listing that is based on an earlier one."""
-        return any(listing.base_snapshot_id is not None for listing in self._listings.values())
-
-    def commit(self, connection: Connection, store: DuckDBStatsStore, table: TableEntry) -> None:
-        """Stores the draft.
-
-        Args:
-            connection: The writer's.
-            store: The store.
-            table: The table of the draft.
-        """
-        for listing in self._listings.values():
-            if listing.base_snapshot_id is not None:
-                continue_listing(connection, table.table_key, listing)
-                store.catalog.current_rows.invalidate_listings([table.table_key])
-        store.put_in(connection, self.merged())
-        mark_listings(connection, self.listings(table))
-
-    def listings(self, table: TableEntry) -> list[tuple[int, Listing]]:
-        """The declared listings with the key of their table, for `mark_listings` once their rows are stored."""
-        return [(table.table_key, listing) for listing in self._listings.values()]
+    def listings(self) -> list[Listing]:
+        """The declared listings."""
+        return list(self._listings.values())
 
     def add(self, put: Put, whole: bool, *, few: bool = False) -> None:
         """Adds rows.
@@ -87,39 +67,27 @@ class Draft:
             return self._merged
 
 
-class DraftGroup:
-    """Stores all drafts committed in one group of writes as one put, whose cost depends on rows, not on tables.
+def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequence[tuple[Draft, TableEntry]]) -> None:
+    """Stores drafts: one put takes all, so that its cost depends on rows, not on tables. A draft whose listing
+    continues another is put alone, after that one.
 
-    If the put is refused, the writer repeats each write on its own, so that only the draft at fault fails.
+    Args:
+        connection: The writer's.
+        store: The store.
+        drafts: Drafts, each with its table.
     """
-
-    def __init__(self, store: DuckDBStatsStore):
-        self._store = store
-        self._drafts: list[tuple[Draft, TableEntry]] = []  # of the running transaction
-        store.database.before_commit.insert(0, self._store_all)  # before hooks that depend on the stored rows
-        store.database.on_rollback.append(lambda _: self._drafts.clear())
-
-    def commit(self, connection: Connection, draft: Draft, table: TableEntry) -> None:
-        """Stores a draft by the end of the writer's transaction; called inside of it.
-
-        Args:
-            connection: The writer's.
-            draft: The draft.
-            table: The table of the draft.
-        """
-        if draft.continues:
-            draft.commit(connection, self._store, table)
-        else:
-            self._drafts.append((draft, table))
-
-    def _store_all(self, connection: Connection, _: AbstractSet[int]) -> None:
-        drafts, self._drafts = self._drafts, []
-        if len(drafts) == 1:
-            ((draft, table),) = drafts
-            draft.commit(connection, self._store, table)
-        elif drafts:
-            self._store.put_in(connection, together(put for draft, _ in drafts for put in draft.merged()))
-            mark_listings(connection, [listing for draft, table in drafts for listing in draft.listings(table)])
+    together_: list[tuple[Draft, TableEntry]] = []
+    alone: list[tuple[Draft, TableEntry]] = []
+    for each in drafts:
+        (alone if any(listing.base_snapshot_id is not None for listing in each[0].listings) else together_).append(each)
+    for group in (*([each] for each in alone), together_):
+        listings = [(table.table_key, listing) for draft, table in group for listing in draft.listings]
+        for table_key, listing in listings:
+            if listing.base_snapshot_id is not None:
+                continue_listing(connection, table_key, listing)
+                store.catalog.current_rows.invalidate_listings([table_key])
+        store.put_in(connection, together(put for draft, _ in group for put in draft.merged()))
+        mark_listings(connection, listings)
 
 
 def together(puts: Iterable[Put]) -> list[Put]:

@@ -48,7 +48,7 @@ class Catalog(Publications, SnapshotRegistry):
             self.reload(cursor)
         database.on_rollback.append(self.reload)
         database.on_rollback.append(self.current_rows.clear)
-        database.before_commit.insert(0, self.current_rows.update)
+        database.phases["rows"].append(self.current_rows.update)
         database.on_commit.append(self._publish)
 
     # Reading, from memory.

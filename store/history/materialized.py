@@ -48,7 +48,7 @@ class MaterializedSlices:
         self._discarded: set[int] = set()
         self._lock = threading.Lock()
         self._idle: deque[tuple[int, Connection]] = deque()  # with `replaced` of the database
-        database.before_commit.append(self._forget)
+        database.phases["derived"].append(self._forget)
         database.on_replace.append(self._reload)
 
     def _reload(self, connection: Connection) -> None:

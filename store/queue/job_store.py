@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -76,9 +75,6 @@ class JobStore:
         self._has_queued = False  # True if the running transaction has queued a job
         self._commits = 0  # number of commits that queued a job
         self._idle: dict[int, tuple[int, datetime]] = {}  # greatest priority → commit at which no job was ready, until
-        self._decisions: list[Sequence[Any]] = []  # rows of the running transaction
-        database.before_commit.append(self._store_decisions)
-        database.on_rollback.append(lambda _: self._decisions.clear())
         database.on_commit.append(self._committed)
 
     def _committed(self) -> None:
@@ -289,21 +285,21 @@ class JobStore:
         """State → number of jobs."""
         return dict(self.database.rows("SELECT state, count(*) FROM jobs GROUP BY state"))
 
-    def record_decisions(self, decided: Sequence[tuple[TableEntry, str, Sequence[Mapping[str, Any]]]]) -> None:
-        """Stores decisions of the registry by the end of the writer's transaction; called inside of it.
+    def record_decisions(
+        self, decided: Sequence[tuple[TableEntry, str, Sequence[Mapping[str, Any]]]], connection: Connection
+    ) -> None:
+        """Stores decisions of the registry, inside the writer's transaction.
 
         Args:
             decided: Table, correlation id of the call that caused them, and decisions.
+            connection: The writer's.
         """
         now = self.now()
-        self._decisions += [
+        rows = [
             [now, correlation_id, table.table_key, *table.name, d["snapshot_id"], d["target_kind"], d["storage_id"],
              d["outcome"], d["engine_id"] or None, d["detail"] or None, d["elapsed_ms"]]
             for table, correlation_id, decisions in decided for d in decisions
         ]  # fmt: skip
-
-    def _store_decisions(self, connection: Connection, _: AbstractSet[int]) -> None:
-        rows, self._decisions = self._decisions, []
         insert_rows(connection, "capture_decisions", rows)
 
     def prune(self, days: int = KEPT_DAYS) -> None:

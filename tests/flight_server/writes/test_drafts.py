@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from flight_server.writes.drafts import Draft, DraftGroup
+from flight_server.writes.drafts import Draft, store_drafts
 from store.catalog.catalog import Catalog
 from store.duckdb.layout import BY_SNAPSHOT
 from store.history import validation
@@ -23,7 +22,6 @@ class DraftStore:
         self.database = empty_database()
         self.catalog = Catalog(self.database)
         self.store = DuckDBStatsStore(self.database, self.catalog)
-        self.group = DraftGroup(self.store)
         self.puts: list[int] = []
         put_in = self.store.put_in
 
@@ -60,34 +58,27 @@ def draft(name: str, *columns: int, twice: bool = False) -> Draft:
     return created
 
 
-def commit(draft_store: DraftStore, drafts: list[tuple[Draft, Any]]) -> list[Any]:
-    """Publishes each in its own write; a first write holds the writer until all are queued, so that they form one
-    transaction."""
-    ready = threading.Event()
-    first = draft_store.database.submit(lambda _: ready.wait(60))
-    futures = [draft_store.database.submit(lambda c, d=d, t=t: draft_store.group.commit(c, d, t)) for d, t in drafts]
-    ready.set()
-    first.result(10)
-    return [future.exception(30) for future in futures]
+def commit(draft_store: DraftStore, drafts: list[tuple[Draft, Any]]) -> None:
+    """Stores drafts in one write."""
+    draft_store.database.write(lambda connection: store_drafts(connection, draft_store.store, drafts))
 
 
 def test_drafts_of_one_transaction_are_stored_by_one_put(draft_store):
     tables = [draft_store.table(f"t{n}") for n in range(4)]
-    errors = commit(draft_store, [(draft(t.table_name, 1, 2), t) for t in tables])
-    assert errors == [None] * 4
+    commit(draft_store, [(draft(t.table_name, 1, 2), t) for t in tables])
     assert draft_store.puts == [8]
     assert [draft_store.count(t) for t in tables] == [2] * 4
 
 
-def test_rejected_draft_does_not_affect_the_others(draft_store):
+def test_conflicting_rows_of_one_draft_refuse_the_write(draft_store):
     tables = [draft_store.table(f"t{n}") for n in range(3)]
     drafts = [draft("t0", 1), draft("t1", 1, twice=True), draft("t2", 1)]  # two different rows for one target
-    errors = commit(draft_store, list(zip(drafts, tables, strict=True)))
-    assert [type(error) for error in errors] == [type(None), InvalidArgument, type(None)]
-    assert [draft_store.count(t) for t in tables] == [1, 0, 1]
+    with pytest.raises(InvalidArgument, match="two different rows"):
+        commit(draft_store, list(zip(drafts, tables, strict=True)))
+    assert [draft_store.count(t) for t in tables] == [0, 0, 0]
 
 
 def test_single_draft_is_stored(draft_store):
     table = draft_store.table("t")
-    assert commit(draft_store, [(draft("t", 1, 2, 3), table)]) == [None]
+    commit(draft_store, [(draft("t", 1, 2, 3), table)])
     assert (draft_store.puts, draft_store.count(table)) == ([3], 3)

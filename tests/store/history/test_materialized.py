@@ -77,7 +77,7 @@ def test_commit_removes_the_values_of_the_tables_it_touches(database: Database, 
 
 def test_look_during_a_commit_does_not_forget_its_tables(database: Database, slices: MaterializedSlices):
     during: list[object] = []
-    database.before_commit.append(lambda *_: during.append(slices.take_changed()))
+    database.phases["derived"].append(lambda *_: during.append(slices.take_changed()))
     database.write(touching(database, 2))
     assert during == [set()], "its rows are not visible yet"
     assert slices.take_changed() == {2}
