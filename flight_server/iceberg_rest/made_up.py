@@ -51,8 +51,8 @@ def struct_of(columns: Iterable[Sequence[Any]]) -> dict[str, Any]:
         inner: Any = _KINDS.get(logical.kind, str(type).lower())
         if logical.kind is Kind.STRUCT:
             inner = structs[parts] = {"type": "struct", "fields": []}
-        elif logical.kind is Kind.DECIMAL and (logical.precision or 99) <= 38:
-            inner = f"decimal({logical.precision}, {logical.scale or 0})"
+        elif logical.kind is Kind.DECIMAL:
+            inner = f"decimal({logical.precision}, {logical.scale or 0})" if (logical.precision or 99) <= 38 else None
         if (within := structs.get(parts[:-1])) is not None:
             within["fields"].append({"name": parts[-1], "type": inner})
     return whole

@@ -4,6 +4,7 @@ have the same answer by brute force."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -23,6 +24,7 @@ from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
 from capture.spi import TableHandle
 from flight_server.app import App
+from flight_server.iceberg_rest.expressions import condition
 from flight_server.reads import answers
 from flight_server.reads.scan_plan import METADATA
 from flight_server.wire.answer_request import FUNCTIONS, AnswerRequest, Item
@@ -49,6 +51,8 @@ KNOWN: Final = ("stats.columns", "stats.file_columns")
 NAMES: Final = ("table_catalog", "table_schema", "table_name")
 COMPARES: Final = {"EQ": operator.eq, "NEQ": operator.ne, "LT": operator.lt, "LTE": operator.le, "GT": operator.gt,
                    "GTE": operator.ge}  # fmt: skip
+ICEBERG: Final = {"EQ": "eq", "NEQ": "not-eq", "LT": "lt", "LTE": "lt-eq", "GT": "gt", "GTE": "gt-eq",
+                  "IS_NULL": "is-null", "IS_NOT_NULL": "not-null"}  # fmt: skip
 ABOVE: Final = ("NEQ", "GT", "GTE")  # true for NaN, to readers that order it above every number
 DATA: Final = pc.field("file_content") == "DATA"
 READERS: Final = [(greatest, double) for greatest in (True, False) for double in (True, False)]
@@ -207,6 +211,7 @@ def check_scan(app: App, conditions: Conditions, where: str) -> int:
     request = of_json({"scan": TABLE, "where": tree})
     files = app.planner.plan(app.catalog.get(TABLE), request.node, None, "current").files
     kept = dict(zip(files["file_path"].to_pylist(), files["match"].to_pylist(), strict=True))
+    by_door = kept_by_door(app, tree)
     every = next(iter(conditions.columns.values()))[1]
     told = f"{where}: {json.dumps(tree, default=str)}"
     assert json.loads(files.schema.metadata[METADATA])["files"]["kept"] == len(kept), told
@@ -214,10 +219,43 @@ def check_scan(app: App, conditions: Conditions, where: str) -> int:
         for reader in READERS:
             truths = [conditions.truth(tree, path, row, reader) for row in range(len(values))]
             assert path in kept or True not in truths, f"{told}: {path} has a row for which it is true to {reader}"
+            assert path in by_door or True not in truths, (
+                f"{told}: {path} is missing from the plan of an Iceberg client"
+            )
             assert kept.get(path) != "ALL" or all(truths), f"{told}: not every row of {path} matches to {reader}"
     if set(kept.values()) <= {"ALL"} or conditions.rng.random() < 0.1:
         check_answers(app, conditions, request.node, told, [conditions.rng.choice(list(conditions.columns))], kept)
     return len(every) - len(kept)
+
+
+def kept_by_door(app: App, tree: Mapping[str, Any]) -> set[str]:
+    """The files that an Iceberg client gets for the same condition."""
+    table = app.catalog.get(TABLE)
+    find = app.planner.reading(table, "current", lambda _, listing: listing.columns).find
+    node = condition(as_iceberg(tree), find)
+    if node is False:
+        return set()
+    plan = app.planner.plan(table, None if node is True else node, (), "current", find=find)
+    return set(plan.files["file_path"].to_pylist())
+
+
+def as_iceberg(tree: Mapping[str, Any]) -> Any:
+    """A condition as an expression of Iceberg."""
+    if "not" in tree:
+        return {"type": "not", "child": as_iceberg(tree["not"])}
+    for word in ("and", "or"):
+        if word in tree:
+            sides = map(as_iceberg, tree[word])
+            return functools.reduce(lambda left, right: {"type": word, "left": left, "right": right}, sides)
+    term, values = tree["column"], tree.get("values", ())
+    if tree["op"] == "BETWEEN":
+        low, high = (
+            {"type": type, "term": term, "value": v} for type, v in zip(("gt-eq", "lt-eq"), values, strict=True)
+        )
+        return {"type": "and", "left": low, "right": high}
+    if tree["op"] == "IN":
+        return {"type": "in", "term": term, "values": [value for value in values if value is not None]}
+    return {"type": ICEBERG[tree["op"]], "term": term} | ({"value": values[0]} if values else {})
 
 
 def check_answers(
