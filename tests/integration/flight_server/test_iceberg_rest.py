@@ -1,0 +1,165 @@
+"""pyiceberg as the client of the Iceberg REST catalog: rows of tables that no one captured before."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import LongType, NestedField, StringType
+
+from tests.capture.connectors import iceberg_tables as built
+from tests.flight_server.live_server import Client, serving
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+DAYS = [date(2026, 1, 1), date(2026, 1, 2), None]
+
+
+def rows(part: int) -> pa.Table:
+    """Ten rows of a partition."""
+    ids = range(10 * part, 10 * part + 10)
+    return pa.table({
+        "id": pa.array(ids, pa.int64()), "price": pa.array([Decimal(i) / 4 for i in ids], pa.decimal128(9, 2)),
+        "tags": pa.array([[f"t{i}"] for i in ids]),
+        "at": pa.StructArray.from_arrays([pa.array(map(float, ids))], ["x"]),
+    })  # fmt: skip
+
+
+class Site:
+    def __init__(self, base: str, client: Client, root: Path):
+        self.base, self.client, self.root = base, client, root
+
+    def connect(self, catalog: str, format: str, uri: Path) -> None:
+        self.client.act("register_connector", {"catalog": catalog, "format": format, "uri": str(uri)})
+        self.client.act("discover", {"catalog": catalog})
+
+    def table(self, *name: str) -> Table:
+        return RestCatalog("door", uri=f"{self.base}iceberg").load_table(name)
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            with urllib.request.urlopen(urllib.request.Request(f"{self.base}iceberg/v1/{path}", data)) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as refusal:
+            return refusal.code, json.load(refusal)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Iterator[Site]:
+    root = tmp_path_factory.mktemp("door")
+    with serving(root, "--http-port", 0, "--workers", 1) as server, server.connect() as client:
+        (base,) = re.findall(r"pages on (http://[^/]+/)", server.log.read_text())
+        yield Site(base, client, root)
+
+
+def ids(scan: Any) -> list[int]:
+    return sorted(scan.to_arrow()["id"].to_pylist())
+
+
+def check_days(table: Table) -> None:
+    """Each partition by its value, and by its bounds."""
+    for part, day in enumerate(DAYS):
+        scan = table.scan(row_filter=f"day = '{day}'" if day else "day IS NULL")
+        assert ids(scan) == list(range(10 * part, 10 * part + 10)) and len(list(scan.plan_files())) == 1
+        assert set(scan.to_arrow()["day"].to_pylist()) == {day}
+    assert ids(table.scan(row_filter="day >= '2026-01-02' AND id < 15")) == list(range(10, 15))
+    assert ids(table.scan(row_filter="price = 5.25 OR day = '2026-01-01'")) == [*range(10), 21]
+    assert len(list(table.scan(row_filter="id = 21").plan_files())) == 1
+    found = table.scan().to_arrow().sort_by("id")
+    whole = pa.concat_tables(map(rows, range(3)))
+    assert (
+        found["price"].to_pylist() == whole["price"].to_pylist() and found["at"].to_pylist() == whole["at"].to_pylist()
+    )
+
+
+def test_parquet_files_in_directories_of_days(site):
+    for part, day in enumerate(DAYS):
+        folder = site.root / f"parquet/events/day={day or '__HIVE_DEFAULT_PARTITION__'}"
+        folder.mkdir(parents=True)
+        pq.write_table(rows(part), folder / "part 0.parquet")
+    site.connect("files", "parquet", site.root / "parquet")
+    table = site.table("files", "default", "events")
+    check_days(table)
+    assert json.loads(table.properties["statflight.columns-left-out"]) == ["tags"]
+
+
+def test_a_delta_table_of_days(site):
+    from deltalake import write_deltalake
+
+    parts = [rows(part).append_column("day", pa.array([day] * 10, pa.date32())) for part, day in enumerate(DAYS)]
+    write_deltalake(site.root / "delta/events", pa.concat_tables(parts), partition_by=["day"])
+    site.connect("logs", "delta", site.root / "delta")
+    table = site.table("logs", "default", "events")
+    check_days(table)
+    assert sorted(table.scan().to_arrow()["tags"].to_pylist()) == sorted([f"t{i}"] for i in range(30))
+
+
+def test_files_with_ids_of_another_table_are_refused(site):
+    schema = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "2"})])
+    (site.root / "ids/t").mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1]}, schema), site.root / "ids/t/0.parquet")
+    site.connect("ids", "parquet", site.root / "ids")
+    status, told = site.ask("namespaces/ids%1Fdefault/tables/t")
+    assert status == 406 and "field ids" in told["error"]["message"]
+
+
+def test_names_are_those_of_the_current_schema(site):
+    """Two columns that swapped their names: a filter on an older snapshot means the ids of today."""
+    schema = Schema(
+        NestedField(1, "id", LongType()), NestedField(2, "b", LongType()), NestedField(3, "c", StringType())
+    )
+    parts = [pa.table({"id": [i], "b": [100 + i], "c": [f"v{i}"]}) for i in range(3)]
+    table = built.simple_table(site.root / "renamed", schema, *parts)
+    old = table.current_snapshot().snapshot_id
+    with table.update_schema() as update:
+        update.rename_column("id", "tmp")
+    with table.update_schema() as update:
+        update.rename_column("b", "id")
+    with table.update_schema() as update:
+        update.rename_column("tmp", "b")
+    site.connect("renamed", "iceberg", site.root / "renamed/warehouse")
+    found = site.table("renamed", *_namespace(site, "renamed"), "t")
+    for snapshot in (None, old):
+        for filter, files in (("id = 101", 1), ("b = 2", 1), ("id = 1", 0), ("c = 'v0'", 1)):
+            scan = found.scan(row_filter=filter, snapshot_id=snapshot)
+            assert len(list(scan.plan_files())) == files, (snapshot, filter)
+    assert found.scan(row_filter="id = 101").to_arrow()["b"].to_pylist() == [1]
+
+
+def test_vectors_of_one_file_have_counts_of_their_own(site):
+    schema = Schema(NestedField(1, "id", LongType()))
+    table = built.simple_table(
+        site.root / "vectors", schema, *(pa.table({"id": range(10 * i, 10 * i + 10)}) for i in (0, 1))
+    )
+    paths = sorted(path for path, _ in built.data_paths(table))
+    built.commit_deletes(table, *built.deletion_vectors(table, {paths[0]: [1], paths[1]: [2, 3, 4]}), format_version=3)
+    site.connect("vectors", "iceberg", site.root / "vectors/warehouse")
+    place = "%1F".join(("vectors", *_namespace(site, "vectors")))
+    status, told = site.ask(f"namespaces/{place}/tables/t/plan", {})
+    assert status == 200
+    for task in told["file-scan-tasks"]:
+        (reference,) = task["delete-file-references"]
+        vector = told["delete-files"][reference]
+        assert vector["content"] == "position-deletes" and vector["file-format"] == "puffin"
+        assert task["data-file"]["file-path"] == vector["referenced-data-file"] == paths[vector["record-count"] == 3]
+        assert task["data-file"]["record-count"] == 10 and vector["content-size-in-bytes"] > 0
+
+
+def _namespace(site: Site, catalog: str) -> tuple[str, ...]:
+    _, told = site.ask(f"namespaces?parent={catalog}")
+    level = told["namespaces"][0]
+    _, deeper = site.ask(f"namespaces?parent={'%1F'.join(level)}")
+    return tuple((deeper["namespaces"] or [level])[0][1:])
