@@ -67,6 +67,7 @@ EXAMPLES: Final = {
         "statflight scan orders --where 'amount > 100' --paths",
         "statflight scan orders --where 'id = 5' --max-bytes 1000000",
     ),
+    "answer": ("statflight answer 'SELECT count(*), max(day) FROM lake.sales.orders WHERE region = 5'",),
     "jobs": ("statflight jobs --active --watch",),
     "check": (
         "statflight check orders --rule 'row_count >= 1000' --rule 'id: distinct_fraction = 1'",

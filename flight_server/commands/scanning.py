@@ -1,9 +1,11 @@
-"""The command that plans a scan: which files a condition needs, and what they cost to read."""
+"""The commands that plan a scan, which files a condition needs and what they cost to read, and that answer a query
+without one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 
@@ -64,6 +66,24 @@ def scan(
     if max_bytes is not None and to_read > max_bytes:
         warn(f"statflight: {name}: {to_read} bytes to read, more than the {max_bytes} of --max-bytes")
         raise typer.Exit(TOO_MANY_BYTES)
+
+
+def answer(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="SELECT count(*), min(a) FROM a full name WHERE …")],
+    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    format: Annotated[Format, typer.Option("--format", "-f", help="How the row is written.")] = Format.TABLE,
+    server: Server = SERVER,
+    token: Token = None,
+    tls_roots: TlsRoots = None,
+) -> None:  # fmt: skip
+    """Answer counts, minima and maxima that statistics know exactly."""
+    at = snapshot_of(snapshot, "current")
+    with connect(server, token, tls_roots) as client:
+        found = client.answer(sql, snapshot=at)
+    if found.values is None:
+        warn(f"statflight: not known exactly: {found.reason}")
+        raise typer.Exit(1)
+    render.write(pa.Table.from_pylist([found.values]), format)
 
 
 def _write(plan: Scan) -> None:

@@ -39,3 +39,15 @@ def test_values_have_their_types(type, text, value):
 def test_no_answer_has_no_values():
     found = Answer.of_result({"exact": False, "results": None, "reason": "not known", "snapshot_id": None})
     assert not found.exact and found.values is None and found.reason == "not known"
+
+
+def test_the_command_prints_the_row_or_the_reason(server, run):
+    row = [{"name": "n", "type": "INT", "value": 7}, {"name": "max(day)", "type": "DATE", "value": None}]
+    result = {"snapshot_id": 4, "exact": True, "reason": None, "results": row}
+    server.answers["answer"] = lambda body: [result]
+    assert run("answer", "SELECT 1", "--format", "csv")[:2] == (0, "n,max(day)\n7,\n")
+    assert server.actions[-1] == ("answer", {"sql": "SELECT 1", "snapshot": "current"})
+    server.answers["answer"] = lambda body: [result | {"exact": False, "results": None, "reason": "too old"}]
+    status, out, err = run("answer", "SELECT 1", "--snapshot", 4)
+    assert (status, out) == (1, "") and "not known exactly: too old" in err
+    assert server.actions[-1][1]["snapshot"] == 4
