@@ -31,13 +31,21 @@ from flight_server.reads.streams import Stream
 from flight_server.sql.lazy import LazyEndpoint
 from flight_server.wire import flight_sql, plan_request, scan_request, status, tickets
 from flight_server.writes import ingest
-from store.model.errors import Cancelled, InvalidArgument, StatflightError, Unauthenticated, Unimplemented
+from store.model.errors import (
+    Cancelled,
+    InvalidArgument,
+    InvalidField,
+    StatflightError,
+    Unauthenticated,
+    Unimplemented,
+)
 from store.model.schemas import FLIGHTS
 from store.replication.role import Role
 
 if TYPE_CHECKING:
     from flight_server.process.metrics import Metrics
 
+MAX_LAG: Final = "x-statflight-max-lag-ms"
 MAX_BODY_BYTES: Final = 64 << 20
 WRITTEN: Final = pa.ipc.IpcWriteOptions()  # the default, made once: making it reads the environment
 
@@ -112,6 +120,19 @@ class _Answering:
             return None
         return values[0] if isinstance(values[0], str) else values[0].decode("latin-1")
 
+    def max_lag_ms(self) -> int | None:
+        """The greatest age in milliseconds of what the caller accepts; None for any.
+
+        Raises:
+            InvalidField: The header is not a number of milliseconds.
+        """
+        given = self.get(MAX_LAG)
+        if given is None:
+            return None
+        if not (given.isascii() and given.isdigit()):
+            raise InvalidField(MAX_LAG, "must be milliseconds ≥ 0", expected="digits", actual=given)
+        return int(given)
+
     def is_cancelled(self) -> bool:
         """True once the caller has disconnected or the call has ended; from any thread, at any time.
 
@@ -169,6 +190,7 @@ class StatflightServer(flight.FlightServerBase):
     def _caller(self, call: _Answering) -> Principal:
         caller = self.authenticator.authenticate(call.get("authorization"))
         call.caller = caller.name
+        self.app.role.check_lag(call.max_lag_ms())
         return caller
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:

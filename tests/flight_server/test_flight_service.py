@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from flight_server.flight_service import _Answering
+import pytest
+
+from flight_server.flight_service import MAX_LAG, _Answering
+from store.model.errors import InvalidField
 
 
 class Context:
@@ -43,3 +46,14 @@ def test_context_is_used_until_the_end_of_the_stream():
     batches.close()
     context.is_freed = True
     assert call.is_cancelled()
+
+
+@pytest.mark.parametrize(("given", "expected"), [([], None), (["0"], 0), ([b"1500"], 1500)])
+def test_greatest_age_is_a_header(given, expected):
+    assert _Answering(None, Context(), {MAX_LAG: given}, "DoGet", "").max_lag_ms() == expected
+
+
+@pytest.mark.parametrize("given", ["", "-1", "1.5", "soon", "²"])
+def test_greatest_age_is_milliseconds(given):
+    with pytest.raises(InvalidField, match=MAX_LAG):
+        _Answering(None, Context(), {MAX_LAG: [given]}, "DoGet", "").max_lag_ms()

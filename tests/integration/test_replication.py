@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.flight as flight
 import pytest
+from adbc_driver_flightsql import dbapi as flight_sql
 
 from store.duckdb.database import Database
 from store.replication import restore as restoring
@@ -64,9 +66,10 @@ class Server:
     def __init__(self, db: Path, *flags: object):
         self.log = db.with_suffix(".log").open("ab")
         clean = {name: value for name, value in os.environ.items() if not name.startswith("STATFLIGHT_")}
+        durable = () if "--follow" in flags else ("-o", "durability=replicated")
         self.process = subprocess.Popen(
             [STATFLIGHT, "serve", "--db", db, "--port", "0", "--workers", "0", "-o", "watch-seconds=0",
-             "-o", f"writer-lease-seconds={LEASE_SECONDS}", "-o", "durability=replicated", *map(str, flags)],
+             "-o", f"writer-lease-seconds={LEASE_SECONDS}", *durable, *map(str, flags)],
             stdout=subprocess.PIPE, stderr=self.log, text=True, env=clean,
         )  # fmt: skip
         line = self.process.stdout.readline()
@@ -109,6 +112,46 @@ def putting(servers: list[Server], numbers: Iterator[int], acknowledged: dict[in
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_header_limits_the_age_of_every_read(tmp_path):
+    """Of Flight SQL, a planned scan and an action too."""
+    place = tmp_path / "replica"
+    servers = [Server(tmp_path / "a.duckdb", "--replicate-to", place)]
+    try:
+        servers.append(Server(tmp_path / "b.duckdb", "--follow", place))
+        with Client(servers[0].uri) as writer:
+            writer.put("stats.tables", row(1))
+            assert rows_by_sql(servers[0], 0) == 1, "a writer never lags"
+        eventually(lambda: rows_by_sql(servers[1], 60_000) == 1, ignoring=(Exception,))
+        servers[0].signal(signal.SIGKILL)
+        eventually(lambda: read_lag(servers[1]) > 100)
+        assert rows_by_sql(servers[1], 600_000) == 1
+        with pytest.raises(Exception, match="LAGGING"):
+            rows_by_sql(servers[1], 100)
+        with Client(servers[1].uri, x_statflight_max_lag_ms="100") as follower:
+            scan = {"scan": {"table": "c.s.t1"}}
+            for read in (lambda: follower.info(scan), lambda: follower.get(scan), lambda: follower.act("read", b"{}")):
+                with pytest.raises(flight.FlightUnavailableError, match="LAGGING"):
+                    read()
+    finally:
+        for server in servers:
+            server.end()
+
+
+def rows_by_sql(server: Server, max_lag_ms: int) -> int:
+    header = "adbc.flight.sql.rpc.call_header.x-statflight-max-lag-ms"
+    with (
+        flight_sql.connect(server.uri, db_kwargs={header: str(max_lag_ms)}, autocommit=True) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("SELECT * FROM stats.tables")
+        return len(cursor.fetchall())
+
+
+def read_lag(server: Server) -> int:
+    with Client(server.uri) as client:
+        return client.read({"table": "sys.replication"})["lag_ms"][0].as_py()
 
 
 def row(number: int) -> pa.Table:
