@@ -176,10 +176,10 @@ def test_write_alone_runs_outside_of_transactions(database):
     failing = database.submit(insert(-1), alone=True)
     after = database.submit(insert(2))
     release.set()
-    alone.result(10)
+    alone.result(60)
     with pytest.raises(ValueError, match="-1"):
-        failing.result(10)
-    assert (before.result(10), after.result(10)) == (1, 2)
+        failing.result(60)
+    assert (before.result(60), after.result(10)) == (1, 2)
 
 
 def test_closed_database_refuses_reads_and_writes(tmp_path):
