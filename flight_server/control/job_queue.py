@@ -307,14 +307,20 @@ class JobQueue:
     def give_back(self, tokens: Sequence[str]) -> int:
         """Queues captures again that their worker has not begun, the first ones at the head; returns how many."""
         with self.lock:
-            chosen = [token for token in tokens if token in self.leased and not self._drafts.get(token)]
-            jobs = [self.leased.pop(token) for token in chosen]
+            named = [self.leased[token] for token in tokens if token in self.leased and not self._drafts.get(token)]
+            jobs = [job for job in dict.fromkeys(named) if not job.is_ending]
+            for job in jobs:
+                del self.leased[job.token]
             in_memory = [job for job in jobs if not job.is_durable]
             for job in in_memory:
                 job.attempts, job.started_at = job.attempts - 1, None
             self._requeue(in_memory)
-        if durable := [job.id for job in jobs if job.is_durable]:
-            self._store.give_back(durable, lost=False)
+        if durable := [job for job in jobs if job.is_durable]:
+            try:
+                self._store.give_back([job.id for job in durable], lost=False)
+            except BaseException:
+                self._lost += durable  # `sweep` tries it again
+                raise
         self.notify()
         return len(jobs)
 
@@ -439,7 +445,12 @@ class JobQueue:
     def _end(self, ends: Sequence[End]) -> list[str | StatflightError]:
         """Commits captures, and ends leases; one whose end cannot be stored now runs out, and is tried again."""
         captures = [end for end in ends if end.job.table is not None]
-        states = iter(self._commit.end(captures))
+        try:
+            states = iter(self._commit.end(captures))
+        except BaseException:
+            for end in ends:
+                end.job.is_ending = False
+            raise
         answers = ["SUCCEEDED" if end.job.table is None else next(states) for end in ends]
         with self.lock:
             for (job, _, body), answer in zip(ends, answers, strict=True):

@@ -195,3 +195,59 @@ def test_sync_capture_can_be_cancelled(control):
     with pytest.raises(Conflict, match="lost"):
         control.finish(lease, error=to_json(UpstreamError("stopped")))
     assert [job["state"] for job in control.queue.rows()] == ["CANCELLED"]
+
+
+# A store that cannot be written.
+
+
+def refuse_writes(control, monkeypatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise UpstreamError("the file was moved", code="DATABASE_MOVED")
+
+    monkeypatch.setattr(control.database, "write", refuse)
+
+
+def test_durable_job_whose_end_cannot_be_stored_is_leased_again(control, monkeypatch):
+    job_id = control.durable()
+    lease = control.lease("job")
+    with monkeypatch.context() as patch:
+        refuse_writes(control, patch)
+        with pytest.raises(UpstreamError, match="moved"):
+            control.finish(lease, outcome())
+        control.seconds += LEASE + 1
+        with pytest.raises(UpstreamError, match="moved"):
+            control.queue.sweep()
+    assert control.jobs.get(job_id)["state"] == "RUNNING"
+    control.queue.sweep()
+    assert control.jobs.get(job_id)["state"] == "QUEUED"
+    assert control.finish(control.lease("job"), outcome()) == "SUCCEEDED"
+
+
+def test_durable_job_that_cannot_be_given_back_is_queued_by_the_next_sweep(control, monkeypatch):
+    job_id = control.durable()
+    lease = control.lease("job")
+    with monkeypatch.context() as patch:
+        refuse_writes(control, patch)
+        with pytest.raises(UpstreamError, match="moved"):
+            control.queue.give_back([lease["lease_token"]])
+    control.queue.sweep()
+    assert control.jobs.get(job_id)["state"] == "QUEUED"
+
+
+def test_lease_that_is_ending_is_not_given_back(control):
+    job = control.submit(sync_job(control.table, requests()))
+    lease = control.lease("sync")
+    job.is_ending = True
+    assert control.queue.give_back([lease["lease_token"]] * 2) == 0
+    job.is_ending = False
+    assert control.queue.give_back([lease["lease_token"]] * 2) == 1
+
+
+def test_unexpected_error_of_a_commit_keeps_the_lease(control, monkeypatch):
+    control.submit(sync_job(control.table, requests()))
+    lease = control.lease("sync")
+    with monkeypatch.context() as patch:
+        patch.setattr(control.commit, "end", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            control.finish(lease, outcome())
+    assert control.finish(lease, outcome()) == "SUCCEEDED"
