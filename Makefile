@@ -13,7 +13,7 @@ help:
 	@echo "make install  everything into $(VENV)"
 	@echo "make lint     style, types"
 	@echo "make bench    benchmarks; prints ratios; tests at their large size"
-	@echo "make interop  programs of other engines and clients in Java and Go; Maven, Go and uv download them"
+	@echo "make interop  servers, engines and clients of others, in Java, Go and Node; their registries provide them"
 
 install: $(INSTALLED)
 

@@ -1,0 +1,93 @@
+"""Every format in emulators of Azure's and Google's stores: Azurite from npm, fake-gcs-server built from Go modules.
+
+The tests are those of `tests/integration/test_other_clouds.py`, which otherwise run against small servers of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from tests.interop.clients import require
+
+pytestmark = pytest.mark.interop
+
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests/integration/test_other_clouds.py"
+SECONDS_TO_START = 60.0
+
+
+def downloaded(command: Sequence[str | Path], **environment: str) -> None:
+    """Runs a download or build; skips the test with the reason where it fails."""
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=1200)
+    if done.returncode:
+        pytest.skip(f"{' '.join(map(str, command))}: {done.stderr[-300:]}")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+@contextmanager
+def running(command: Sequence[str | Path], folder: Path, port: int) -> Iterator[None]:
+    """A server on loopback, once it answers HTTP."""
+    with (folder / "log").open("wb") as log, subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as process:
+        try:
+            deadline = time.monotonic() + SECONDS_TO_START
+            while not answers(port):
+                assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
+                time.sleep(0.1)
+            yield
+        finally:
+            process.kill()
+
+
+def answers(port: int) -> bool:
+    try:
+        urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
+    except HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def run_tests(cloud: str, port: int) -> str:
+    """The last line of a run of one cloud's tests against a server."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", TESTS, "-k", cloud], cwd=ROOT,
+        env=os.environ | {f"STATFLIGHT_TEST_{cloud.upper()}": f"http://127.0.0.1:{port}"},
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
+    return next(line for line in reversed(done.stdout.splitlines()) if "passed" in line)
+
+
+def test_azurite(tmp_path):
+    downloaded([require("npm"), "install", "--no-audit", "--no-fund", "--prefix", tmp_path, "azurite@3.37.0"])
+    port = free_port()
+    command = [tmp_path / "node_modules/.bin/azurite-blob", "--inMemoryPersistence", "--skipApiVersionCheck",
+               "--blobHost", "127.0.0.1", "--blobPort", str(port)]  # fmt: skip
+    with running(command, tmp_path, port):
+        assert int(run_tests("azure", port).split()[0]) >= 10
+
+
+def test_fake_gcs_server(tmp_path):
+    downloaded([require("go"), "install", "github.com/fsouza/fake-gcs-server@v1.56.1"], GOBIN=str(tmp_path))
+    port = free_port()
+    command = [tmp_path / "fake-gcs-server", "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend",
+               "memory", "-public-host", f"127.0.0.1:{port}", "-external-url", f"http://127.0.0.1:{port}"]  # fmt: skip
+    with running(command, tmp_path, port):
+        assert int(run_tests("google", port).split()[0]) >= 8
