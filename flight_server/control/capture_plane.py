@@ -299,7 +299,7 @@ class _Running:
             self.queue.wait(self.job, seconds, lambda: False)
         except StatflightError as error:  # of the job, or no worker is connected: for everyone who waits for it
             no_worker = error.code == "NO_WORKER"
-            self.job.error = UpstreamError(f"[{error.code}] {error}; {error.hint}") if no_worker else error
+            self.job.error = UpstreamError(f"[{error.code}] {error}") if no_worker else error
             self.job.done.set()
         return self.job.done.is_set()
 

@@ -85,5 +85,6 @@ def test_resolve_without_a_worker_says_so(app, monkeypatch):
     app.queue.submit([job])
     running = _Running(app.queue, job)
     assert running.wait(5.0) and running.wait(0)
-    with pytest.raises(UpstreamError, match=r"^\[NO_WORKER\] no sync worker is connected; start one"):
+    with pytest.raises(UpstreamError, match=r"^\[NO_WORKER\] no sync worker is connected; start one") as refused:
         running.outcome(None)
+    assert str(refused.value).count("start one") == 1
