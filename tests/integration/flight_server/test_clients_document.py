@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 import flight_server
 from tests.flight_server.live_server import serving
@@ -24,16 +25,23 @@ def test_blocks_run_in_order(tmp_path, monkeypatch):
         for i, (name, ndv) in enumerate([("id", 1000.0), ("region", 3.0)], 1)
     ]
     names: dict[str, object] = {}
-    with serving(tmp_path) as server:
+    (tmp_path / "lake/visits").mkdir(parents=True)
+    for i in range(10):
+        pq.write_table(pa.table({"id": range(100 * i, 100 * i + 100)}), tmp_path / f"lake/visits/{i}.parquet")
+    with serving(tmp_path, "--http-port", 0, "--workers", 1) as server:
+        (pages,) = re.findall(r"pages on (http://[^/]+/)", server.log.read_text())
         with server.connect() as client:
+            client.act("register_connector", {"catalog": "logs", "format": "parquet", "uri": str(tmp_path / "lake")})
+            client.act("discover", {"catalog": "logs"})
             client.put("stats.columns", pa.Table.from_pylist(rows))
             client.put("stats.tables", pa.Table.from_pylist([KEY | {"row_count": 1000}]))
         monkeypatch.setenv("STATFLIGHT_SERVER", server.uri)
         for line, text in BLOCKS:
-            exec(compile("\n" * line + text, "CLIENTS.md", "exec"), names)
+            here = text.replace("http://127.0.0.1:8816/", pages)
+            exec(compile("\n" * line + here, "CLIENTS.md", "exec"), names)
         names["client"].close()
         names["server"].close()
-    assert len(BLOCKS) == 9
+    assert len(BLOCKS) == 10
 
 
 def test_links_point_to_sections():
