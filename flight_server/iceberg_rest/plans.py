@@ -20,7 +20,9 @@ from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidField, NotFound, Unimplemented
 
 PAGE: Final = 10_000  # tasks
-PLANS_BYTES: Final = 256 << 20  # of plans whose pages are not all fetched; the least recently used goes first
+PLANS_BYTES: Final = 512 << 20  # of plans whose pages are not all fetched; the least recently used goes first
+_COLUMNS: Final = ["file_path", "file_format", "row_count", "size_bytes", "partition_data_json", "partition_spec_id",
+                   "delete_files"]  # fmt: skip
 _INCREMENTAL: Final = ("start-snapshot-id", "end-snapshot-id")
 
 
@@ -85,10 +87,11 @@ class Plans:
             table, None if node is True else node, (), snapshot_id, find=find, added=["partition_spec_id"]
         )
         self._app.usage.note(table.table_key, tuple({*columns_of(filter), *texts(body.get("select"))}))
-        found = _Plan(caller.name, table, served, snapshot_id, plan.files, filter, internal)
-        id, pages = secrets.token_urlsafe(16), range(1, -(-plan.files.num_rows // PAGE))
+        files = plan.files.select(_COLUMNS)
+        found = _Plan(caller.name, table, served, snapshot_id, files, filter, internal)
+        id, pages = secrets.token_urlsafe(16), range(1, -(-files.num_rows // PAGE))
         if pages:
-            self._plans.put(id, found, plan.files.nbytes)
+            self._plans.put(id, found, files.nbytes)
         return answer | self._page(found, 0) | {"plan-tasks": [f"{id}.{number}" for number in pages]}
 
     def page(self, caller: Principal, table: TableEntry, token: Any) -> dict[str, Any]:

@@ -59,13 +59,18 @@ class Served:
             exact: Names are case-sensitive.
         """
         ids = self.columns or {}
-        folded = {} if exact else {name.lower(): id for name, id in ids.items()}
+        folded: dict[str, set[int]] = {}
+        for name, id in ids.items():
+            folded.setdefault(name if exact else name.lower(), set()).add(id)
 
         def find(name: str) -> Column:
-            id = ids.get(name, folded.get(name.lower()))
             if ids and not by_snapshot:
-                if id is None:
+                found = folded.get(name if exact else name.lower())
+                if not found:
                     raise InvalidArgument(f'no column "{name[:100]}" in the current schema', code="UNKNOWN_COLUMN")
+                if len(found) > 1:
+                    return _AMBIGUOUS
+                (id,) = found
                 return columns.of_id(id) or Column(id, f"#{id}", None)
             try:
                 return columns.find(name)
