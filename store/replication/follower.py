@@ -42,6 +42,11 @@ _NEVER: Final = 1e9  # seconds
 _PATIENCE: Final = 5  # looks at a damaged or missing object until the follower begins again with the newest base
 
 
+def note_of(path: Path) -> Path:
+    """The note beside a follower's copy; a database without one is no copy."""
+    return path.with_name(f"{path.name}.replica")
+
+
 class _Copy(NamedTuple):
     """The contents of the copy."""
 
@@ -112,7 +117,7 @@ class Follower(Role):
         self.name = "FOLLOWER" if take_over is None else "STANDBY"
         self._database, self._log, self._interval, self._take_over = database, log, interval, take_over
         self._path = Path(database.path).resolve()
-        self._note = self._path.with_name(f"{self._path.name}.replica")
+        self._note = note_of(self._path)
         self._copy: _Copy | None = None
         self._lease: leases.Lease | None = None
         self._lease_seen = leases.clock()
@@ -270,7 +275,7 @@ class Follower(Role):
         fetched = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
         old = self._copy.base if self._copy is not None else None
         write_base(self._log, base, fetched, old, None if old is None else self._path)
-        self._note.unlink(missing_ok=True)
+        self._record(None)  # until it is whole, so that a file that is left over is known as a copy
         wal(self._path).unlink(missing_ok=True)
         fetched.replace(self._path)
         self._misses = 0
@@ -307,11 +312,11 @@ class Follower(Role):
                 self._changed.notify_all()
         self._record(copy)
 
-    def _record(self, copy: _Copy) -> None:
+    def _record(self, copy: _Copy | None) -> None:
+        """Writes the note; None for a copy that is not whole."""
+        contents = {} if copy is None else {"base": copy.base.position, "position": copy.position, "last": copy.last}
         partial = self._note.with_name(f".{self._note.name}")
-        partial.write_text(json.dumps({
-            "replica": self._log.existing(), "base": copy.base.position, "position": copy.position, "last": copy.last,
-        }))  # fmt: skip
+        partial.write_text(json.dumps({"replica": self._log.existing(), **contents}))
         partial.replace(self._note)
 
     def _reopen(self) -> None:
@@ -333,6 +338,8 @@ class Follower(Role):
         if note["replica"] != identity:
             raise InvalidArgument(f'"{self._path}" is a copy of another replica than "{self._log.place.url}"',
                                   code="REPLICA", hint="name a new --db")  # fmt: skip
+        if "base" not in note:
+            return
         base = self._log.base(Position(*note["base"]))
         if base is None or not self._path.exists():  # gone meanwhile: the copy is made again
             return

@@ -16,7 +16,7 @@ from typing import Any, Final
 from store.duckdb.database import Connection, Database
 from store.model.errors import InvalidArgument
 from store.replication import lease as leases
-from store.replication.follower import FollowedDatabase, Follower
+from store.replication.follower import FollowedDatabase, Follower, note_of
 from store.replication.log import Log, Position
 from store.replication.place import IDENTITY, open_place
 from store.replication.restore import REPLICA_SETTING, bases
@@ -52,13 +52,14 @@ def join(plan: Plan, path: Path, *, follow: bool = False, standby: bool = False)
         plan: How it takes part.
         path: The database file.
         follow: Serve what the writer ships.
-        standby: Do so until the writer's lease has ended, then take over.
+        standby: Do so until the writer's lease has ended, then take over. A file that has taken over goes on as the
+            writer's, so that a standby that is killed after it has taken over starts again by the same command.
 
     Raises:
         InvalidArgument: The place or the file is not suited; names the place, and the writer.
         UpstreamError: The place is out of reach.
     """
-    if follow or standby:
+    if follow or (standby and not _is_own(plan, path)):
         return _followed(plan, path, standby)
     check_file(plan, path)
     database = Database(path)
@@ -67,6 +68,16 @@ def join(plan: Plan, path: Path, *, follow: bool = False, standby: bool = False)
     except BaseException:
         database.close()
         raise
+
+
+def _is_own(plan: Plan, path: Path) -> bool:
+    """True for a database that is no follower's copy; whether it may be written is checked by `start_writer`.
+
+    Raises:
+        InvalidArgument: There is no replica.
+    """
+    Log(open_place(plan.url)).existing()
+    return path.exists() and not note_of(path.resolve()).exists()
 
 
 def _followed(plan: Plan, path: Path, standby: bool) -> tuple[Database, Role]:

@@ -8,6 +8,7 @@ import pytest
 
 from store.model.errors import InvalidArgument
 from store.replication import lease as leases
+from store.replication.follower import Follower
 from store.replication.join import Plan, join
 from store.replication.role import Lagging, ReadOnly
 from tests.store.replication.writing import log_at, note, notes, restored, writing
@@ -119,10 +120,35 @@ def test_a_standby_takes_over_once_the_lease_has_ended(tmp_path, place):
             with pytest.raises(ReadOnly):
                 note(database, "c")
         assert restored(place) == {"a", "b"}
+    with pytest.raises(InvalidArgument, match=str(place)):
+        join(Plan(str(place)), tmp_path / "a.duckdb", standby=True)
     with pytest.raises(InvalidArgument, match=str(place)), writing(tmp_path / "a.duckdb", place):
         pass
     with writing(tmp_path / "b.duckdb", place) as (database, _):
         assert notes(database) == {"a", "b"}
+    database, again = join(Plan(str(place)), tmp_path / "b.duckdb", standby=True)  # the command that it was started by
+    try:
+        assert again.name == "WRITER"
+    finally:
+        again.close()
+        database.close()
+
+
+def test_a_copy_that_is_not_whole_is_made_again(tmp_path, place, monkeypatch):
+    with writing(tmp_path / "a.duckdb", place) as (database, _):
+        note(database, "a")
+        with monkeypatch.context() as patched:
+            patched.setattr(Follower, "_serve", fail)  # as a kill would, after the file is there
+            with following(tmp_path / "b.duckdb", place, standby=True):
+                pass
+        assert (tmp_path / "b.duckdb").exists()
+        with following(tmp_path / "b.duckdb", place, standby=True) as (copy, standby):
+            standby.look()
+            assert (standby.name, notes(copy)) == ("STANDBY", {"a"})
+
+
+def fail(*_):
+    raise OSError("no view")
 
 
 def test_what_the_old_writer_ships_after_that_does_not_count(tmp_path, place):
