@@ -1,7 +1,8 @@
-"""The systemd unit and the image: hardening, user, health check and settings."""
+"""The systemd unit, the image and the examples of settings; the drill of a restore."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,7 +11,10 @@ from pathlib import Path
 import pytest
 
 import flight_server
-from flight_server.config import PREFIX, Settings
+from flight_server.config import PREFIX, Settings, load
+from store.duckdb.database import Database
+from store.replication.join import Plan, start_writer
+from tests.flight_server.live_server import STATFLIGHT
 
 DEPLOY = Path(flight_server.__file__).parent / "deploy"
 
@@ -30,3 +34,46 @@ def test_image_has_its_own_user_a_health_check_and_known_settings():
     assert re.search(r"^USER statflight$", text, re.MULTILINE) and "HEALTHCHECK" in text and "/health" in text
     variables = re.findall(rf"{PREFIX}(\w+)=", text)
     assert variables and all(hasattr(Settings(), name.lower()) for name in variables)
+
+
+@pytest.mark.parametrize("role", ["writer", "standby", "follower"])
+def test_settings_of_each_role_are_valid(role):
+    settings = load(DEPLOY / f"{role}.toml", {}, {})
+    assert (settings.follow is not None, settings.standby) == (role == "follower", role == "standby")
+    assert (settings.replicate_to or settings.follow) == "s3://bucket/stats"
+
+
+def test_compose_file_has_a_server_of_each_role():
+    yaml = pytest.importorskip("yaml")
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    for role, service in services.items():
+        names = {name.removeprefix(PREFIX).lower(): value for name, value in service["environment"].items()}
+        assert all(hasattr(Settings(), name) for name in names), role
+        assert ("follow" in names, "standby" in names) == (role == "follower", role == "standby")
+    assert set(services) == {"writer", "standby", "follower"}
+
+
+def drill(place: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(STATFLIGHT).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        [DEPLOY / "restore_drill.sh", place, directory], capture_output=True, text=True, timeout=120,
+        env=os.environ | {"PATH": path},
+    )  # fmt: skip
+
+
+def test_drill_restores_and_checks_and_leaves_nothing(tmp_path):
+    place, directory = tmp_path / "replica", tmp_path / "drills"
+    directory.mkdir()
+    database = Database(tmp_path / "a.duckdb")
+    writer = start_writer(Plan(str(place), durable=True), database)
+    try:
+        done = drill(place, directory)
+        assert (done.returncode, list(directory.iterdir())) == (0, []), done.stderr
+        assert "restored and checked" in done.stdout
+        database.write(lambda c: c.execute("INSERT INTO jobs (job_id, state) VALUES ('j', 'LOST')"))
+        done = drill(place, directory)
+        assert (done.returncode, list(directory.iterdir())) == (1, []), done.stderr
+        assert "jobs: unknown state" in done.stdout
+    finally:
+        writer.close()
+        database.close()
