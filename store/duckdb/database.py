@@ -328,7 +328,7 @@ class Database:
             if _is_corrupt(error):
                 self._invalidate(connection, error)
                 error = ShuttingDown(self.trouble())
-            for hook in self.on_rollback:
+            for hook in self.on_rollback if not self.is_invalidated else ():  # nothing can be read any more
                 hook(connection)
             self.versions.note(self._touched)  # the commit itself may have failed
             if len(group) == 1:

@@ -330,6 +330,19 @@ def test_nothing_is_written_once_the_memory_of_duckdb_is_corrupt(tmp_path, caplo
     opened.close()
 
 
+def test_writes_to_an_invalidated_database_are_refused_rather_than_left_waiting(tmp_path):
+    def fail(_):
+        raise duckdb.FatalException("FATAL Error: Failed to create checkpoint")
+
+    database = Database(tmp_path / "d.db")
+    database.on_rollback.append(fail)  # as any query of an invalidated database does
+    with pytest.raises(duckdb.FatalException):
+        database.submit(fail).result(60)
+    with pytest.raises(ShuttingDown):
+        database.submit(insert(1)).result(60)
+    database.close()
+
+
 def test_error_about_a_value_that_speaks_of_corruption_invalidates_nothing(database):
     with pytest.raises(duckdb.ConversionException, match="Corrupted"):
         database.write(lambda c: c.execute("SELECT 'Corrupted bitpacking segment'::BIGINT").fetchall())
