@@ -184,7 +184,21 @@ class Staged:
         for piece in _pieces(rows):
             for name, value in added.items():  # constants in SQL would take a quarter of the time of a small insert
                 piece = piece.append_column(name, pa.repeat(value, piece.num_rows))
-            execute(connection, f"INSERT INTO {table} BY NAME FROM {{staged}}", staged=piece)
+            execute(connection, f"INSERT INTO {table} BY NAME FROM {{staged}}", staged=_with_own_children(piece))
+
+
+def _with_own_children(rows: pa.Table) -> pa.Table:
+    """The rows, empty children of lists made anew.
+
+    The children of lists that are all empty have buffers of no bytes, of which DuckDB 2.0 reads a few: past the end of
+    the message that they came in, where that is not mapped.
+    """
+    for at, column in enumerate(rows.schema):
+        if pa.types.is_list(column.type) and not any(len(chunk.flatten()) for chunk in rows.column(at).chunks):
+            nulls = rows.column(at).is_null().combine_chunks()
+            empty = pa.repeat(pa.scalar([], column.type), rows.num_rows)
+            rows = rows.set_column(at, column, pc.if_else(nulls, pa.scalar(None, column.type), empty))
+    return rows
 
 
 def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
