@@ -82,9 +82,10 @@ def serve(
         "follow": follow, "standby": standby, "log_level": log_level, "log_format": log_format,
     } | _options(option or ())  # fmt: skip
     settings = _settings(config, flags)
-    from flight_server.process.runtime import limit_arrow_memory
+    from flight_server.process.runtime import leave_pandas_out, limit_arrow_memory
 
     limit_arrow_memory(settings.arrow_memory_bytes)
+    leave_pandas_out()  # before modules are imported that make arrays
     # Imported after the settings are checked, so that a mistake is reported at once.
     from flight_server.process.serve import serve as run
 

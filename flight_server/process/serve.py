@@ -31,7 +31,6 @@ from flight_server.process.runtime import (
     freeze_garbage,
     hush_tracebacks,
     keep_files_private,
-    leave_pandas_out,
     realign_buffers,
 )
 from flight_server.process.signals import Signals
@@ -57,7 +56,6 @@ def serve(settings: Settings) -> int:
     keep_files_private()
     hush_tracebacks()
     realign_buffers()
-    leave_pandas_out()
     allow_open_files()
     internal = secrets.token_urlsafe(32)
     guard = Guard(settings.auth, internal)

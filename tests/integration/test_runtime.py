@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from flight_server.process.runtime import worker_memory
+from tests.flight_server.live_server import serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="settings of glibc and mimalloc")
 
@@ -82,3 +84,9 @@ def test_waiting_threads_ask_for_the_lock_after_half_a_millisecond(kept, seconds
 def test_keep_variable_disables_the_memory_settings(monkeypatch):
     monkeypatch.setenv("STATFLIGHT_KEEP", "memory")
     assert worker_memory() == {}
+
+
+def test_server_loads_no_pandas(tmp_path):
+    with serving(tmp_path, "--http-port", 0) as server:
+        loaded = Path(f"/proc/{server.process.pid}/maps").read_text()
+    assert "pyarrow" in loaded and "pandas" not in loaded
