@@ -54,4 +54,4 @@ def test_conditions_on_bounds(tmp_path, server, format, seed):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("format", FORMATS)
 def test_planned_scans(tmp_path, format, seed):
-    scans.check_scans(format, seed, tmp_path)
+    scans.check_scans(format, seed, tmp_path, count=50)

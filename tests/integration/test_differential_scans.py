@@ -45,7 +45,7 @@ from tests.integration.transformed_lakes import transformed
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 
 SEEDS = (1,)
-CONDITIONS: Final = 50  # of each lake and way of capture
+CONDITIONS: Final = 12  # of each lake and way of capture; tests/benchmarks/bench_differential.py tries more
 TABLE: Final = "lake.s.t"
 KNOWN: Final = ("stats.columns", "stats.file_columns")
 NAMES: Final = ("table_catalog", "table_schema", "table_name")
@@ -171,13 +171,13 @@ def app_with(sinks: Sequence[Sink], root: Path, table: TableHandle) -> Iterator[
         yield app
 
 
-def check_scans(format: str, seed: int, root: Path) -> int:
+def check_scans(format: str, seed: int, root: Path, count: int = CONDITIONS) -> int:
     """Checks scans of a random lake; returns how many files they skip."""
     (root / "lake").mkdir()
-    return check_lake(lake_of(format, seed, root / "lake"), format, seed, root)
+    return check_lake(lake_of(format, seed, root / "lake"), format, seed, root, count)
 
 
-def check_lake(lake: Lake, format: str, seed: int, root: Path) -> int:
+def check_lake(lake: Lake, format: str, seed: int, root: Path, count: int = CONDITIONS) -> int:
     """Checks scans of a lake's newest version by its metadata, and by its data; returns how many files they skip. Of
     files that readers merge by a key, the rows are not known, and nothing is checked."""
     rng = random.Random(f"{format} {seed} scans")
@@ -199,7 +199,7 @@ def check_lake(lake: Lake, format: str, seed: int, root: Path) -> int:
         with app_with(sinks, root / way, table) as app:
             where = f"{format} {seed} by {way}"
             answered += check_answers(app, conditions, None, where, list(conditions.columns))
-            for _ in range(CONDITIONS):
+            for _ in range(count):
                 skipped += check_scan(app, conditions, where)
     table.connector.close()
     assert answered

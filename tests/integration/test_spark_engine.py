@@ -47,6 +47,7 @@ BIG_FILES, BIG_ROWS = 600, 1_000_000
 class Lake:
     path: object
     format: str = "parquet"
+    states_files: bool = False
 
     def plan_files(self, namespace, name, snapshot_id, ids, column_names=None):
         for file in sorted(self.path.glob("*.parquet")):

@@ -242,6 +242,7 @@ def bodies(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
         "merge_sketches": [sketch],
         "publish": [{"table": HIDDEN_NAME, "to": "iceberg"}],
         "withdraw": [{"table": HIDDEN_NAME, "to": "iceberg"}],
+        "answer": [{"sql": f"SELECT count(*) FROM {HIDDEN_NAME}"}],
         "backup": [{"path": "/tmp/nobody-may-have-this"}],
         "read": [],
         "scan_system_table": [],

@@ -14,13 +14,15 @@ from capture.connectors.delta.log import parse_schema
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.places import Unreadable
 from store.model.errors import NotFound, UpstreamError
-from tests.capture.connectors.contract import ConnectorContract, Truth
+from tests.capture.connectors.contract import METADATA, ConnectorContract, Truth
 from tests.capture.connectors.delta.lakes import LAKES, captured, connector, ids_of, needs_lakes, scanned
 
 deltalake = pytest.importorskip("deltalake")
 
 
 class TestContract(ConnectorContract):
+    metadata = METADATA
+
     @pytest.fixture
     def config(self, tmp_path):
         deltalake.write_deltalake(tmp_path / "lake/t", pa.table({"id": [1, 2], "name": ["a", None], "p": ["x", "x"]}))

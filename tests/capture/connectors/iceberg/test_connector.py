@@ -11,11 +11,12 @@ import pytest
 from capture.connectors.spi import ConnectorConfig
 from store.model.errors import NotFound, UpstreamError
 from tests.capture.connectors import iceberg_tables as built
-from tests.capture.connectors.contract import ConnectorContract, Truth
+from tests.capture.connectors.contract import METADATA, ConnectorContract, Truth
 from tests.capture.connectors.iceberg.lake import ROWS, directory, home, rows, stats
 
 
 class TestContract(ConnectorContract):
+    metadata = METADATA
     is_directory = False
 
     @pytest.fixture
@@ -30,6 +31,8 @@ class TestContract(ConnectorContract):
 
 
 class TestContractOfADirectory(ConnectorContract):
+    metadata = METADATA
+
     @pytest.fixture
     def config(self, tmp_path):
         table = built.simple_table(tmp_path, ROWS, rows(0, 20))

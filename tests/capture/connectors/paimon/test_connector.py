@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from tests.capture.connectors.contract import ConnectorContract, Truth
+from tests.capture.connectors.contract import METADATA, ConnectorContract, Truth
 
 pytest.importorskip("pypaimon")
 
@@ -34,6 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Specifying null_placement:Future
 
 
 class TestAppend(ConnectorContract):
+    metadata = METADATA
     has_table_id = False
 
     @pytest.fixture
@@ -46,6 +47,7 @@ class TestAppend(ConnectorContract):
 
 
 class TestPrimaryKey(ConnectorContract):
+    metadata = METADATA
     has_table_id = False
 
     @pytest.fixture

@@ -51,7 +51,6 @@ def write(path: Path, table: pa.Table, **options) -> Path:
 
 
 class TestContract(ConnectorContract):
-    metadata = frozenset()
     has_table_id = False
 
     @pytest.fixture
