@@ -384,5 +384,5 @@ def _is_sparks(error: BaseException) -> bool:
 
 def _reason(error: BaseException) -> str:
     """Reason of a failed job; our own message if it was raised on an executor."""
-    own = re.search(r"^store\.errors\.\w+: (.*)$", str(error), re.M)
+    own = re.search(r"^store\.model\.errors\.\w+: (.*)$", str(error), re.M)
     return own[1].strip() if own else f"Spark failed: {first_line(error)}"
