@@ -42,7 +42,8 @@ class Staged:
         self.given = [name for name in self.columns if name in given]
         self.content = [name for name in self.columns if name not in cosmetic(flight) and name not in self.keys]
         chosen = rows.select(["table_key", "snapshot_id", *self.given])
-        self.rows = once(flight, lambda row: name_of(rows["table_key"][row].as_py()), chosen, self.keys)
+        distinct = once(flight, lambda row: name_of(rows["table_key"][row].as_py()), chosen, self.keys)
+        self.rows = _with_own_children(distinct)
 
     def fill(self, values: pa.Table, places: pa.Array) -> None:
         """Replaces columns of some rows.
@@ -184,7 +185,7 @@ class Staged:
         for piece in _pieces(rows):
             for name, value in added.items():  # constants in SQL would take a quarter of the time of a small insert
                 piece = piece.append_column(name, pa.repeat(value, piece.num_rows))
-            execute(connection, f"INSERT INTO {table} BY NAME FROM {{staged}}", staged=_with_own_children(piece))
+            execute(connection, f"INSERT INTO {table} BY NAME FROM {{staged}}", staged=piece)
 
 
 def _with_own_children(rows: pa.Table) -> pa.Table:

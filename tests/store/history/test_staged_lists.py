@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from store.history.staged import _with_own_children
+from store.history.staged import Staged, _with_own_children
 from store.model.schemas import DELETE_FILE
 
 
@@ -28,3 +28,18 @@ def test_empty_children_are_made_anew_and_values_stay():
     assert found.equals(whole) and found.schema.equals(whole.schema)
     assert in_message(rows, "empty") and not in_message(found, "empty")
     assert in_message(rows, "full") and in_message(found, "full")
+
+
+def test_staged_rows_have_their_own_children():
+    """Comparisons read them as inserts do."""
+    files = pa.table({
+        "table_key": pa.array([1, 1], pa.int64()), "snapshot_id": pa.array([1, 1], pa.int64()),
+        "file_path": ["a", "b"], "delete_files": pa.array([[], []], pa.list_(DELETE_FILE)),
+    })  # fmt: skip
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, files.schema) as writer:
+        writer.write_table(files)
+    message = sink.getvalue()
+    staged = Staged("stats.files", pa.ipc.open_stream(message).read_all(), str)
+    buffers = staged.rows["delete_files"].chunk(0).values.buffers()
+    assert not any(b and message.address <= b.address <= message.address + message.size for b in buffers)
