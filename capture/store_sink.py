@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from capture.connectors.comments import comments_in
 from capture.connectors.secrets import mask
 from capture.connectors.spi import Connector, Snapshot, SnapshotListing
 from capture.connectors.storage.places import unknown_snapshot
@@ -269,6 +270,8 @@ def look_at_table(
         "identities": identities,
         "partition_keys": list(described.partition_keys), "properties": mask(described.properties),
         "metadata_location": described.metadata_location, "format_schema": described.format_schema,
+        "description": described.description or described.properties.get("comment"),
+        "comments": dict(described.comments or comments_in(described.format_schema)),
         "constraints": [[c.kind, c.name, list(c.columns), c.clause] for c in described.constraints],
     }  # fmt: skip
 

@@ -53,6 +53,7 @@ COMMANDS = {
     "publish": Entry(LAKE, "publishing:publish", "Write statistics where other engines find them."),
     "withdraw": Entry(LAKE, "publishing:withdraw", "Remove published statistics again."),
     "explain": Entry(LAKE, "explaining:explain", "Show Spark's plan of a query without and with published statistics."),
+    "describe": Entry(LAKE, "describing:describe", "Say whose a table is and what to know of it."),
     "emit": Entry(LAKE, "emitting:emit", "Send profiles to OpenLineage, DataHub or OpenMetadata."),
     "expire": Entry(LAKE, "keeping:expire", "Delete statistics of snapshots that the lake has expired."),
     "ls": Entry(READ, "browsing:ls", "List tables with their rows, sizes and age."),

@@ -134,7 +134,8 @@ class Constraint:
 @dataclass(frozen=True, slots=True)
 class TableDescriptor:
     """Current state of a table. `table_id` is the format's own id, `metadata_location` the address of its newest
-    metadata file, `format_schema` its schema as the format writes it (JSON); None if it has none."""
+    metadata file, `format_schema` its schema as the format writes it (JSON), `description` of the table; None if it has
+    none. `comments`: column key → comment, where `format_schema` does not have them (`comments.comments_in`)."""
 
     namespace: str
     name: str
@@ -146,6 +147,8 @@ class TableDescriptor:
     constraints: tuple[Constraint, ...] = ()
     metadata_location: str | None = None
     format_schema: str | None = None
+    description: str | None = None
+    comments: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

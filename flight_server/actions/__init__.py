@@ -1,10 +1,10 @@
 """DoAction: one small function per action. A body comes in as JSON bytes, each result goes out as JSON bytes."""
 
-from flight_server.actions import captures, connectors, jobs, publishing, reads, records, scans
+from flight_server.actions import captures, connectors, describing, jobs, publishing, reads, records, scans
 from flight_server.actions.reads import release
 from flight_server.actions.registry import ACTIONS, Action, Call, functions
 
 __all__ = [
-    "ACTIONS", "Action", "Call", "captures", "connectors", "functions", "jobs", "publishing", "reads", "records",
-    "release", "scans",
+    "ACTIONS", "Action", "Call", "captures", "connectors", "describing", "functions", "jobs", "publishing", "reads",
+    "records", "release", "scans",
 ]  # fmt: skip

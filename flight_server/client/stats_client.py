@@ -69,6 +69,28 @@ class StatsClient(StatsReader):
             command["idempotency_key"] = idempotency_key
         return self.put_rows(command, table)
 
+    def describe(
+        self, table: str, *, owner: str | None = None, tags: Sequence[str] | None = None, notes: str | None = None
+    ) -> dict[str, Any]:
+        """Sets what people say of a table, which captures and inspections keep.
+
+        Args:
+            table: Full name of the table.
+            owner: Who is responsible for it; empty for nobody, None leaves it as it is.
+            tags: All of its tags; empty for none, None as above.
+            notes: What to know of it, as above.
+
+        Returns:
+            `table`, the `description` that its format has, `owner`, `tags` and `notes`, as they are now.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_TABLE.
+        """
+        said = {"owner": owner, "tags": None if tags is None else list(tags), "notes": notes}
+        answer = self.actions.call("describe", {"table": table} | {k: v for k, v in said.items() if v is not None})
+        described: dict[str, Any] = answer[0]
+        return described
+
     # Capture.
 
     def capture_requests(

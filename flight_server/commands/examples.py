@@ -44,6 +44,10 @@ EXAMPLES: Final = {
     ),
     "withdraw": ("statflight withdraw orders --from trino",),
     "explain": ("statflight explain 'SELECT * FROM orders WHERE amount > 5' --spark 'local[*]' --run",),
+    "describe": (
+        "statflight describe orders",
+        "statflight describe orders --owner sales@example.com --tag gold,pii --note 'loaded at 6 by the shop'",
+    ),
     "emit": (
         "statflight emit orders --to openlineage",
         "statflight emit 'lake.*' --to datahub --url https://datahub.example.com",

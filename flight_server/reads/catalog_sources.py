@@ -193,6 +193,10 @@ SOURCES: Final[dict[str, Callable[[ReadScope], FlightSource]]] = {
         "(SELECT DISTINCT table_key, kind, name FROM table_constraints) s JOIN tables t ON t.table_key = s.table_key"
         " AND NOT t.dropped AND {scope}", _NAMES | _CONSTRAINT_NAME, "t.table_key, s.name"),
     "sys.tables": _tables,
+    "sys.columns": _plain(
+        "table_columns s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {scope}",
+        _NAMES | {name: f"s.{name}" for name in ("column_id", "column_name", "comment")},
+        "t.table_key, s.ordinal_position"),
     "sys.publications": _publications,
     "sys.checks": _checks,
     "sys.changes": _changes,

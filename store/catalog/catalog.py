@@ -342,6 +342,13 @@ class Catalog(Publications, SnapshotRegistry):
             self.set_entry(replace(self.uncommitted.by_key[key], max_snapshots_behind=most))
         self.current_rows.invalidate(limits)
 
+    def annotate(self, connection: Connection, entry: TableEntry, said: Mapping[str, Any]) -> None:
+        """Sets what people say of a table, which no inspection changes: `owner`, `tags`, `notes`; empty means none."""
+        sets = ", ".join(f"{name} = ?" for name in said)
+        values = [value or None for value in said.values()]
+        connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*values, entry.table_key])
+        self.database.touch(entry.table_key)
+
     def set_entry(self, entry: TableEntry) -> None:
         """Makes an entry visible to the writer, and to readers once it is committed."""
         self.database.touch(entry.table_key)

@@ -29,7 +29,7 @@ def _digest(found: Mapping[str, Any]) -> str:
     """Digest of a discovered table, without its entry and new snapshots."""
     values = [found.get(name) for name in (
         "schema_hash", "schemas", "constraints", "live_snapshot_ids", "partition_keys", "properties", "identities",
-        "metadata_location", "format_schema",
+        "metadata_location", "format_schema", "description", "comments",
     )]  # fmt: skip
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -52,14 +52,15 @@ def _schemas_in_order(found: Found) -> list[Sequence[Any]]:
     return [columns for hash_, columns in found["schemas"].items() if hash_ != found["schema_hash"]] + [current]
 
 
-_DETAILS: Final = ("partition_keys", "properties", "metadata_location", "format_schema")
+_DETAILS: Final = ("partition_keys", "properties", "metadata_location", "format_schema", "description")
 
 
-def _details(found: Found) -> tuple[list[str], str, str | None, str | None]:
+def _details(found: Found) -> tuple[list[str], str, str | None, str | None, str | None]:
     """The values of `_DETAILS`; properties as JSON."""
     properties = json.dumps(dict(found.get("properties", {})), sort_keys=True)
     return (
         list(found.get("partition_keys", ())), properties, found.get("metadata_location"), found.get("format_schema"),
+        found.get("description"),
     )  # fmt: skip
 
 
@@ -72,8 +73,18 @@ def _fields(format: str, found: Found) -> dict[str, Any]:
 
 
 def _column_rows(table_key: int, found: Found, ids: Mapping[str, int]) -> list[list[Any]]:
+    comments = found.get("comments", {})
     return [
-        [table_key, c[0], c[1], position, "YES" if c[2] else "NO", ids[_column_key(c)], _path(c)]
+        [
+            table_key,
+            c[0],
+            c[1],
+            position,
+            "YES" if c[2] else "NO",
+            ids[_column_key(c)],
+            _path(c),
+            comments.get(_column_key(c)),
+        ]
         for position, c in enumerate(found["schemas"].get(found["schema_hash"], []), 1)
     ]
 
@@ -204,7 +215,7 @@ class Discovery:
         self._catalog.cache_hashes((row[0], row[1], row[7]) for row in rows["snapshots"])
         columns = ("table_key", "location", "current_snapshot_id", *_DETAILS)
         text = pa.string()
-        types = (pa.int64(), text, pa.int64(), pa.list_(text), text, text, text)
+        types = (pa.int64(), text, pa.int64(), pa.list_(text), text, text, text, text)
         values = {n: pa.array(v, t) for n, v, t in zip(columns, zip(*updates, strict=True), types, strict=True)}
         changes = ", ".join(f"{name} = v.{name}" for name in columns[1:])
         execute(connection, f"UPDATE tables SET {changes} FROM {{values}} v WHERE tables.table_key = v.table_key",
@@ -265,8 +276,8 @@ class Discovery:
         digest = _digest(found)
         if not found["snapshots"] and self._catalog.table_digests.get(entry.table_key) == digest:
             return entry  # unchanged since the last inspection
-        connection.execute("UPDATE tables SET partition_keys = ?::VARCHAR[], properties = ?, metadata_location = ?,"
-                           " format_schema = ? WHERE table_key = ?", [*_details(found), entry.table_key])  # fmt: skip
+        sets = ", ".join(f"{name} = ?" for name in _DETAILS)
+        connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*_details(found), entry.table_key])
         self._catalog.database.touch(entry.table_key)
         self._forget_replaced(connection, [(entry, found)])
         self._forget_other_schema(connection, entry, found)

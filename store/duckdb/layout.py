@@ -24,7 +24,7 @@ from store.model.schemas import COMPUTED, DELETE_FILE, DISTRIBUTION, DISTRIBUTIO
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 
-VERSION: Final = 11
+VERSION: Final = 12
 """The layout of the file; a file of another one is refused."""
 
 OPEN_END = 2**62  # `to_pos` of a row that belongs to the newest file listing
@@ -67,11 +67,11 @@ CREATE TABLE tables (table_key BIGINT, table_catalog VARCHAR, table_schema VARCH
     table_id VARCHAR, format VARCHAR, location VARCHAR, current_snapshot_id BIGINT, dropped BOOLEAN,
     partition_keys VARCHAR[], properties VARCHAR, last_error VARCHAR, capture_error VARCHAR,
     discovered_at TIMESTAMPTZ, checked_at TIMESTAMPTZ, metadata_location VARCHAR, format_schema VARCHAR,
-    max_snapshots_behind BIGINT);
+    description VARCHAR, owner VARCHAR, tags VARCHAR[], notes VARCHAR, max_snapshots_behind BIGINT);
 CREATE TABLE namespaces (table_catalog VARCHAR, table_schema VARCHAR);
 CREATE TABLE schemas (table_key BIGINT, schema_hash VARCHAR, columns VARCHAR);
 CREATE TABLE table_columns (table_key BIGINT, column_name VARCHAR, data_type VARCHAR, ordinal_position BIGINT,
-    is_nullable VARCHAR, column_id BIGINT, column_path VARCHAR[]);
+    is_nullable VARCHAR, column_id BIGINT, column_path VARCHAR[], comment VARCHAR);
 CREATE TABLE column_ids (table_key BIGINT, column_name VARCHAR, column_id BIGINT);
 CREATE TABLE table_constraints (table_key BIGINT, kind VARCHAR, name VARCHAR, ordinal_position BIGINT,
     column_name VARCHAR, clause VARCHAR);

@@ -100,6 +100,7 @@ class DeltaConnector(Connector):
             constraints=constraints(outline.schema, outline.configuration) + declared,
             metadata_location=outline.commit_file,
             format_schema=outline.schema.text,
+            description=outline.description,
         )
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:

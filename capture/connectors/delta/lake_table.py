@@ -63,13 +63,20 @@ class Outline:
     partitions: tuple[str, ...]
     configuration: Mapping[str, str]
     commit_file: str | None = None
+    description: str | None = None
 
     @classmethod
     def of(cls, table: DeltaTable, schemas: Schemas) -> Outline:
         """The outline of an opened table."""
         metadata = table.metadata()
         configuration = {str(k): str(v) for k, v in (metadata.configuration or {}).items()}
-        return cls(str(metadata.id), schemas.of(table), tuple(metadata.partition_columns or ()), configuration)
+        return cls(
+            str(metadata.id),
+            schemas.of(table),
+            tuple(metadata.partition_columns or ()),
+            configuration,
+            description=metadata.description or None,
+        )
 
     @property
     def size_bytes(self) -> int:

@@ -22,6 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from capture.connectors.comments import comments_in
 from capture.connectors.footers.leaf_types import Bound, FooterLeaf, bound, leaves_of, writer_of
 from capture.connectors.footers.thrift import Chunk, Chunks, Kind, read_chunks
 from capture.connectors.storage.places import Place, Unreadable
@@ -54,6 +55,7 @@ class Footer:
     whole_bytes: bool | None
     groups: list[list[Chunk]] = field(repr=False)
     positions: Mapping[str, int] = field(repr=False)  # key → index in `leaves`
+    comments: Mapping[str, str] = field(default_factory=dict, repr=False)  # key → comment of the column, by Spark
 
     def leaf(self, key: str) -> FooterLeaf | None:
         """The column with a key; None if the file does not have it."""
@@ -100,7 +102,14 @@ def read_footer(place: Place) -> Footer:
         _file_kinds.clear()
     _file_kinds[chunks.kind] = shared
     return Footer(
-        place, chunks.row_count, shared.leaves, len(data), shared.whole_bytes, chunks.groups, shared.positions
+        place,
+        chunks.row_count,
+        shared.leaves,
+        len(data),
+        shared.whole_bytes,
+        chunks.groups,
+        shared.positions,
+        comments_in(chunks.spark_schema),
     )
 
 

@@ -46,7 +46,7 @@ class Chunks:
     """The chunks of each row group, in the order of the schema's leaves, and the row count of each group.
 
     `schema` is the encoded list of schema elements, `arrow_schema` the metadata added by Arrow, `spark` that of Spark
-    except its schema.
+    except its schema, which is `spark_schema`: JSON with comments, and with ids that differ between equal files.
     """
 
     groups: list[list[Chunk]]
@@ -56,6 +56,7 @@ class Chunks:
     created_by: bytes = b""
     arrow_schema: bytes = b""
     spark: tuple[tuple[bytes, bytes], ...] = ()
+    spark_schema: bytes = b""
 
     @property
     def kind(self) -> Kind:
@@ -103,7 +104,9 @@ def _file(data: bytes) -> Chunks:
                 name, value, at = _pair(data, at)
                 if name == b"ARROW:schema":
                     file.arrow_schema = value
-                elif name.startswith(SPARK) and name != _SPARK_SCHEMA:
+                elif name == _SPARK_SCHEMA:
+                    file.spark_schema = value
+                elif name.startswith(SPARK):
                     file.spark = (*file.spark, (name, value))
         elif number == 6 and type == _BINARY:
             file.created_by, at = _bytes(data, at)

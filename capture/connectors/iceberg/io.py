@@ -20,6 +20,7 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.statistics import BlobMetadata
 
+from capture.connectors.comments import OWN_MARK
 from capture.connectors.options import PathRewrite, is_storage_option, timeout_of
 from capture.connectors.storage.places import ALIASES, Place, open_place
 
@@ -39,7 +40,7 @@ _S3_NAMES = {
 _GZIP = b"\x1f\x8b"
 _VARIANT = b'"variant"'
 _STRUCT_DEFAULT = re.compile(rb'"(?:initial|write)-default"\s*:\s*\{')
-STRUCT_DEFAULT = "statflight: initial-default {}"
+STRUCT_DEFAULT = f"{OWN_MARK}initial-default {{}}"
 """Marker, in the doc of a struct, of a default that consists of its fields' defaults; pyiceberg cannot load those."""
 # Blob types in pyiceberg's model; it cannot load a table that lists another type.
 _KNOWN_BLOBS = frozenset(get_args(BlobMetadata.model_fields["type"].annotation))

@@ -81,6 +81,7 @@ class PaimonConnector(Connector):
                 constraints(name, table_schema),
                 _address(place, table, f"{table.schema_manager.schema_path}/schema-{table_schema.id}"),
                 _schema_json(table_schema),
+                table_schema.comment or None,
             )
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +25,7 @@ class Layout:
     schema: Schema
     partitions: dict[str, LogicalType]
     widths: dict[str, int]  # column key → bytes, for integer columns whose width differs between files
+    comments: Mapping[str, str] = field(default_factory=dict)  # column key → comment
     has_field_ids: bool = False  # some file has field ids, which readers of Iceberg use instead of names
 
     def is_partition(self, column: Column) -> bool:

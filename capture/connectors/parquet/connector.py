@@ -137,6 +137,7 @@ class ParquetConnector(Connector):
             layout.schema,
             partition_keys=tuple(layout.partitions),
             properties={"format": "parquet"} | ({"parquet.field-ids": "true"} if layout.has_field_ids else {}),
+            comments=layout.comments,
         )
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
@@ -333,9 +334,11 @@ class ParquetConnector(Connector):
         merged: dict[str, Merged] = {}
         files = 0
         last: tuple[FooterLeaf, ...] | None = None
+        comments: dict[str, str] = {}
         has_field_ids = False
         for footer in self._read(namespace, name, listing.files):
             files += 1
+            comments |= footer.comments
             if footer.leaves is not last:
                 has_field_ids = has_field_ids or any(leaf.field_id is not None for leaf in footer.leaves)
             if last is not None and same_columns(footer.leaves, last):
@@ -360,7 +363,7 @@ class ParquetConnector(Connector):
         ints = {key: column.widths for key, column in merged.items() if column.type.kind is Kind.INT}
         widths = {key: max(widths_seen) for key, widths_seen in ints.items() if len(widths_seen) > 1}
         kinds = {key: kind for key, (kind, _) in partitions.items()}
-        return Layout(Schema(tuple(columns)), kinds, widths, has_field_ids)
+        return Layout(Schema(tuple(columns)), kinds, widths, comments, has_field_ids)
 
     def _partition_types(self, namespace: str, name: str, listing: FileListing) -> dict[str, tuple[LogicalType, bool]]:
         keys = [tuple(key for key, _ in file.partition) for file in listing.files]
