@@ -20,6 +20,7 @@ OPTION: Final = "publish"  # connector option: homes to which its tables are pub
 READ_OPTION: Final = "statistics_from"  # connector option: catalogs from which captures take over statistics
 
 BUILT_IN: Final = {
+    "ducklake": "capture.publishers.ducklake:DuckLakePublisher",
     "glue": "capture.publishers.glue:GluePublisher",
     "hive": "capture.publishers.hive:HivePublisher",
     "iceberg": "capture.publishers.iceberg:IcebergPublisher",

@@ -7,18 +7,17 @@ draft without writing; `write` puts it in place atomically; `verify` reads it ba
 
 from __future__ import annotations
 
-import base64
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar
+
+import pyarrow as pa
 
 from capture.connectors.spi import Connector, ConnectorConfig
 from store.model.errors import Conflict, InvalidArgument, UpstreamError
 from store.model.freshness import EXACT, INHERITED
-
-_SKETCHES = ("theta", "quantiles")
 
 
 class LostRace(UpstreamError):
@@ -78,6 +77,8 @@ class TableStatistics:
     Attributes:
         left_out: Column → reason, for columns whose statistics may not be published.
         allow_inherited: Statistics inherited from an earlier snapshot may be published.
+        files, file_columns: Rows of `stats.files`, and those of `stats.file_columns` by which files may be skipped; for
+            publishers with `takes_files`.
     """
 
     namespace: str
@@ -89,31 +90,13 @@ class TableStatistics:
     merged_size_bytes: int | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
     allow_inherited: bool = False
+    files: pa.Table | None = field(default=None, repr=False)
+    file_columns: pa.Table | None = field(default=None, repr=False)
 
     @property
     def full_name(self) -> str:
         """Namespace and name, dotted."""
         return f"{self.namespace}.{self.name}"
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON form, sent from the server to a worker; sketches are base64."""
-        body = asdict(self)
-        for column in body["columns"]:
-            for name in _SKETCHES:
-                if column[name] is not None:
-                    column[name] = base64.b64encode(column[name]).decode()
-        return body
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> TableStatistics:
-        """Reads the form of `to_json`; ignores unknown fields of columns."""
-        known = {item.name for item in fields(ColumnStatistics)}
-        columns = []
-        for column in body["columns"]:
-            values = {name: value for name, value in column.items() if name in known}
-            values |= {name: base64.b64decode(values[name]) for name in _SKETCHES if values.get(name) is not None}
-            columns.append(ColumnStatistics(**values))
-        return cls(**{**body, "columns": tuple(columns)})
 
 
 def may_publish(freshness: str, allow_inherited: bool) -> bool:
@@ -256,6 +239,7 @@ class Publisher(ABC):
         sketches: Required sketch roles of each column: NDV, QUANTILES.
         options: Names of supported options.
         reads_data: Distinct values and widths are computed from the table's data, not taken from the statistics.
+        takes_files: The statistics of each file are required too.
     """
 
     home: ClassVar[str]
@@ -263,6 +247,7 @@ class Publisher(ABC):
     sketches: ClassVar[frozenset[str]] = frozenset()
     options: ClassVar[frozenset[str]] = frozenset()
     reads_data: ClassVar[bool] = False
+    takes_files: ClassVar[bool] = False
 
     def __init__(self, destination: Destination, statistics: TableStatistics) -> None:
         self.destination = destination

@@ -13,8 +13,9 @@ from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import InvalidArgument, InvalidField, NotFound
 
 
-@action('{"table", "snapshot"?, "to": "iceberg" | "spark" | "trino" | "paimon" | "lance" | "glue" | "hive", "dry_run"?,'
-        ' "allow_inherited"?, "options"?}', "Writes statistics where other engines look for them")  # fmt: skip
+@action('{"table", "snapshot"?, "to": "iceberg" | "spark" | "trino" | "paimon" | "lance" | "glue" | "hive" |'
+        ' "ducklake", "dry_run"?, "allow_inherited"?, "options"?}',
+        "Writes statistics where other engines look for them")  # fmt: skip
 def publish(call: Call, body: bytes) -> Results:
     fields = parse_body(
         body, {"table": str, "to": str},

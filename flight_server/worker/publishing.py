@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from capture.connectors.spi import CONTAINERS, Connector, ConnectorConfig
 from capture.publishers import publisher_class
@@ -56,6 +60,8 @@ def publish_table(
     if payload["operation"] == "withdraw":
         return {"withdrawn": withdraw(chosen(destination, _without_statistics(connector, payload)))}
     statistics = stored_statistics(server, payload, chosen.sketches)
+    if chosen.takes_files:
+        statistics = with_files(server, payload, statistics)
     return publish(chosen(destination, statistics), dry_run=payload["dry_run"]).to_json()
 
 
@@ -112,6 +118,16 @@ def stored_statistics(server: Connection, payload: Mapping[str, Any], roles: fro
     )  # fmt: skip
 
 
+def with_files(server: Connection, payload: Mapping[str, Any], statistics: TableStatistics) -> TableStatistics:
+    """Adds the files of the snapshot, and the statistics by which readers may skip each."""
+    table, snapshot_id = payload["table"], payload["snapshot_id"]
+    rows = _table(server, "stats.file_columns", table, snapshot_id)
+    return replace(
+        statistics, files=_table(server, "stats.files", table, snapshot_id),
+        file_columns=rows.filter(pc.equal(rows["usable_for"], "PRUNING")),
+    )  # fmt: skip
+
+
 def _refusal(row: Mapping[str, Any]) -> str:
     """The reason why a record of any age may not be published; empty if there is none."""
     if row["completeness"] != "COMPLETE":
@@ -147,10 +163,12 @@ def _row_count(whole: Mapping[str, Any], columns: tuple[ColumnStatistics, ...]) 
 def _rows(
     server: Connection, flight: str, table: Mapping[str, Any], snapshot_id: int, **equal: list[Any]
 ) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = _table(server, flight, table, snapshot_id, **equal).to_pylist()
+    return rows
+
+
+def _table(server: Connection, flight: str, table: Mapping[str, Any], snapshot_id: int, **equal: list[Any]) -> pa.Table:
     names = zip(_NAME, (table["catalog"], table["schema"], table["name"]), strict=True)
     predicates = [{"column": column, "op": "EQ", "values": [value]} for column, value in names]
     predicates += [{"column": column, "op": "IN", "values": values} for column, values in equal.items()]
-    found: list[dict[str, Any]] = server.get(
-        {"table": flight, "snapshot": snapshot_id, "predicates": predicates}
-    ).to_pylist()
-    return found
+    return server.get({"table": flight, "snapshot": snapshot_id, "predicates": predicates})

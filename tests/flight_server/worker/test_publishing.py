@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from capture.publishers.spi import publishable
-from flight_server.worker.publishing import publish_table, stored_statistics
+from flight_server.worker.publishing import publish_table, stored_statistics, with_files
 from store.model.errors import InvalidArgument, NotFound
 from store.model.schemas import FLIGHTS
 from store.model.sketches import ThetaBuilder
@@ -82,6 +82,17 @@ def test_sketches_of_samples_are_not_published():
     found = stored_statistics(stored, payload(), frozenset({"NDV"}))
     assert [c.theta for c in found.columns] == [b"x", None]
     assert (found.row_count, found.total_size_bytes) == (11, 99)
+
+
+def test_files_come_with_the_statistics_that_may_skip_them():
+    rows = [GOOD | {"file_path": "a", "column_id": 1, "usable_for": label} for label in ("PRUNING", "PLANNING")]
+    server = FakeServer(column())
+    server._rows |= {"stats.files": [{"file_path": "a", "row_count": 10}], "stats.file_columns": rows}
+    found = with_files(server, payload(), stored_statistics(server, payload(), frozenset()))
+    assert found.files is not None and found.file_columns is not None
+    assert found.files["row_count"].to_pylist() == [10]
+    assert found.file_columns["usable_for"].to_pylist() == ["PRUNING"]
+    assert {command["snapshot"] for command in server.commands} == {7}
 
 
 def theta(count: int) -> bytes:
