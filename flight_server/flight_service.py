@@ -23,7 +23,7 @@ from flight_server import actions
 from flight_server.actions import scans
 from flight_server.app import App
 from flight_server.auth.handshake import Greeting, NoHandshake, greet
-from flight_server.auth.principal import Principal
+from flight_server.auth.principal import ANONYMOUS, Principal
 from flight_server.auth.tokens import Authenticator, Guard
 from flight_server.process import audit_log
 from flight_server.reads import scan_plan
@@ -179,6 +179,7 @@ class StatflightServer(flight.FlightServerBase):
         super().__init__(location, NoHandshake(), middleware={"headers": self._arrivals}, **options)
         self.app, self.authenticator = app, authenticator
         self._sql = sql or LazyEndpoint(app, actions.release())
+        app.checking.select = lambda statement: self._sql.select(statement, ANONYMOUS)
         self.metrics: Metrics | None = None
 
     def _answering(self, context: flight.ServerCallContext, method: str, action: str = "") -> _Answering:

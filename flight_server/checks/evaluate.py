@@ -11,12 +11,12 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final
 
-from flight_server.checks import drift, measures
+from flight_server.checks import drift, measures, references, statements
 from flight_server.checks.limits import Limit
-from flight_server.checks.rules import AGAINST, OF_TABLE, PREVIOUS, Level, Rule
+from flight_server.checks.rules import CONTAINMENT, OF_TABLE, PREVIOUS, SELECT, Level, Rule
 from flight_server.views import history, table_summary
 from flight_server.views.reader import Reader, equal, read_table
-from flight_server.views.table_summary import Row
+from flight_server.views.table_summary import Row, TableSummary
 from store.model.errors import InvalidArgument
 
 _NOT_DRIFTING: Final = frozenset({"STRING", "BINARY", "UUID", "JSON", "VARIANT"})  # types without a number line
@@ -95,29 +95,53 @@ def check(
         )
     if not mine:
         return []
-    subject = _Subject(reader, table, against, now or datetime.now(UTC))
+    if against is not None and against != PREVIOUS:
+        table_summary.require(reader, table, against)
+    facts = table_summary.gather(reader, table, "current")
+    subject = _Subject(reader, facts, "current", against, now or datetime.now(UTC))
     return [result for rule in mine for result in subject.results(rule)]
+
+
+def compare(
+    reader: Reader, rules: Sequence[Rule], before: TableSummary, was: int | str, after: TableSummary, at: int | str
+) -> list[Result]:
+    """Evaluates rules at one snapshot of a table against another.
+
+    Args:
+        reader: Reads the server's flights.
+        rules: The rules.
+        before, after: The table's statistics at the two snapshots.
+        was, at: Their ids, or "current".
+    """
+    subject = _Subject(reader, after, at, was, datetime.now(UTC))
+    subject.older[was] = before
+    return [result for rule in rules for result in subject.results(rule)]
 
 
 class _Subject:
     """A table's statistics, read once and used by each rule."""
 
-    def __init__(self, reader: Reader, table: str, against: int | str | None, now: datetime):
-        self._reader, self._table, self._now = reader, table, now
-        self._facts = table_summary.gather(reader, table, "current")
-        self._against = against
-        if against is not None and against != PREVIOUS:
-            table_summary.require(reader, table, against)
-        self._sketches: dict[int | str, dict[int, Row]] = {}
+    def __init__(
+        self, reader: Reader, facts: TableSummary, at: int | str, against: int | str | None, now: datetime
+    ):  # fmt: skip
+        self._reader, self._table, self._facts = reader, facts.name, facts
+        self._at, self._against, self._now = at, against, now
+        self._sketches: dict[tuple[int | str, str], dict[int, Row]] = {}
         self._earlier: dict[int | None, list[Row]] = {}
+        self.older: dict[int | str, TableSummary] = {}
 
     def results(self, rule: Rule) -> Iterator[Result]:
-        if rule.measure in AGAINST and self._against_of(rule) == PREVIOUS and self._previous is None:
+        if rule.compares and self._against_of(rule) == PREVIOUS and self._previous is None:
             return  # a first snapshot has no predecessor
         if rule.is_of_table:
             with suppress(_NoHistory):
                 yield self._result(rule, None)
             return
+        if rule.measure == CONTAINMENT:
+            mine = references.of_table(rule, self._table, self._facts.rows)
+            if mine is None:
+                return  # about another table
+            rule = mine
         rows = [row for row in self._facts.rows if rule.takes(row["column_name"] or "")]
         if not rows:
             exists = self._may_come(rule)
@@ -143,7 +167,10 @@ class _Subject:
         column = None if row is None else row["column_name"]
         snapshot_id = None if about is None else about["snapshot_id"]
         try:
-            value, detail = self._of_table(rule) if row is None else self._of_column(rule, row)
+            if rule.of_change:
+                value, detail = self._change(rule, row)
+            else:
+                value, detail = self._of_table(rule) if row is None else self._of_column(rule, row)
             limits, told = self._limits(rule, row)
             detail = "; ".join(filter(None, (detail, told)))
         except measures.UnknownValue as why:
@@ -155,8 +182,9 @@ class _Subject:
         if about is not None and inherited:
             snapshot_id = about[f"{of}snapshot_id"]
             detail = "; ".join(filter(None, (detail, f"inherited from {snapshot_id}")))
-        if rule.measure == "drift" and about is not None:
-            sketch = self._sketch("current", about["column_id"])
+        if rule.measure in ("drift", CONTAINMENT) and about is not None:
+            role = "NDV" if rule.measure == CONTAINMENT else "QUANTILES"
+            sketch = self._sketch(self._at, about["column_id"], role)
             inherited = sketch is not None and sketch["freshness"] == "INHERITED"
         return self._judged(rule, column, value, snapshot_id, detail, inherited, limits)
 
@@ -167,7 +195,9 @@ class _Subject:
         missed = State.FAILED if rule.level is Level.FAIL else State.WARNED
         state = State.PASSED if value is not None and rule.condition.holds(value, limits) else missed
         # Other values are the keys of `measures.ordered`, which have the text as `obj`.
-        shown: float | str | None = float(value) if isinstance(value, float | Fraction) else getattr(value, "obj", None)
+        shown: float | str | None = getattr(value, "obj", value if isinstance(value, str) else None)
+        if isinstance(value, float | Fraction):
+            shown = float(value)
         if isinstance(value, Fraction) and value.denominator == 1:
             shown = value.numerator
         return Result(
@@ -176,8 +206,35 @@ class _Subject:
 
     # Measures.
 
-    def _of_table(self, rule: Rule) -> tuple[float | Fraction, str]:
+    def _change(self, rule: Rule, row: Row | None) -> tuple[float | Fraction, str]:
+        """The change of a measure since another snapshot: a share of its value there if the limits are in %."""
+        before = self._summary(self._compared(rule))
+        old = before.table if row is None else next(
+            (one for one in before.rows if one["column_id"] == row["column_id"]), None
+        )  # fmt: skip
+        new = self._facts.table if row is None else row
+        if old is None or new is None:
+            raise measures.UnknownValue("not captured at both snapshots")
+        was, now = (
+            measures.of_table(rule.measure, one) if row is None else measures.of_column(rule.measure, one)[0]
+            for one in (old, new)
+        )
+        if not isinstance(was, float | Fraction) or not isinstance(now, float | Fraction):
+            raise measures.DoesNotApply(f"the {rule.measure} of a {measures.kind_of(new)} is no number")
+        change = now - was
+        share = change / abs(was) if was else None
+        shown = f"{float(change):+,.6g}" if share is None else f"{float(share):+.3%}".replace(".000", "")
+        detail = f"{float(was):,.10g} → {float(now):,.10g} ({shown})"
+        if not any(limit.percent for limit in rule.condition.limits):
+            return change, detail
+        if share is None:
+            raise measures.UnknownValue(f"{detail}, which is no percentage of 0")
+        return share, detail
+
+    def _of_table(self, rule: Rule) -> tuple[Any, str]:
         measure = rule.measure
+        if measure == SELECT:
+            return statements.value_of(self._reader, rule.of, self._table), ""
         if measure == "schema_changes":
             return self._schema_changes(self._compared(rule))
         if measure == "age_seconds":
@@ -188,7 +245,7 @@ class _Subject:
 
     def _age(self) -> tuple[float, str]:
         """Seconds since the current snapshot was committed; since its capture if the commit time is unknown."""
-        current = [row for row in self._snapshots() if row["is_current"]]
+        current = [row for row in self._snapshots() if self._is_now(row)]
         committed = current[0]["committed_at"] if current else None
         if committed is not None:
             return (self._now - committed).total_seconds(), ""
@@ -198,8 +255,8 @@ class _Subject:
             raise measures.UnknownValue("neither committed nor captured")
         return (self._now - captured).total_seconds(), "since the capture"
 
-    def _schema_changes(self, against: int) -> tuple[Fraction, str]:
-        older = table_summary.gather(self._reader, self._table, against)
+    def _schema_changes(self, against: int | str) -> tuple[Fraction, str]:
+        older = self._summary(against)
         if not older.rows or not self._facts.rows:
             at = "the current snapshot" if older.rows else f"snapshot {against}"
             raise measures.UnknownValue(f"no columns captured at {at}")
@@ -214,6 +271,12 @@ class _Subject:
     def _of_column(self, rule: Rule, row: Row) -> tuple[Any, str]:
         if rule.measure == "drift":
             return self._drift(rule, row, measures.kind_of(row))
+        if rule.measure == CONTAINMENT:
+            return references.containment(
+                self._reader, self._table, row, self._sketch(self._at, row["column_id"], "NDV"), rule.of
+            )
+        if rule.measure == "most_common":
+            return self._most_common(rule, row)
         if rule.measure in ("min", "max"):
             value, detail = measures.bound(rule.measure, row)
             texts = any(isinstance(limit.value, str) for limit in rule.condition.limits)
@@ -227,6 +290,19 @@ class _Subject:
                 )
             return value, detail
         return measures.of_column(rule.measure, row)
+
+    def _most_common(self, rule: Rule, row: Row) -> tuple[Any, str]:
+        """The first of a column's most common values that breaks the condition, else the most common one."""
+        found = read_table(
+            self._reader, "stats.most_common_values", self._table, None, equal("column_id", row["column_id"]),
+            snapshot=self._at,
+        ).sort_by("rank").to_pylist()  # fmt: skip
+        if not found:
+            raise measures.UnknownValue("no most common values; capture the kind TOP_K")
+        pattern, (limits, _) = rule.condition.op.endswith("matches"), self._limits(rule, row)
+        values = [one["value"] if pattern else measures.value_of(one["value"], row) for one in found]
+        worst = next((i for i, value in enumerate(values) if not rule.condition.holds(value, limits)), 0)
+        return values[worst], f"{found[worst]['count']:,} rows; the most common of {len(found)} values are judged"
 
     def _limits(self, rule: Rule, row: Row | None) -> tuple[list[Any], str]:
         """The values of a rule's limits, and what they are where the rule does not say so."""
@@ -244,7 +320,9 @@ class _Subject:
             return limit.of_earlier(known)
         if limit.other is None:
             if isinstance(limit.value, str):
-                return measures.ordered(limit.value, measures.type_of(row or {}))
+                if rule.condition.op.endswith("matches") or row is None:
+                    return limit.value
+                return measures.ordered(limit.value, measures.type_of(row))
             return limit.value
         measure, column = limit.other
         if measure in OF_TABLE:
@@ -274,7 +352,7 @@ class _Subject:
                 self._reader, self._table,
                 read_table(self._reader, "stats.columns", self._table, None, equal("column_id", column_id)).to_pylist(),
             )  # fmt: skip
-            current = [one["snapshot_id"] for one in self._snapshots() if one["is_current"]]
+            current = [one["snapshot_id"] for one in self._snapshots() if self._is_now(one)]
             self._earlier[column_id] = [one for one in rows if one["snapshot_id"] not in current]
         return self._earlier[column_id]
 
@@ -292,7 +370,7 @@ class _Subject:
                 "has none; use ndv, distinct_fraction, null_fraction or avg_width_bytes"
             )
         against = self._compared(rule)
-        after = self._sketch("current", row["column_id"])
+        after = self._sketch(self._at, row["column_id"])
         before = self._sketch(against, row["column_id"])
         if before is None or after is None:
             at = "the current snapshot" if before else f"snapshot {against}"
@@ -320,36 +398,42 @@ class _Subject:
             detail += f", so between {low:.3g} and {high:.3g}"
         return gap, detail
 
-    def _sketch(self, snapshot: int | str, column_id: int) -> Row | None:
-        if snapshot not in self._sketches:
-            rows = read_table(
-                self._reader, "stats.sketches", self._table,
-                ["column_id", "snapshot_id", "freshness", "data", "params"],
-                equal("role", "QUANTILES"), equal("target_kind", "COLUMN"), snapshot=snapshot,
-            ).to_pylist()  # fmt: skip
-            self._sketches[snapshot] = {row["column_id"]: row for row in rows}
-        return self._sketches[snapshot].get(column_id)
+    def _sketch(self, snapshot: int | str, column_id: int, role: str = "QUANTILES") -> Row | None:
+        if (snapshot, role) not in self._sketches:
+            rows = references.sketches(self._reader, self._table, role, snapshot)
+            self._sketches[snapshot, role] = {row["column_id"]: row for row in rows}
+        return self._sketches[snapshot, role].get(column_id)
 
     # Snapshots.
+
+    def _summary(self, snapshot: int | str) -> TableSummary:
+        """The statistics of an earlier snapshot."""
+        if snapshot not in self.older:
+            self.older[snapshot] = table_summary.gather(self._reader, self._table, snapshot)
+        return self.older[snapshot]
 
     def _snapshots(self) -> list[Row]:
         return read_table(self._reader, "sys.snapshots", self._table).to_pylist()
 
+    def _is_now(self, snapshot: Row) -> bool:
+        """True for the snapshot whose statistics are checked."""
+        return bool(snapshot["is_current"] if self._at == "current" else snapshot["snapshot_id"] == self._at)
+
     def _against_of(self, rule: Rule) -> int | str | None:
         return self._against if rule.against is None else rule.against
 
-    def _compared(self, rule: Rule) -> int:
-        """The id of the snapshot that a rule compares with."""
+    def _compared(self, rule: Rule) -> int | str:
+        """The snapshot that a rule compares with."""
         against = self._previous if self._against_of(rule) == PREVIOUS else self._against_of(rule)
         assert against is not None, "check() refuses such a rule, and results() leaves it out"
-        if int(against) not in [row["snapshot_id"] for row in self._snapshots()]:
+        if rule.against is not None and against not in [row["snapshot_id"] for row in self._snapshots()]:
             raise measures.NeverKnown(f"snapshot {against} does not exist")
-        return int(against)
+        return against
 
     @cached_property
     def _previous(self) -> int | None:
         """The captured snapshot before the current one."""
         captured = history.table_rows(self._reader, self._table)
-        current = [row["snapshot_id"] for row in self._snapshots() if row["is_current"]]
+        current = [row["snapshot_id"] for row in self._snapshots() if self._is_now(row)]
         older = [row["snapshot_id"] for row in captured if row["snapshot_id"] not in current]
         return older[-1] if older else None

@@ -1,6 +1,7 @@
 """What a rule demands of a value: a comparison, a range, a list, or a band around earlier values.
 
     < 5%   >= 80% of previous   <= 1h   = '2026-03-05'   in (1, 2)   between 0 and 1   within 3 sigma of last 14
+    matches '[A-Z]{2}[0-9]+'
 
 A limit is a constant, or a share of another value: of the same measure in earlier snapshots (`previous`, the mean of
 `last N`), or of another measure of the table (`row_count`, `ndv of id`).
@@ -29,7 +30,8 @@ _BYTES: Final = {"B": 1} | {f"{p}B": 1000**n for n, p in enumerate("kMGT", 1)} |
 UNITS: Final[dict[str, dict[str, int]]] = {
     "age_seconds": _SECONDS, "size_bytes": _BYTES, "avg_width_bytes": _BYTES,
 }  # fmt: skip
-SHARES: Final = frozenset({"null_fraction", "distinct_fraction", "drift"})  # measures with limits such as 5%
+SHARES: Final = frozenset({"null_fraction", "distinct_fraction", "drift", "containment"})  # with limits such as 5%
+TEXTUAL: Final = frozenset({"min", "max", "most_common", "select"})  # measures that compare with texts, dates and times
 
 _NUMBER: Final = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
 _LIMIT: Final = re.compile(
@@ -42,7 +44,8 @@ _LISTED: Final = re.compile(r"\s*('(?:[^']|'')*'|[^,']+?)\s*(?:,|$)")
 _BAND: Final = re.compile(rf"(?P<sigmas>{_NUMBER})\s+sigma\s+of\s+last\s+(?P<window>\d+)")
 _CONDITION: Final = re.compile(
     r"(?P<op><=|>=|==|!=|<|>|=)\s*(?P<limit>.+)|(?P<not>not\s+)?in\s*\((?P<list>.+)\)"
-    r"|between\s+(?P<low>.+?)\s+and\s+(?P<high>.+)|within\s+(?P<band>.+)",
+    r"|between\s+(?P<low>.+?)\s+and\s+(?P<high>.+)|within\s+(?P<band>.+)"
+    r"|(?P<unlike>not\s+)?matches\s+'(?P<pattern>(?:[^']|'')*)'",
     re.DOTALL,
 )
 
@@ -57,12 +60,14 @@ class Limit:
         window: Number of earlier snapshots whose mean it is a share of; 0 for none.
         other: Measure and column (None for the table) it is a share of; None for none.
         sigma: True for the mean of the window plus `value` standard deviations.
+        percent: True if `value` is a share of what a change started from.
     """
 
     value: Fraction | str
     window: int = 0
     other: tuple[str, str | None] | None = None
     sigma: bool = False
+    percent: bool = False
 
     @property
     def is_relative(self) -> bool:
@@ -88,7 +93,7 @@ class Condition:
     """A condition on the value of a measure.
 
     Attributes:
-        op: An operator, "in", "not in" or "between" (both ends included).
+        op: An operator, "in", "not in", "between" (both ends included), "matches" or "not matches" (a whole text).
         limits: Its limits: one, any number, or two.
     """
 
@@ -102,6 +107,8 @@ class Condition:
             value: The value; a float is compared with the nearest float of a limit.
             limits: The values of `limits`.
         """
+        if self.op.endswith("matches"):
+            return bool(re.fullmatch(limits[0], value)) == (self.op == "matches")
         if isinstance(value, float):
             limits = [float(limit) for limit in limits]
         if self.op == "between":
@@ -111,20 +118,24 @@ class Condition:
         return (value in limits) == (self.op == "in")
 
 
-def parse(text: str, measure: str, measures: Sequence[str]) -> Condition:
+def parse(text: str, measure: str, measures: Sequence[str], of_change: bool = False) -> Condition:
     """Parses the part of a rule after its measure.
 
     Args:
         text: The condition.
         measure: The measure that it is about, which decides the units of its limits.
         measures: The measures whose values a limit may be a share of.
+        of_change: True if it is about the change of the measure, so that 5% is a share of the value before.
 
     Raises:
         ValueError: The text is not a condition; the message says which part is wrong, and what would be right.
     """
     match = _CONDITION.fullmatch(text.strip())
     if match is None:
-        raise ValueError("expected an operator and a limit, `in (…)`, `between … and …` or `within N sigma of last N`")
+        raise ValueError("expected an operator and a limit, `in (…)`, `between … and …`, `within N sigma of last N` "
+                         "or `matches '…'`")  # fmt: skip
+    if match["pattern"] is not None:
+        return _pattern(match["pattern"].replace("''", "'"), measure, bool(match["unlike"]))
     if match["band"]:
         band = _BAND.fullmatch(match["band"].strip())
         if band is None:
@@ -134,28 +145,46 @@ def parse(text: str, measure: str, measures: Sequence[str]) -> Condition:
             raise ValueError(f"must be more than 0 sigma of the last {LEAST_FOR_SIGMA} or more")
         return Condition("between", (Limit(-sigmas, window, sigma=True), Limit(sigmas, window, sigma=True)))
     if match["low"]:
-        return Condition("between", tuple(_limit(match[end], measure, measures) for end in ("low", "high")))
+        return _condition("between", [match["low"], match["high"]], measure, measures, of_change)
     if match["list"]:
         found = _LISTED.findall(match["list"])
         if "".join(_LISTED.split(match["list"])[::2]).strip():
             raise ValueError(f"({match['list']}) must be values separated by commas, texts in single quotes")
-        return Condition("not in" if match["not"] else "in", tuple(_limit(one, measure, measures) for one in found))
-    return Condition(match["op"], (_limit(match["limit"], measure, measures),))
+        return _condition("not in" if match["not"] else "in", found, measure, measures, of_change)
+    return _condition(match["op"], [match["limit"]], measure, measures, of_change)
 
 
-def _limit(text: str, measure: str, measures: Sequence[str]) -> Limit:
+def _condition(op: str, texts: Sequence[str], measure: str, measures: Sequence[str], of_change: bool) -> Condition:
+    limits = tuple(_limit(text, measure, measures, of_change) for text in texts)
+    if len({limit.percent for limit in limits}) > 1:
+        raise ValueError("its limits must be all in % or none")
+    return Condition(op, limits)
+
+
+def _pattern(text: str, measure: str, unlike: bool) -> Condition:
+    if measure not in ("most_common", "select"):
+        raise ValueError("only most_common and a SELECT match patterns")
+    try:
+        re.compile(text)
+    except re.error as wrong:
+        raise ValueError(f"{text!r} is not a regular expression: {wrong}") from None
+    return Condition("not matches" if unlike else "matches", (Limit(text),))
+
+
+def _limit(text: str, measure: str, measures: Sequence[str], of_change: bool) -> Limit:
     match = _LIMIT.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"the limit {text.strip()!r} must be a number, a text in single quotes, a date or a time, "
                          "or `N% of previous`, `N% of last N`, `N% of MEASURE of COLUMN`")  # fmt: skip
     if match["number"] is not None:
+        if of_change and match["unit"] == "%":
+            return Limit(Fraction(match["number"]) / 100, percent=True)
         return Limit(Fraction(match["number"]) * _unit(match["unit"], measure))
     if match["of"] is None:
         limit = match["moment"] if match["text"] is None else match["text"].replace("''", "'")
-        if measure not in ("min", "max"):
-            raise ValueError(
-                f"the limit {text.strip()} is no number; only min and max compare with texts, dates, times"
-            )
+        if measure not in TEXTUAL:
+            raise ValueError(f"the limit {text.strip()} is no number; only min and max, most_common and a SELECT "
+                             "compare with texts, dates, times")  # fmt: skip
         return Limit(limit)
     share = Fraction(match["share"]) / 100 if match["share"] else Fraction(1)
     if match["of"] == "previous":

@@ -59,24 +59,35 @@ def of_column(measure: str, row: Row) -> tuple[Any, str]:
         return (Fraction(ndv) / (rows - nulls) if rows > nulls else Fraction(1)), _error_of_ndv(row)
     if measure == "ndv":
         return Fraction(_known(row, "ndv")), _error_of_ndv(row)
+    if measure in ("null_count", "nan_count"):
+        return Fraction(_known(row, measure)), ""
     return float(_known(row, measure)), ""
 
 
 def bound(measure: str, row: Row) -> tuple[Any, str]:
     """A bound: a number of numeric types, else a value that compares as its type does."""
-    text, kind = row[measure], kind_of(row)
+    text = row[measure]
     if text is None:
         if row["null_count"] is not None and row["null_count"] == row["row_count"]:
             raise DoesNotApply("all values are null")
         raise UnknownValue("unknown")
-    detail = "inexact" if row[f"{measure}_is_exact"] is False else ""
+    return value_of(text, row), "inexact" if row[f"{measure}_is_exact"] is False else ""
+
+
+def value_of(text: str, row: Row) -> Any:
+    """A canonical text of a column as `bound` returns it.
+
+    Raises:
+        UnknownValue: It is no number, and the column is of numbers.
+    """
+    kind = kind_of(row)
     if kind not in NUMBERS:
-        return ordered(text, type_of(row)), detail
+        return ordered(text, type_of(row))
     try:
         number = Decimal(text)
     except InvalidOperation:
         raise UnknownValue(f"{text!r} is not a number") from None
-    return (Fraction(number) if number.is_finite() and kind in ("INT", "DECIMAL") else float(number)), detail
+    return Fraction(number) if number.is_finite() and kind in ("INT", "DECIMAL") else float(number)
 
 
 def kind_of(row: Row) -> str:

@@ -1,4 +1,8 @@
-"""Rules: `[COLUMN:] MEASURE CONDITION` (`limits.py`), alone or in a TOML file with patterns and levels."""
+"""Rules, alone or in a TOML file with patterns and levels.
+
+`[COLUMN:] [change of] MEASURE CONDITION`, with the conditions of `limits.py`; `[N% of] COLUMN in TABLE.COLUMN`, for a
+column whose values are among those of another; `(SELECT …) CONDITION`, about the one value of a SELECT.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,36 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from flight_server.checks import limits
-from flight_server.checks.limits import Condition
+from flight_server.checks.limits import Condition, Limit
 from flight_server.config import read_toml
 from store.model.errors import InvalidArgument, nearest
 from store.model.names import matcher
 
 OF_TABLE: Final = ("row_count", "size_bytes", "file_count", "age_seconds", "schema_changes")
 OF_COLUMN: Final = (
-    "null_fraction", "ndv", "distinct_fraction", "min", "max", "mean", "stddev", "avg_width_bytes", "drift",
+    "null_fraction", "null_count", "nan_count", "ndv", "distinct_fraction", "min", "max", "mean", "stddev",
+    "avg_width_bytes", "most_common", "drift",
 )  # fmt: skip
+CONTAINMENT: Final = "containment"  # the measure of COLUMN in TABLE.COLUMN
+SELECT: Final = "select"  # the measure of a SELECT
 AGAINST: Final = frozenset({"drift", "schema_changes"})  # measures that compare two snapshots
+_CONDITION: Final = r"\s*(?P<condition>(?:[<>=!]|\b(?:not\s+)?(?:in|matches)\b|\bbetween\b|\bwithin\b).*)"
 _RULE: Final = re.compile(
-    r"\s*(?:(?P<column>.*\S)\s*:\s*)?(?P<measure>\w+)\s*(?P<condition>(?:[<>=!]|\b(?:not\s+)?in\b|\bbetween\b|\bwithin\b).*)",
-    re.DOTALL,
+    rf"\s*(?:(?P<column>.*\S)\s*:\s*)?(?P<change>change\s+of\s+)?(?P<measure>\w+){_CONDITION}", re.DOTALL
 )
-_NOT_RELATIVE: Final = AGAINST | {"age_seconds"}  # measures that compare snapshots already, or that no snapshot has
+_SELECT: Final = re.compile(rf"\s*\((?P<sql>\s*(?:SELECT|WITH)\b.*)\){_CONDITION}", re.DOTALL | re.IGNORECASE)
+_NAME: Final = r'(?:"[^"]*"|[^\s:()"])+'
+_REFERENCE: Final = re.compile(rf"\s*(?:(?P<share>[\d.]+)\s*%\s+of\s+)?(?P<column>{_NAME})\s+in\s+(?P<of>{_NAME})\s*")
+# Measures that compare snapshots already, that no snapshot has, or that are no numbers.
+_NOT_RELATIVE: Final = AGAINST | {"age_seconds", "most_common"}
 _KEYS: Final = ("table", "columns", "expect", "level", "against")
+_ALIASES: Final = {"data_file_count": "file_count", "total_size_bytes": "size_bytes"}  # columns of stats.tables
 PREVIOUS: Final = "previous"  # the captured snapshot before the current one
 
 
@@ -42,13 +56,15 @@ class Rule:
 
     Attributes:
         text: The rule as written.
-        measure: One of `OF_TABLE` or `OF_COLUMN`.
+        measure: One of `OF_TABLE` or `OF_COLUMN`, `CONTAINMENT` or `SELECT`.
         condition: What must hold of the measure's value.
         columns: Patterns of column names; empty for all columns and for measures of the table.
         tables: Patterns of full table names.
         level: Effect of a miss.
         against: The snapshot that a measure of `AGAINST` compares with: an id or "previous"; None leaves it to the
             caller of the check.
+        of_change: True if the condition is about the change of the measure since that snapshot.
+        of: The referenced `TABLE.COLUMN` of `CONTAINMENT`, the statement of `SELECT`.
     """
 
     text: str
@@ -58,16 +74,23 @@ class Rule:
     tables: tuple[str, ...] = ("*",)
     level: Level = Level.FAIL
     against: int | str | None = None
+    of_change: bool = False
+    of: str = ""
 
     @property
     def is_of_table(self) -> bool:
         """True for measures of a whole table, which name no column."""
-        return self.measure in OF_TABLE
+        return self.measure in OF_TABLE or self.measure == SELECT
+
+    @property
+    def compares(self) -> bool:
+        """True if the rule compares two snapshots."""
+        return self.measure in AGAINST or self.of_change
 
     @property
     def needs_snapshot(self) -> bool:
         """True if the rule compares with a snapshot but names none."""
-        return self.measure in AGAINST and self.against is None
+        return self.compares and self.against is None
 
     def is_about(self, table: str) -> bool:
         """True if the rule applies to a table, by its full name."""
@@ -78,41 +101,61 @@ class Rule:
         return not self.columns or bool(matcher(self.columns).fullmatch(column))
 
 
-def parse(text: str, level: Level = Level.FAIL, tables: Sequence[str] = ("*",), columns: Sequence[str] = ()) -> Rule:
+def parse(
+    text: str, level: Level = Level.FAIL, tables: Sequence[str] = ("*",), columns: Sequence[str] = (),
+    of_change: bool = False,
+) -> Rule:  # fmt: skip
     """Parses a rule.
 
     Args:
-        text: `[COLUMN:] MEASURE CONDITION`.
+        text: One of the three forms.
         level: Level of the rule.
         tables: Patterns of the tables it applies to.
         columns: Patterns of columns, used if the text names none.
+        of_change: Reads MEASURE as `change of MEASURE`, where the measure has a change.
 
     Raises:
         InvalidArgument: The text is not a rule, or its measure does not exist.
     """
+    make = partial(Rule, text.strip(), level=level, tables=tuple(tables))
+    if (match := _REFERENCE.fullmatch(text)) and "." in match["of"]:
+        least = Condition(">=", (Limit(Fraction(match["share"] or 100) / 100),))
+        return make(CONTAINMENT, least, columns=(match["column"],), of=match["of"])
+    if match := _SELECT.fullmatch(text):
+        return make(SELECT, _condition(text, match["condition"], SELECT), of=match["sql"])
     match = _RULE.fullmatch(text)
     if match is None:
         raise InvalidArgument(
             f"the rule {text!r} cannot be read",
-            hint="must be [COLUMN:] MEASURE CONDITION, such as 'null_fraction <= 1%' or 'id: ndv >= 80% of previous'",
+            hint="must be [COLUMN:] MEASURE CONDITION, such as 'null_fraction <= 1%' or 'id: ndv >= 80% of previous', "
+            "COLUMN in TABLE.COLUMN, or (SELECT …) CONDITION",
         )
     measure, measures = match["measure"], [*OF_TABLE, *OF_COLUMN]
+    measure = _ALIASES.get(measure, measure)
     if measure not in measures:
         hint = nearest(measure, measures) or f"measures are {', '.join(measures)}"
         raise InvalidArgument(f'the rule {text!r} has the unknown measure "{measure}"', hint=hint)
+    if match["change"] and measure in _NOT_RELATIVE:
+        raise InvalidArgument(f"the rule {text!r} is about a change, and {measure} has none")
+    changes = bool(match["change"]) or (of_change and measure not in _NOT_RELATIVE)
     named = (match["column"],) if match["column"] else tuple(columns)
     if named and measure in OF_TABLE:
         raise InvalidArgument(f"the rule {text!r} names a column, but {measure} is of the table")
-    try:
-        condition = limits.parse(match["condition"], measure, [m for m in measures if m not in _NOT_RELATIVE])
-    except ValueError as wrong:
-        raise InvalidArgument(f"the rule {text!r} cannot be read: {wrong}") from None
-    if measure in _NOT_RELATIVE and any(limit.is_relative for limit in condition.limits):
+    condition = _condition(text, match["condition"], measure, changes)
+    if (changes or measure in _NOT_RELATIVE) and any(limit.is_relative for limit in condition.limits):
         raise InvalidArgument(f"the rule {text!r} compares {measure} with another value; its limits must be constants")
     if measure in OF_TABLE and any(limit.other and limit.other[0] in OF_COLUMN and limit.other[1] is None
                                    for limit in condition.limits):  # fmt: skip
         raise InvalidArgument(f"the rule {text!r} compares with a measure of columns", hint="say MEASURE of COLUMN")
-    return Rule(text.strip(), measure, condition, named, tuple(tables), level)
+    return make(measure, condition, columns=named, of_change=changes)
+
+
+def _condition(text: str, condition: str, measure: str, of_change: bool = False) -> Condition:
+    try:
+        others = [] if measure == SELECT else [m for m in (*OF_TABLE, *OF_COLUMN) if m not in _NOT_RELATIVE]
+        return limits.parse(condition, measure, others, of_change)
+    except ValueError as wrong:
+        raise InvalidArgument(f"the rule {text!r} cannot be read: {wrong}") from None
 
 
 def load(path: Path) -> list[Rule]:
@@ -150,8 +193,10 @@ def _of_entry(entry: Any) -> Rule:
     rule = parse(entry["expect"], level, _patterns(entry, "table") or ("*",), _patterns(entry, "columns"))
     if "against" not in entry:
         return rule
-    if rule.measure not in AGAINST:
-        raise InvalidArgument(f'"against" is for {" and ".join(sorted(AGAINST))}, and {rule.measure} compares nothing')
+    if not rule.compares:
+        raise InvalidArgument(
+            f'"against" is for changes, {" and ".join(sorted(AGAINST))}, and {rule.measure} compares nothing'
+        )
     against = _snapshot(entry["against"])
     # The text includes the snapshot: two rules may differ in it only.
     return replace(rule, text=f"{rule.text} against {against}", against=against)

@@ -33,7 +33,7 @@ def check(
     tables: TableNames,
     rule: Annotated[
         list[str] | None,
-        typer.Option(metavar="RULE", help="[COLUMN:] MEASURE CONDITION, such as 'null_fraction <= 1%'. Repeatable."),
+        typer.Option(metavar="RULE", help="[COLUMN:] MEASURE CONDITION, COLUMN in TABLE.COLUMN, (SELECT …) CONDITION."),
     ] = None,
     rules: Annotated[list[Path] | None, typer.Option(metavar="FILE.toml", help="[[rule]] tables. Repeatable.")] = None,
     against: Annotated[
@@ -77,7 +77,7 @@ def check(
             results.extend(mine)
             judged = {result.rule for result in mine}
             for one in rules_given:
-                if one.measure in grammar.AGAINST and one.is_about(name) and one.text not in judged:
+                if one.compares and one.is_about(name) and one.text not in judged:
                     say(f"{name}: {one.text}: not checked, for there is nothing to compare")
 
         failed += for_each(names, work, errors)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
+from flight_server.checks import evaluate, rules
 from flight_server.commands.common import (
     SERVER,
     Server,
@@ -30,9 +31,10 @@ from flight_server.commands.output import (
 )
 from flight_server.commands.reading import FormatOption
 from flight_server.present import render, text
-from flight_server.present.comparison import Change, changes, parse_gate
+from flight_server.present.comparison import Change, changes
 from flight_server.present.render import Format
 from flight_server.views import table_summary
+from store.model.errors import InvalidArgument
 
 
 def diff(
@@ -41,7 +43,7 @@ def diff(
     snapshot_b: Annotated[str, typer.Argument(metavar="SNAP_B", help="An id, or 'current'.")],
     fail_on: Annotated[
         list[str] | None,
-        typer.Option(metavar="LIMIT", help="Exit with 1 on such a change: 'row_count < -10%'. Repeatable."),
+        typer.Option(metavar="RULE", help="Exit with 1 on such a change: 'row_count < -10%'. Repeatable."),
     ] = None,
     format: FormatOption = Format.TABLE,
     server: Server = SERVER,
@@ -52,12 +54,14 @@ def diff(
     known_name(table)
     ids = [snapshot_of(text, "current") for text in (snapshot_a, snapshot_b)]
     try:
-        gates = [parse_gate(text) for text in fail_on or ()]
-    except ValueError as error:
-        misuse(f"--fail-on {error}")
+        gates = [rules.parse(text, of_change=True) for text in fail_on or ()]
+    except InvalidArgument as error:
+        misuse(f"--fail-on: {error}")
     with connect(server, token, tls_roots) as client:
         name = find_table(client, table)
         before, after = (table_summary.gather(client, name, at) for at in ids)
+        known = before.known and after.known
+        caught = evaluate.compare(client, gates, before, ids[0], after, ids[1]) if known else []
     for at, summary in zip(ids, (before, after), strict=True):
         if not summary.known:
             raise CommandError(
@@ -69,10 +73,9 @@ def diff(
         say(f"{name}: the statistics of {ids[0]} and {ids[1]} are the same")
     with until_the_reader_leaves():  # who reads less is told the status all the same
         _write(differences, format)
-    caught = [(gate, change) for gate in gates for change in gate.caught(differences)]
-    for gate, change in caught:
-        was, now, difference, percent = _worded(change)
-        warn(f"statflight: {change.of}: {gate.text}: {was} → {now} ({percent or difference})")
+    caught = [result for result in caught if result.state is evaluate.State.PASSED]
+    for result in caught:
+        warn(f"statflight: {result.column or 'table'}: {result.rule}: {result.detail or result.value}")
     if caught:
         raise typer.Exit(1)
 

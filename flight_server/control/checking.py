@@ -46,7 +46,10 @@ class Checking:
 
     Attributes:
         results: The newest results by table, for metrics.
+        select: Runs a SELECT; the Flight service, which has Flight SQL, sets it.
     """
+
+    select: Callable[[str], pa.Table]
 
     def __init__(
         self, database: Database, catalog: Catalog, scanner: Scanner, path: Path | None,
@@ -54,7 +57,8 @@ class Checking:
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         self._catalog, self._path, self._webhook, self._clock = catalog, path, webhook, clock
-        self._store, self._reader = CheckStore(database), LocalReader(scanner, ANONYMOUS)
+        self._store = CheckStore(database)
+        self._reader = LocalReader(scanner, ANONYMOUS, lambda statement: self.select(statement))
         self._rules = rules
         self._stamp = self._look()
         self._late_seconds = late_seconds

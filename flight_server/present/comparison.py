@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -15,10 +13,6 @@ OF_TABLE: Final = ("row_count", "data_file_count", "total_size_bytes")
 OF_COLUMN: Final = (
     "logical_type", "null_count", "nan_count", "ndv", "min", "max", "mean", "stddev", "avg_width_bytes",
 )  # fmt: skip
-OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
-    "=": operator.eq,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,43 +71,3 @@ def _compare(of: str, names: Sequence[str], old: Row, new: Row) -> list[Change]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-@dataclass(frozen=True)
-class Gate:
-    """A limit on changes: `[COLUMN:] STATISTIC OP NUMBER[%]`."""
-
-    text: str
-    column: str | None
-    statistic: str
-    compare: Callable[[Any, Any], bool]
-    limit: float
-    percent: bool
-
-    def caught(self, differences: Sequence[Change]) -> list[Change]:
-        """The changes beyond the limit; a statistic without a change is never beyond it."""
-        mine = (
-            change
-            for change in differences
-            if change.statistic == self.statistic and self.column in (None, change.of)
-        )  # fmt: skip
-        values = ((change, change.change_percent if self.percent else change.change) for change in mine)
-        return [change for change, value in values if value is not None and self.compare(value, self.limit)]
-
-
-_GATE: Final = re.compile(
-    r"\s*(?:(?P<column>.+?)\s*:\s*)?(?P<statistic>\w+)\s*(?P<op><=|>=|==|!=|<|>|=)\s*"
-    r"(?P<limit>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?P<percent>%?)\s*"
-)
-
-
-def parse_gate(text: str) -> Gate:
-    """Parses a limit such as `row_count < -10%`; raises ValueError with what was expected."""
-    match = _GATE.fullmatch(text)
-    measures = (*OF_TABLE, *OF_COLUMN)
-    if match is None:
-        raise ValueError(f"{text!r}: must be [COLUMN:] STATISTIC OP NUMBER[%], such as 'row_count < -10%'")
-    if match["statistic"] not in measures:
-        raise ValueError(f"{text!r}: unknown statistic {match['statistic']!r}; must be one of {', '.join(measures)}")
-    return Gate(text, match["column"], match["statistic"], OPERATORS[match["op"]], float(match["limit"]),
-                bool(match["percent"]))  # fmt: skip

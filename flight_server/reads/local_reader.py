@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from flight_server.wire import scan_request
+from store.model.errors import Unimplemented
 
 if TYPE_CHECKING:
     from flight_server.auth.principal import Principal
@@ -15,10 +16,16 @@ if TYPE_CHECKING:
 
 
 class LocalReader:
-    """Reads flights with the permissions of one caller; `read` has the signature of `StatsClient.read`."""
+    """Reads flights with the permissions of one caller; `read` has the signature of `StatsClient.read`.
 
-    def __init__(self, scanner: Scanner, principal: Principal):
-        self._scanner, self._principal = scanner, principal
+    Args:
+        scanner: Reads the flights.
+        principal: The caller.
+        sql: Runs a SELECT with the caller's permissions; None where there is no Flight SQL.
+    """
+
+    def __init__(self, scanner: Scanner, principal: Principal, sql: Callable[[str], pa.Table] | None = None):
+        self._scanner, self._principal, self._sql = scanner, principal, sql
 
     def read(
         self,
@@ -47,3 +54,13 @@ class LocalReader:
             command["columns"] = list(columns)
         command |= {"allow_stale": allow_stale} | ({} if limit is None else {"limit": limit})
         return self._scanner.table(scan_request.of_json(command), self._principal)
+
+    def sql(self, statement: str) -> pa.Table:
+        """Runs a SELECT by the server's Flight SQL.
+
+        Raises:
+            StatflightError: The statement is refused, or there is no Flight SQL here.
+        """
+        if self._sql is None:
+            raise Unimplemented("statements are not run here")
+        return self._sql(statement)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from flight_server.app import App
+from flight_server.auth.principal import Principal
+from flight_server.reads.streams import never
+from flight_server.wire import flight_sql
+from store.model.errors import PermissionDenied
 
 if TYPE_CHECKING:
     from flight_server.sql.endpoint import SqlEndpoint
@@ -33,6 +40,23 @@ class LazyEndpoint:
 
                 self._endpoint = SqlEndpoint(self._app, self._release)
             return self._endpoint
+
+    def select(self, statement: str, caller: Principal) -> pa.Table:
+        """Runs a SELECT for code of the server, with the limits and guards of any statement.
+
+        Raises:
+            StatflightError: See `SqlEndpoint.get`; ANALYZE is refused.
+        """
+
+        def capture(_: object) -> list[dict[str, object]]:
+            raise PermissionDenied("this statement may only read")
+
+        command = flight_sql.write_any("CommandStatementQuery", (1, statement.encode()))
+        schema, answer = self.get().get(command, caller, never, capture)
+        if isinstance(answer, pa.Table):
+            return answer
+        with closing(answer):
+            return pa.Table.from_batches(answer, schema)
 
     def close(self) -> None:
         """Closes the endpoint if it was created."""

@@ -27,6 +27,9 @@ class Reader(Protocol):
     ) -> pa.Table:
         """Reads a flight; the arguments are those of `StatsClient.read`."""
 
+    def sql(self, statement: str) -> pa.Table:
+        """Runs a SELECT."""
+
 
 def equal(column: str, *values: Any) -> Leaf:
     """The condition that a column equals one of the values."""

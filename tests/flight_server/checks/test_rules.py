@@ -149,3 +149,51 @@ def test_missing_rules_file_is_named(tmp_path):
     with pytest.raises(InvalidArgument) as raised:
         rules.load(tmp_path / "none.toml")
     assert "none.toml" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "of", "least"),
+    [
+        ("orders.customer_id in customers.id", ("orders.customer_id",), "customers.id", 1),
+        ("99.5% of customer_id in lake.s.customers.id", ("customer_id",), "lake.s.customers.id", Fraction(995, 1000)),
+        ('x in "my table".id', ("x",), '"my table".id', 1),
+    ],
+)  # fmt: skip
+def test_reference_is_parsed(text, columns, of, least):
+    rule = rules.parse(text)
+    assert (rule.measure, rule.columns, rule.of) == (rules.CONTAINMENT, columns, of)
+    assert rule.condition == Condition(">=", (Limit(Fraction(least)),))
+
+
+def test_select_is_parsed_up_to_its_last_parenthesis():
+    rule = rules.parse("(SELECT max(ndv) FROM stats.columns WHERE (row_count > 5)) between 1 and 9")
+    assert rule.of == "SELECT max(ndv) FROM stats.columns WHERE (row_count > 5)"
+    assert rule.is_of_table and rule.condition.op == "between"
+    assert rules.parse("(select min(name) from sys.flights) matches 'a.*'").condition.op == "matches"
+
+
+def test_change_takes_percentages_of_the_value_before():
+    for rule in (rules.parse("change of row_count >= -10%"), rules.parse("row_count >= -10%", of_change=True)):
+        assert rule.of_change and rule.condition.limits == (Limit(Fraction(-1, 10), percent=True),)
+        assert rule.needs_snapshot
+    assert not rules.parse("drift > 0.1", of_change=True).of_change  # is a comparison already
+    assert rules.parse("total_size_bytes > 2 GB", of_change=True).measure == "size_bytes"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("change of drift > 1", "has none"),
+        ("change of ndv > previous", "must be constants"),
+        ("change of ndv between 5 and 10%", "all in % or none"),
+        ("id: min matches 'a'", "match patterns"),
+        ("most_common matches '('", "not a regular expression"),
+        ("most_common < last 3", "must be constants"),
+        ('id in customers', 'unknown measure "id"'),
+        ("(DROP TABLE x) > 1", "cannot be read"),
+    ],
+)
+def test_invalid_new_form_is_rejected_with_a_hint(text, message):
+    with pytest.raises(InvalidArgument) as raised:
+        rules.parse(text)
+    assert message in str(raised.value)

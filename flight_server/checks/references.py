@@ -1,0 +1,132 @@
+"""Whether the values of a column are among those of another, by theta sketches.
+
+Both sketches have every hash below the smaller of their thetas, so a hash of the one that the other lacks is a value
+that it lacks, and the share found is that of a random sample of the distinct values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from flight_server.checks import measures
+from flight_server.checks.rules import Rule
+from flight_server.table_names import join_name, split_name
+from flight_server.views.reader import Reader, equal, read_table
+from flight_server.views.table_summary import Row
+from store.model.logical_types import Kind
+from store.model.sketches import is_partial, read_theta
+
+Z: Final = 1.96  # of a 95 % interval
+
+
+def of_table(rule: Rule, table: str, rows: Sequence[Row]) -> Rule | None:
+    """A rule with the plain name of its column; None if `orders.id` is a column of another table.
+
+    Args:
+        rule: A rule with one column, `id` or `orders.id`.
+        table: Full name of the table that is checked.
+        rows: Its columns.
+    """
+    (name,) = rule.columns
+    if "." not in name or any(row["column_name"] == name for row in rows):
+        return rule
+    parts = _parts(table)
+    for i in range(len(parts)):
+        prefix = ".".join(parts[i:]) + "."
+        if name.startswith(prefix):
+            return replace(rule, columns=(name[len(prefix) :],))
+    return None
+
+
+def containment(reader: Reader, table: str, row: Row, sketch: Row | None, of: str) -> tuple[Fraction, str]:
+    """The share of a column's distinct values that another column has, and its error.
+
+    Args:
+        reader: Reads the server's flights.
+        table: Full name of the table.
+        row: The column's statistics.
+        sketch: Its theta sketch.
+        of: `TABLE.COLUMN`, where TABLE may leave out what it shares with the table.
+
+    Raises:
+        UnknownValue: A sketch is missing or partial, or too few hashes can be compared.
+        NeverKnown: There is no such column, or the types are not comparable.
+    """
+    other_table, other_column = _referenced(reader, table, of)
+    named = equal("column_name", other_column)
+    others = read_table(reader, "stats.columns", other_table, None, named, snapshot="current").to_pylist()
+    of_id = {one["column_id"]: one for one in sketches(reader, other_table, "NDV", "current")}
+    target = of_id.get(others[0]["column_id"]) if others else None
+    for name, one in ((row["column_name"], sketch), (of, target)):
+        if one is None:
+            raise measures.UnknownValue(f"no distinct values of {name} at the current snapshot; capture the kind NDV")
+        if is_partial(one["params"]):
+            raise measures.UnknownValue(f"the sketch of {name} is of a part of the rows; capture NDV without sampling")
+    assert sketch is not None and target is not None
+    if _hashed_as(row) != _hashed_as(others[0]):
+        raise measures.NeverKnown(f"a {row['logical_type']} does not compare with {of}, a {others[0]['logical_type']}")
+    mine, theirs = read_theta(sketch["data"]), read_theta(target["data"])
+    limit = min(mine.theta, theirs.theta)
+    hashes = mine.hashes[: np.searchsorted(mine.hashes, np.uint64(limit))]
+    if not len(hashes):
+        if mine.exact and not len(mine.hashes):
+            return Fraction(1), "no values"
+        raise measures.UnknownValue(f"{of} has too many values for their sketches to be compared")
+    found, count = int(np.isin(hashes, theirs.hashes, assume_unique=True).sum()), len(hashes)
+    stale = "" if target["freshness"] != "INHERITED" else f"; {of} as of its snapshot {target['snapshot_id']}"
+    if mine.exact and theirs.exact:
+        return Fraction(found, count), f"{count - found:,} of {count:,} values are not in {of}{stale}"
+    low, high = _interval(found, count)
+    return Fraction(found, count), (
+        f"between {low:.4g} and {high:.4g}: of a sample of {count:,} values, {count - found:,} are not in {of}{stale}"
+    )
+
+
+def sketches(reader: Reader, table: str, role: str, snapshot: int | str) -> list[Row]:
+    """The sketches of a table's columns that have a role, at a snapshot."""
+    columns = ["column_id", "snapshot_id", "freshness", "data", "params"]
+    more = equal("role", role), equal("target_kind", "COLUMN")
+    return read_table(reader, "stats.sketches", table, columns, *more, snapshot=snapshot).to_pylist()
+
+
+def _interval(found: int, count: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of which `found` of `count` were seen."""
+    share, z2 = found / count, Z * Z / count
+    centre, spread = share + z2 / 2, Z * math.sqrt(share * (1 - share) / count + z2 / (4 * count))
+    return max((centre - spread) / (1 + z2), 0.0), min((centre + spread) / (1 + z2), 1.0)
+
+
+def _hashed_as(row: Row) -> tuple[object, ...]:
+    """What must be equal for equal values to have equal hashes: integers hash by value, decimals by scale too."""
+    lt = measures.type_of(row)
+    return (lt.kind, lt.scale if lt.kind is Kind.DECIMAL else None)
+
+
+def _parts(name: str) -> list[str]:
+    catalog, schema, table = split_name(name)
+    return [catalog, *schema.split("."), table]
+
+
+def _referenced(reader: Reader, table: str, of: str) -> tuple[str, str]:
+    """Full name of the table and name of the column that `TABLE.COLUMN` means for a table."""
+    catalog, schema, _ = split_name(table)
+    try:
+        _, middle, last = split_name(f"x.x.{of}")
+    except ValueError:
+        raise measures.NeverKnown(f"{of!r} must be TABLE.COLUMN") from None
+    parts = [*middle.split(".")[1:], last]
+    for i in range(1, len(parts)):
+        name, column = parts[:i], ".".join(parts[i:])
+        nearer = [join_name(catalog, schema, name[0])] if i == 1 else []
+        nearer += [join_name(catalog, ".".join(name[:-1]), name[-1])] if i >= 2 else []
+        nearer += [join_name(name[0], ".".join(name[1:-1]), name[-1])] if i >= 3 else []
+        for full in nearer:
+            if read_table(reader, "information_schema.columns", full, None, equal("column_name", column)).num_rows:
+                return full, column
+    raise measures.NeverKnown(f"there is no column {of}")

@@ -1,0 +1,37 @@
+"""The value of a SELECT over the statistics, run by the server's Flight SQL: read-only, with its guards."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+
+from flight_server.checks import measures
+from flight_server.table_names import COLUMNS, split_name
+from flight_server.views.reader import Reader
+from store.model.errors import InvalidArgument
+
+
+def value_of(reader: Reader, statement: str, table: str) -> float | Fraction | str:
+    """Runs a statement, with the names of a table for `{table_catalog}`, `{table_schema}` and `{table_name}`.
+
+    Args:
+        reader: Reads with the caller's permissions.
+        statement: A SELECT of one value.
+        table: Full name of the table.
+
+    Raises:
+        UnknownValue: The value is NULL.
+        InvalidArgument: The answer is not one value.
+    """
+    for name, part in zip(COLUMNS, split_name(table), strict=True):
+        statement = statement.replace(f"{{{name}}}", "'" + part.replace("'", "''") + "'")
+    answer = reader.sql(statement)
+    if (answer.num_rows, answer.num_columns) != (1, 1):
+        shape = f"{answer.num_rows} rows of {answer.num_columns} columns"
+        raise InvalidArgument(f"the SELECT of a rule answers {shape}", hint="it must answer one value")
+    value = answer.column(0)[0].as_py()
+    if value is None:
+        raise measures.UnknownValue("the SELECT answers NULL")
+    if isinstance(value, float):
+        return value
+    return Fraction(value) if isinstance(value, bool | int | Decimal) else str(value)
