@@ -222,7 +222,7 @@ class _Subject:
         if not isinstance(was, float | Fraction) or not isinstance(now, float | Fraction):
             raise measures.DoesNotApply(f"the {rule.measure} of a {measures.kind_of(new)} is no number")
         change = now - was
-        share = change / abs(was) if was else None
+        share = change / (was if was > 0 else -was) if was else None
         shown = f"{float(change):+,.6g}" if share is None else f"{float(share):+.3%}".replace(".000", "")
         detail = f"{float(was):,.10g} → {float(now):,.10g} ({shown})"
         if not any(limit.percent for limit in rule.condition.limits):
@@ -378,8 +378,11 @@ class _Subject:
         distance = drift.distance(before["data"], after["data"])
         if distance is None:
             raise measures.UnknownValue("no values")
-        gap, error = distance
+        gap, error = distance.value, distance.error
         told, unseen = [f"against {against}" + (f", ±{error:.3g}" if error else "")], 0.0
+        if distance.tails > distance.shares:
+            was, now = distance.beyond
+            told.append(f"far from the earlier values lie {now:.3g} of the rows, before {was:.3g}")
         for snapshot, sketch in ((against, before), (row["snapshot_id"], after)):
             at = "the current snapshot" if sketch is after else f"snapshot {snapshot}"
             if sketch["snapshot_id"] != snapshot:
@@ -389,7 +392,7 @@ class _Subject:
                 unseen += lacking
         detail = "; ".join(told)
         if unseen:
-            low, high = max(0.0, gap - error - unseen), min(1.0, gap + error + unseen)
+            low, high = max(0.0, distance.shares - error - unseen), distance.most(unseen)
             limits = [limit.value for limit in rule.condition.limits]
             if len({rule.condition.holds(value, limits) for value in (low, gap, high)}) > 1:
                 raise measures.UnknownValue(

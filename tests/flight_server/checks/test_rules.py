@@ -189,7 +189,7 @@ def test_change_takes_percentages_of_the_value_before():
         ("id: min matches 'a'", "match patterns"),
         ("most_common matches '('", "not a regular expression"),
         ("most_common < last 3", "must be constants"),
-        ('id in customers', 'unknown measure "id"'),
+        ("id in customers", 'unknown measure "id"'),
         ("(DROP TABLE x) > 1", "cannot be read"),
     ],
 )
