@@ -172,8 +172,12 @@ def loaded_by(module: str, *packages: str) -> set[str]:
 
 @pytest.mark.parametrize("module", ["statflight", "flight_server.client"])
 def test_client_import_loads_no_server_code_and_no_extra_library(module):
-    others = ("typer", "rich", "pydantic", "sqlglot", "google.protobuf", "store", "capture", "pandas")
+    others = ("typer", "rich", "pydantic", "sqlglot", "google.protobuf", "msgspec", "store", "capture", "pandas")
     assert not loaded_by(module, *HEAVY, *others)
+
+
+def test_reading_conditions_and_tasks_of_spark_needs_no_schema_library():
+    assert not loaded_by("flight_server.client.dataset, flight_server.spark_reader, capture.spark.job", "msgspec")
 
 
 def test_command_line_import_loads_no_heavy_library():

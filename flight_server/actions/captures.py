@@ -11,7 +11,7 @@ from capture.spi import Mode
 from flight_server.actions.registry import Call, action
 from flight_server.reads.records import Record
 from flight_server.wire import answer_budget
-from flight_server.wire.action_bodies import CaptureItem, parse_items, parse_resolve
+from flight_server.wire.action_bodies import CaptureBody, CaptureItem, ResolveBody, capture_items
 from flight_server.wire.scan_request import CURRENT, of_json
 from flight_server.wire.tickets import to_ticket
 from store.model.catalog_entries import EXTERNAL, TableEntry
@@ -36,17 +36,14 @@ def _tables(call: Call, items: Sequence[CaptureItem]) -> list[TableEntry]:
     return [found[item.named] for item in items]
 
 
-@action(
-    '{"requests": [{"table" | "table_id", "snapshot"?, "target"?, "kinds"?, "mode"?, …}], "engine"?}',
-    "Captures; one outcome per request",
-)
-def capture(call: Call, body: bytes) -> list[Any]:
+@action(CaptureBody, "Captures; one outcome per request")
+def capture(call: Call, body: CaptureBody) -> list[Any]:
     with call.app.captures.cancellable(call.principal.name, call.correlation_id) as is_ended:
         return _capture(call._replace(is_cancelled=lambda: is_ended() or call.is_cancelled()), body)
 
 
-def _capture(call: Call, body: bytes) -> list[Any]:
-    items = parse_items(body)
+def _capture(call: Call, body: CaptureBody) -> list[Any]:
+    items = capture_items(body)
     tables = _tables(call, items)
     app = call.app
     current = [table for item, table in zip(items, tables, strict=True) if item.snapshot == CURRENT]
@@ -132,14 +129,12 @@ def _merge_outcome(sofar: dict[str, Any] | None, result: Mapping[str, Any]) -> d
     return outcome if sofar is None or sofar["outcome"] == "CAPTURED" else sofar
 
 
-@action('{"requests": [{"table" | "table_id", "snapshot"?, "target"?, "kinds"?, "mode"?, "latency_budget_ms"?,'
-        ' "sketches"?, "constraints"?, "ticket"?}], "engine"?, "max_bytes"?, "max_targets"?}',
-         "The stored record, or a capture within the budget; one answer per request")  # fmt: skip
-def resolve(call: Call, body: bytes) -> list[Any]:
-    asked = parse_resolve(body)
-    tables = _tables(call, asked.items)
-    within = _within(asked.items, tables, asked.max_targets)
-    items, tables = [asked.items[at] for at in within], [tables[at] for at in within]
+@action(ResolveBody, "The stored record, or a capture within the budget; one answer per request")
+def resolve(call: Call, asked: ResolveBody) -> list[Any]:
+    all_items = capture_items(asked)
+    tables = _tables(call, all_items)
+    within = _within(all_items, tables, asked.max_targets)
+    items, tables = [all_items[at] for at in within], [tables[at] for at in within]
     app = call.app
     unpinned: dict[int, dict[str, Any]] = {}
     questions, places = [], []
@@ -169,7 +164,7 @@ def resolve(call: Call, body: bytes) -> list[Any]:
     if asked.max_bytes is not None:
         results = answer_budget.limit(results, [item.kinds for item in items], asked.max_bytes)
     placed = dict(zip(within, results, strict=True))
-    return [placed.get(at) or answer_budget.omitted("max_targets") for at in range(len(asked.items))]
+    return [placed.get(at) or answer_budget.omitted("max_targets") for at in range(len(all_items))]
 
 
 def _within(items: Sequence[CaptureItem], tables: Sequence[TableEntry], max_targets: int | None) -> Sequence[int]:

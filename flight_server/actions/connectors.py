@@ -2,60 +2,65 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from capture.publishers import check_home_options
 from flight_server.actions.registry import Call, Results, action
-from flight_server.wire.action_bodies import parse_body
 from store.model.errors import InvalidField
+from store.model.structs import Options, Struct, Text, Truth
 
 
-@action('{"catalog", "format", "uri", "options"?, "replace"?, "discover"?}',
-         "Registers a connector once its lake can be reached; with discover its tables too")  # fmt: skip
-def register_connector(call: Call, body: bytes) -> Results:
-    config = parse_body(
-        body, {"catalog": str, "format": str, "uri": str}, {"options": dict, "replace": bool, "discover": bool}
-    )
-    options = config.get("options") or {}
-    if "." in config["catalog"] or not config["catalog"].strip():
-        raise InvalidField("catalog", "is not a name", expected="a name without dots", actual=config["catalog"])
-    for name, value in options.items():
-        if not isinstance(value, str):
-            raise InvalidField(f"options.{name}", "must be a string", expected="text", actual=value)
+class _NewConnector(Struct):
+    catalog: Annotated[str, Meta(
+        pattern=r"^(?!\s*$)[^.]+$", title="is not a name", description="a name without dots")]  # fmt: skip
+    format: Text
+    uri: Text
+    options: Options | None = None
+    replace: Truth | None = None
+    discover: Truth | None = None
+
+
+@action(_NewConnector, "Registers a connector once its lake can be reached; with discover its tables too")
+def register_connector(call: Call, new: _NewConnector) -> Results:
+    options = new.options or {}
     check_home_options(options)
-    call.app.access.require_catalog(call.principal, config["catalog"])
-    lake = {name: config[name] for name in ("catalog", "format", "uri")} | {"options": options}
-    yield call.app.lakes.register(
-        lake, call.is_cancelled, replace=config.get("replace") or False, discover=config.get("discover") or False
-    )
+    call.app.access.require_catalog(call.principal, new.catalog)
+    lake = {"catalog": new.catalog, "format": new.format, "uri": new.uri, "options": options}
+    yield call.app.lakes.register(lake, call.is_cancelled, replace=bool(new.replace), discover=bool(new.discover))
 
 
-@action('{"catalog"}', "Looks whether a connector can be reached")
-def validate_connector(call: Call, body: bytes) -> Results:
-    catalog = parse_body(body, {"catalog": str})["catalog"]
-    call.app.access.connector(catalog, call.principal)
-    config = call.app.lakes.config(catalog)
+class _NamedConnector(Struct):
+    catalog: Text
+
+
+@action(_NamedConnector, "Looks whether a connector can be reached")
+def validate_connector(call: Call, named: _NamedConnector) -> Results:
+    call.app.access.connector(named.catalog, call.principal)
+    config = call.app.lakes.config(named.catalog)
     lake = call.app.lakes.inspect("validate", config, call.is_cancelled)
-    yield {"catalog": catalog, "state": "ACTIVE", "namespaces": lake.get("namespaces", [])}
+    yield {"catalog": named.catalog, "state": "ACTIVE", "namespaces": lake.get("namespaces", [])}
 
 
-@action('{"catalog"}', "Forgets a connector and its tables")
-def drop_connector(call: Call, body: bytes) -> Results:
-    catalog = parse_body(body, {"catalog": str})["catalog"]
-    call.app.access.connector(catalog, call.principal)
-    call.app.lakes.drop(catalog)
-    yield {"catalog": catalog, "state": "DROPPED"}
+@action(_NamedConnector, "Forgets a connector and its tables")
+def drop_connector(call: Call, named: _NamedConnector) -> Results:
+    call.app.access.connector(named.catalog, call.principal)
+    call.app.lakes.drop(named.catalog)
+    yield {"catalog": named.catalog, "state": "DROPPED"}
 
 
-@action('{"catalog", "table"?, "full_rescan"?, "snapshots"?}', "Finds tables and snapshots; one result per table")
-def discover(call: Call, body: bytes) -> Results:
-    fields = parse_body(body, {"catalog": str}, {"table": str, "full_rescan": bool, "snapshots": list})
-    snapshots = fields.get("snapshots")
-    if snapshots is not None and not fields.get("table"):
+class _Discovery(_NamedConnector):
+    table: str | None = None
+    full_rescan: Truth | None = None
+    snapshots: list[Annotated[int, Meta(title="is not a snapshot", description="an id")]] | None = None
+
+
+@action(_Discovery, "Finds tables and snapshots; one result per table")
+def discover(call: Call, wanted: _Discovery) -> Results:
+    if wanted.snapshots is not None and not wanted.table:
         raise InvalidField("snapshots", "needs a table", expected="the table that has them", actual=None)
-    for at, snapshot in enumerate(snapshots or ()):
-        if isinstance(snapshot, bool) or not isinstance(snapshot, int):
-            raise InvalidField(f"snapshots[{at}]", "is not a snapshot", expected="an id", actual=snapshot)
-    call.app.access.connector(fields["catalog"], call.principal)
-    tables = call.app.lakes.discover(
-        fields["catalog"], fields.get("table"), fields.get("full_rescan") or False, call.is_cancelled, snapshots
+    call.app.access.connector(wanted.catalog, call.principal)
+    yield from call.app.lakes.discover(
+        wanted.catalog, wanted.table, bool(wanted.full_rescan), call.is_cancelled, wanted.snapshots
     )
-    yield from tables

@@ -2,59 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from capture.publishers import check_home
 from flight_server.actions.registry import Call, Results, action
-from flight_server.wire.action_bodies import check_snapshot, check_table_name, parse_body
-from flight_server.wire.scan_request import CURRENT
 from store.model.catalog_entries import EXTERNAL, TableEntry
-from store.model.errors import InvalidArgument, InvalidField, NotFound
+from store.model.errors import InvalidArgument, NotFound
+from store.model.structs import Options, Snapshot, Struct, Table, Text, Truth
 
 
-@action('{"table", "snapshot"?, "to": "iceberg" | "spark" | "trino" | "paimon" | "lance" | "glue" | "hive" |'
-        ' "ducklake", "dry_run"?, "allow_inherited"?, "options"?}',
-        "Writes statistics where other engines look for them")  # fmt: skip
-def publish(call: Call, body: bytes) -> Results:
-    fields = parse_body(
-        body, {"table": str, "to": str},
-        {"snapshot": object, "dry_run": bool, "allow_inherited": bool, "options": dict},
-    )  # fmt: skip
-    options = _check(fields)
-    snapshot = check_snapshot(CURRENT if fields.get("snapshot") is None else fields["snapshot"])
+class _Home(Struct):
+    table: Table
+    to: Text
+    options: Options | None = None
+
+
+class _Publish(_Home):
+    snapshot: Snapshot | None = None
+    dry_run: Truth | None = None
+    allow_inherited: Truth | None = None
+
+
+@action(_Publish, "Writes statistics where other engines look for them")
+def publish(call: Call, wanted: _Publish) -> Results:
+    check_home(wanted.to)
     app = call.app
-    table = _table(call, fields["table"])
-    if snapshot != CURRENT:
-        snapshot_id = app.catalog.snapshot(table, int(snapshot)).snapshot_id
+    table = _table(call, wanted.table)
+    if isinstance(wanted.snapshot, int):
+        snapshot_id = app.catalog.snapshot(table, wanted.snapshot).snapshot_id
     elif table.current_snapshot_id is None:
         raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
     else:
         snapshot_id = app.publishing.snapshot_of(table, table.current_snapshot_id)
     yield app.publishing.publish(
-        table, fields["to"], snapshot_id, dry_run=fields.get("dry_run") is True,
-        allow_inherited=fields.get("allow_inherited") is True, options=options, is_cancelled=call.is_cancelled,
+        table, wanted.to, snapshot_id, dry_run=bool(wanted.dry_run), allow_inherited=bool(wanted.allow_inherited),
+        options=wanted.options or {}, is_cancelled=call.is_cancelled,
     )  # fmt: skip
 
 
-@action('{"table", "to", "options"?}', "Removes published statistics from where `publish` has written them")
-def withdraw(call: Call, body: bytes) -> Results:
-    fields = parse_body(body, {"table": str, "to": str}, {"options": dict})
-    options = _check(fields)
-    table = _table(call, fields["table"])
-    withdrawn = call.app.publishing.withdraw(table, fields["to"], options=options, is_cancelled=call.is_cancelled)
-    yield {"table": table.full_name, "to": fields["to"], "withdrawn": withdrawn}
-
-
-def _check(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Checks the table's name, the home and its options; returns the options."""
-    check_table_name(fields["table"])
-    check_home(fields["to"])
-    options = fields.get("options") or {}
-    for name, value in options.items():
-        if not isinstance(value, str):
-            raise InvalidField(f"options.{name}", "must be a string", expected="a string", actual=value)
-    return options
+@action(_Home, "Removes published statistics from where `publish` has written them")
+def withdraw(call: Call, home: _Home) -> Results:
+    check_home(home.to)
+    table = _table(call, home.table)
+    withdrawn = call.app.publishing.withdraw(table, home.to, options=home.options or {}, is_cancelled=call.is_cancelled)
+    yield {"table": table.full_name, "to": home.to, "withdrawn": withdrawn}
 
 
 def _table(call: Call, name: str) -> TableEntry:

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.actions.registry import Call, Results, action
-from flight_server.wire.action_bodies import check_object, parse_body
-from flight_server.wire.scan_request import check_query_id, of_command, of_json, parse_json
+from flight_server.wire.scan_request import check_query_id, of_command, of_json
 from store.model.errors import PermissionDenied
+from store.model.structs import Struct, Text
 
 
 @action("a JSON command", "What DoGet answers to the command, as one Arrow IPC stream in a single result")
@@ -24,17 +24,20 @@ def read(call: Call, body: bytes) -> list[Any]:
     return [message]
 
 
-@action('{"query_id", "table", "required_columns"?, "predicates"?, "output_format"?}',
-         "A read of any flight as raw Arrow IPC messages (schema first), or one JSON row each")  # fmt: skip
-def scan_system_table(call: Call, body: bytes) -> Results:
-    fields = check_object(
-        parse_json(body, "body", exact=True), {"query_id": str, "table": str},
-        {"required_columns": list, "predicates": list, "output_format": str},
-    )  # fmt: skip
-    check_query_id(fields["query_id"], call.query_id)
+class _SystemScan(Struct):
+    query_id: Text
+    table: Text
+    required_columns: list[Any] | None = None
+    predicates: list[Any] | None = None
+    output_format: str | None = None
+
+
+@action(_SystemScan, "A read of any flight as raw Arrow IPC messages (schema first), or one JSON row each", exact=True)
+def scan_system_table(call: Call, scan: _SystemScan) -> Results:
+    check_query_id(scan.query_id, call.query_id)
     command = {
-        "table": fields["table"], "columns": fields.get("required_columns"), "predicates": fields.get("predicates"),
-        "output_format": fields.get("output_format"), "query_id": fields["query_id"],
+        "table": scan.table, "columns": scan.required_columns, "predicates": scan.predicates,
+        "output_format": scan.output_format, "query_id": scan.query_id,
     }  # fmt: skip
     request = of_json({name: value for name, value in command.items() if value is not None})
     call.app.access.require(call.principal, "stats.read")
@@ -54,20 +57,22 @@ def scan_system_table(call: Call, body: bytes) -> Results:
             )
 
 
-@action('{"path"}', "Writes a copy of the database to a new file of the server's machine, while serving")
-def backup(call: Call, body: bytes) -> Results:
-    fields = parse_body(body, {"path": str})
+class _Backup(Struct):
+    path: Text
+
+
+@action(_Backup, "Writes a copy of the database to a new file of the server's machine, while serving")
+def backup(call: Call, copy: _Backup) -> Results:
     call.app.access.require(call.principal, "admin")
     if not call.principal.sees_all:
         raise PermissionDenied("a backup needs a token for all tables", hint="its tables are limited")
     started = time.perf_counter()
-    size = call.app.database.backup(fields["path"])
-    yield {"path": fields["path"], "bytes": size, "elapsed_ms": int((time.perf_counter() - started) * 1000)}
+    size = call.app.database.backup(copy.path)
+    yield {"path": copy.path, "bytes": size, "elapsed_ms": int((time.perf_counter() - started) * 1000)}
 
 
-@action("{}", "Whether the server is well; needs no credentials", open=True)
-def health(call: Call, body: bytes) -> Results:
-    parse_body(body, {})
+@action(Struct, "Whether the server is well; needs no credentials", open=True)
+def health(call: Call, _: Struct) -> Results:
     yield {
         **call.app.health(), "version": release(), "uptime_ms": int((time.time() - call.app.started) * 1000),
         "jobs": call.app.jobs.counts(),

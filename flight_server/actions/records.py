@@ -2,55 +2,60 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import field
+
 from capture import partitions
-from capture.spec import parse_partitions
+from capture.spec_body import parse_partitions
 from flight_server.actions.registry import Call, Results, action
-from flight_server.wire.action_bodies import check_snapshot, check_table_name, parse_body
-from flight_server.wire.scan_request import CURRENT, of_json, parse_json
+from flight_server.wire.scan_request import of_json, parse_json
 from store.model import logical_types, sketches
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, NotFound
 from store.model.freshness import EXACT, INHERITED
+from store.model.structs import Snapshot, Struct, Table, Text, Truth
 from store.model.targets import Target
 
 
-def _snapshot_id(call: Call, table: TableEntry, snapshot: Any) -> int:
-    checked = check_snapshot(snapshot)
-    if checked != CURRENT:
-        return call.app.catalog.snapshot(table, int(checked)).snapshot_id
+def _snapshot_id(call: Call, table: TableEntry, snapshot: str | int) -> int:
+    if isinstance(snapshot, int):
+        return call.app.catalog.snapshot(table, snapshot).snapshot_id
     if table.current_snapshot_id is None:
         raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
     return table.current_snapshot_id
 
 
-@action('{"table", "snapshot"?, "target"?}', "Deletes records; how many")
-def delete_stats(call: Call, body: bytes) -> Results:
-    fields = parse_body(body, {"table": str}, {"snapshot": object, "target": dict})
-    check_table_name(fields["table"])
-    target = Target.parse(fields["target"]) if fields.get("target") is not None else None
-    snapshot = check_snapshot(fields["snapshot"]) if fields.get("snapshot") is not None else None
-    table = call.app.access.table(fields["table"], call.principal, "stats.write")
-    snapshot_id = None if snapshot is None else _snapshot_id(call, table, snapshot)
+class _Records(Struct):
+    table: Table
+    snapshot: Snapshot | None = None
+    target: dict[str, Any] | None = None
+
+
+@action(_Records, "Deletes records; how many")
+def delete_stats(call: Call, records: _Records) -> Results:
+    target = Target.parse(records.target) if records.target is not None else None
+    table = call.app.access.table(records.table, call.principal, "stats.write")
+    snapshot_id = None if records.snapshot is None else _snapshot_id(call, table, records.snapshot)
     yield {"deleted": call.app.store.delete(table, snapshot_id, target)}
     call.app.commit.on_committed(table)
 
 
-@action('{"table"?, "dry_run": true}', "Deletes records of snapshots that the format itself has expired")
-def expire(call: Call, body: bytes) -> Results:
-    fields = parse_body(body, {}, {"table": str, "dry_run": bool})
+class _Expiry(Struct):
+    table: Table | None = None
+    dry_run: Truth | None = None
+
+
+@action(_Expiry, "Deletes records of snapshots that the format itself has expired")
+def expire(call: Call, expiry: _Expiry) -> Results:
     app = call.app
-    if fields.get("table") is not None:
-        check_table_name(fields["table"])
-        tables = [app.access.table(fields["table"], call.principal, "admin")]
+    if expiry.table is not None:
+        tables = [app.access.table(expiry.table, call.principal, "admin")]
     else:
         app.access.require(call.principal, "admin")
         tables = [t for t in app.catalog.tables() if call.principal.sees(*t.name)]
-    dry = fields.get("dry_run", True) is not False
+    dry = expiry.dry_run is not False
     expired = app.store.expirable(tables) if dry else app.store.expire(tables)
     for table in tables:
         snapshots = expired.get(table.table_key, [])
@@ -60,14 +65,17 @@ def expire(call: Call, body: bytes) -> Results:
             app.commit.on_committed(table)
 
 
-@action('{"table", "snapshot", "target"}', "Content hash, generation and times of a record")
-def stats_meta(call: Call, body: bytes) -> Results:
-    fields = parse_body(body, {"table": str, "snapshot": object, "target": dict})
-    check_table_name(fields["table"])
-    check_snapshot(fields["snapshot"])
-    target = Target.parse(fields["target"])
-    table = call.app.access.table(fields["table"], call.principal, "stats.read")
-    meta = call.app.store.meta(table, _snapshot_id(call, table, fields["snapshot"]), target)
+class _OneRecord(Struct):
+    table: Table
+    snapshot: Snapshot
+    target: dict[str, Any]
+
+
+@action(_OneRecord, "Content hash, generation and times of a record")
+def stats_meta(call: Call, record: _OneRecord) -> Results:
+    target = Target.parse(record.target)
+    table = call.app.access.table(record.table, call.principal, "stats.read")
+    meta = call.app.store.meta(table, _snapshot_id(call, table, record.snapshot), target)
     yield {
         "content_hash": meta.content_hash, "generation": meta.generation,
         "created_at": meta.created_at and meta.created_at.isoformat(),
@@ -75,24 +83,29 @@ def stats_meta(call: Call, body: bytes) -> Results:
     }  # fmt: skip
 
 
-@action('{"table", "snapshot", "column", "partitions"?, "allow_partial"?, "with"?: {"table", "snapshot", "column"}}',
-         "NDV of the union (and, of two columns, of the intersection) of stored theta sketches")  # fmt: skip
-def merge_sketches(call: Call, body: bytes) -> Results:
-    fields = parse_body(
-        body,
-        {"table": str, "snapshot": object, "column": str},
-        {"partitions": list, "with": dict, "allow_partial": bool},
-    )
-    allow_partial = fields.get("allow_partial") is True
-    first = _theta(call, fields, allow_partial)
-    if fields.get("with") is None:
+class _SketchedColumn(Struct):
+    table: Table
+    snapshot: Snapshot
+    column: Text
+
+
+class _SketchMerge(_SketchedColumn):
+    partitions: list[Any] | None = None
+    allow_partial: Truth | None = None
+    other: _SketchedColumn | None = field(default=None, name="with")
+
+
+@action(_SketchMerge, "NDV of the union (and, of two columns, of the intersection) of stored theta sketches")
+def merge_sketches(call: Call, merge: _SketchMerge) -> Results:
+    allow_partial = bool(merge.allow_partial)
+    first = _theta(call, merge, allow_partial, merge.partitions)
+    if merge.other is None:
         yield _estimate(first.data, first) | {"snapshot_id": first.snapshot_id, "freshness": first.freshness}
         return
-    other = parse_body(json.dumps(fields["with"]).encode(), {"table": str, "snapshot": object, "column": str})
-    second = _theta(call, other, allow_partial)
+    second = _theta(call, merge.other, allow_partial)
     estimates = {}
-    for name, merge in (("union", sketches.union), ("intersection", sketches.intersection)):
-        estimates[name] = _estimate(merge([first.data, second.data]), first, second)
+    for name, merged in (("union", sketches.union), ("intersection", sketches.intersection)):
+        estimates[name] = _estimate(merged([first.data, second.data]), first, second)
     yield estimates["union"] | estimates
 
 
@@ -112,16 +125,14 @@ def _estimate(data: bytes, *of: _Theta) -> dict[str, Any]:
     return found | {"exact": found["exact"] and all(theta.freshness == EXACT and theta.is_whole for theta in of)}
 
 
-def _theta(call: Call, fields: Mapping[str, Any], allow_partial: bool) -> _Theta:
+def _theta(call: Call, of: _SketchedColumn, allow_partial: bool, chosen: list[Any] | None = None) -> _Theta:
     """A column's theta sketch: its own, else the union of those of its files.
 
     A sketch of a sample, or of some of the files, is used only with `allow_partial`.
     """
-    check_table_name(fields["table"])
-    check_snapshot(fields["snapshot"])
-    table = call.app.access.table(fields["table"], call.principal, "stats.read")
-    snapshot_id = _snapshot_id(call, table, fields["snapshot"])
-    column_id = call.app.catalog.column_id(table, fields["column"])
+    table = call.app.access.table(of.table, call.principal, "stats.read")
+    snapshot_id = _snapshot_id(call, table, of.snapshot)
+    column_id = call.app.catalog.column_id(table, of.column)
     sketches_of, files = (
         call.app.scanner.table(of_json({
             "table": name, "snapshot": snapshot_id,
@@ -138,17 +149,17 @@ def _theta(call: Call, fields: Mapping[str, Any], allow_partial: bool) -> _Theta
     samples = [row for row in rows if sketches.is_partial(row["params"])]
     rows = [row for row in rows if not sketches.is_partial(row["params"])]
     own = [row for row in rows if row["target_kind"] == "COLUMN"]
-    if fields.get("partitions") is None and own:
-        of = own[0]["snapshot_id"]
-        return _Theta(own[0]["data"], of, EXACT if of == snapshot_id else INHERITED)
+    if chosen is None and own:
+        captured = own[0]["snapshot_id"]
+        return _Theta(own[0]["data"], captured, EXACT if captured == snapshot_id else INHERITED)
     partition_paths = None
-    if fields.get("partitions") is not None:
+    if chosen is not None:
         if not files.num_rows:
             raise NotFound(
                 f'no files of "{table.full_name}" at snapshot {snapshot_id} are stored, so none are known by partition',
                 code="UNKNOWN_SKETCH", hint="capture the table with its columns first",
             )  # fmt: skip
-        parsed = [parse_json(p.encode(), "partition") if isinstance(p, str) else p for p in fields["partitions"]]
+        parsed = [parse_json(p.encode(), "partition") if isinstance(p, str) else p for p in chosen]
         columns = call.app.catalog.schema_columns(table, call.app.catalog.snapshot(table, snapshot_id).schema_hash)
         types = {name: logical_types.parse(text) for name, text, *_ in columns}
         partition_paths = set(partitions.paths_in(files, parse_partitions(parsed), types, table.full_name).to_pylist())
@@ -157,8 +168,8 @@ def _theta(call: Call, fields: Mapping[str, Any], allow_partial: bool) -> _Theta
         for r in rows
         if r["target_kind"] == "FILE" and (partition_paths is None or r["file_path"] in partition_paths)
     }
-    column = f'column "{fields["column"]}" of "{table.full_name}"'
-    if not parts and samples and fields.get("partitions") is None:
+    column = f'column "{of.column}" of "{table.full_name}"'
+    if not parts and samples and chosen is None:
         if allow_partial:
             return _Theta(sketches.union([row["data"] for row in samples]), snapshot_id, EXACT, is_whole=False)
         raise InvalidArgument(

@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from flight_server.app import App
 from flight_server.auth.principal import Principal
+from flight_server.wire.action_bodies import B, parse_body
+from store.model.structs import describe
 
 Results = Iterator[Any]  # JSON values, or bytes to send unchanged
 Run = Callable[["Call", bytes], Results | list[Any]]
@@ -42,18 +44,25 @@ def functions() -> list[dict[str, str]]:
     return [{"name": a.name, "arguments": a.arguments, "description": a.description} for a in ACTIONS.values()]
 
 
-def action(arguments: str, description: str, open: bool = False) -> Callable[[Run], Run]:
+def action(
+    body: type[B] | str, description: str, *, open: bool = False, exact: bool = False
+) -> Callable[[Callable[[Call, Any], Results | list[Any]]], Run]:
     """Registers a function as the action of its name.
 
     Args:
-        arguments: The body's JSON; `?` follows the names of optional fields.
+        body: The struct of the body, which the function gets; or its description, and the function gets bytes.
         description: A sentence for `list_actions` and `sys.functions`.
         open: True if it needs no credentials.
+        exact: See `scan_request.loads`.
     """
 
-    def add(run: Run) -> Run:
-        name = run.__name__
-        ACTIONS[name] = Action(name, run, arguments, description, open)
+    def add(function: Callable[[Call, Any], Results | list[Any]]) -> Run:
+        if isinstance(body, str):
+            run: Run = function
+        else:
+            run = lambda call, data: function(call, parse_body(data, body, exact=exact))  # noqa: E731
+        arguments = body if isinstance(body, str) else describe(body)
+        ACTIONS[function.__name__] = Action(function.__name__, run, arguments, description, open)
         return run
 
     return add

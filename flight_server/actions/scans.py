@@ -14,11 +14,11 @@ from flight_server.auth.principal import ANONYMOUS
 from flight_server.reads import answers
 from flight_server.reads.scan_plan import Plan
 from flight_server.wire import answer_request
-from flight_server.wire.action_bodies import check_snapshot, parse_body
 from flight_server.wire.plan_request import PlanRequest
 from flight_server.wire.scan_request import CURRENT
 from store.model.catalog_entries import TableEntry
 from store.model.errors import UpstreamError
+from store.model.structs import Snapshot, Struct, Text
 
 
 def planned(call: Call, request: PlanRequest, capture: Callable[[bytes], list[Any]]) -> Plan:
@@ -47,14 +47,17 @@ def planned(call: Call, request: PlanRequest, capture: Callable[[bytes], list[An
     return plan
 
 
-@action('{"sql", "snapshot"?}', "Counts, minima and maxima of a table that statistics know exactly, or why they do not")
-def answer(call: Call, body: bytes) -> list[Any]:
-    fields = parse_body(body, {"sql": str}, {"snapshot": object})
-    request = answer_request.of_sql(fields["sql"])
-    snapshot = check_snapshot(fields.get("snapshot", CURRENT))
+class _Query(Struct):
+    sql: Text
+    snapshot: Snapshot = CURRENT
+
+
+@action(_Query, "Counts, minima and maxima of a table that statistics know exactly, or why they do not")
+def answer(call: Call, query: _Query) -> list[Any]:
+    request = answer_request.of_sql(query.sql)
     app = call.app
     table = app.access.table(request.table, call.principal, "stats.read")
-    found = answers.answer(app.planner, table, request, snapshot, call.is_cancelled)
+    found = answers.answer(app.planner, table, request, query.snapshot, call.is_cancelled)
     app.usage.note(table.table_key, found.columns)
     return [{"snapshot_id": found.snapshot_id, "exact": found.results is not None, "results": found.results,
              "reason": found.reason}]  # fmt: skip

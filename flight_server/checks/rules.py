@@ -7,19 +7,22 @@ column whose values are among those of another; `(SELECT …) CONDITION`, about 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final
+
+from msgspec import Meta, field
 
 from flight_server.checks import limits
 from flight_server.checks.limits import Condition, Limit
 from flight_server.config import read_toml
 from store.model.errors import InvalidArgument, nearest
 from store.model.names import matcher
+from store.model.structs import Struct, read
 
 OF_TABLE: Final = ("row_count", "size_bytes", "file_count", "age_seconds", "schema_changes")
 OF_COLUMN: Final = (
@@ -38,7 +41,6 @@ _NAME: Final = r'(?:"[^"]*"|[^\s:()"])+'
 _REFERENCE: Final = re.compile(rf"\s*(?:(?P<share>[\d.]+)\s*%\s+of\s+)?(?P<column>{_NAME})\s+in\s+(?P<of>{_NAME})\s*")
 # Measures that compare snapshots already, that no snapshot has, or that are no numbers.
 _NOT_RELATIVE: Final = AGAINST | {"age_seconds", "most_common"}
-_KEYS: Final = ("table", "columns", "expect", "level", "against")
 _ALIASES: Final = {"data_file_count": "file_count", "total_size_bytes": "size_bytes"}  # columns of stats.tables
 PREVIOUS: Final = "previous"  # the captured snapshot before the current one
 
@@ -158,6 +160,34 @@ def _condition(text: str, condition: str, measure: str, of_change: bool = False)
         raise InvalidArgument(f"the rule {text!r} cannot be read: {wrong}") from None
 
 
+_Pattern = Annotated[str, Meta(min_length=1)]
+_Patterns = Annotated[_Pattern | list[_Pattern], Meta(
+    title="must be a pattern or a list of patterns", description="texts")]  # fmt: skip
+_Snapshot = Annotated[int | Annotated[str, Meta(pattern=rf"^({PREVIOUS}|-?\d{{1,19}})$")], Meta(
+    title="must be the id of a snapshot", description=f'an id, or "{PREVIOUS}"')]  # fmt: skip
+
+
+class _Entry(Struct):
+    expect: Annotated[str, Meta(title="must be a rule", description='such as "row_count > 0"')]
+    table: _Patterns = "*"
+    columns: _Patterns = field(default_factory=list)
+    level: Level = Level.FAIL
+    against: _Snapshot | None = None
+
+    def rule(self) -> Rule:
+        """The rule."""
+        tables, columns = ((given,) if isinstance(given, str) else tuple(given) for given in (self.table, self.columns))
+        rule = parse(self.expect, self.level, tables or ("*",), columns)
+        if self.against is None:
+            return rule
+        if not rule.compares:
+            measures = " and ".join(sorted(AGAINST))
+            raise InvalidArgument(f'"against" is for changes, {measures}, and {rule.measure} compares nothing')
+        against = self.against if self.against == PREVIOUS else int(self.against)
+        # The text includes the snapshot: two rules may differ in it only.
+        return replace(rule, text=f"{rule.text} against {against}", against=against)
+
+
 def load(path: Path) -> list[Rule]:
     """The rules of a TOML file of `[[rule]]` tables.
 
@@ -173,46 +203,7 @@ def load(path: Path) -> list[Rule]:
     rules = []
     for number, entry in enumerate(entries, 1):
         try:
-            rules.append(_of_entry(entry))
+            rules.append(read(entry, _Entry, "rule").rule())
         except InvalidArgument as wrong:
             raise InvalidArgument(f"{path}: rule {number}: {wrong}") from None
     return rules
-
-
-def _of_entry(entry: Any) -> Rule:
-    if not isinstance(entry, Mapping):
-        raise InvalidArgument("must be a table of keys and values")
-    if strange := [key for key in entry if key not in _KEYS]:
-        raise InvalidArgument(f'unknown key "{strange[0]}"', hint=nearest(strange[0], list(_KEYS)) or ", ".join(_KEYS))
-    if not isinstance(entry.get("expect"), str):
-        raise InvalidArgument('"expect" must be a rule, such as "row_count > 0"')
-    try:
-        level = Level(entry.get("level", Level.FAIL))
-    except ValueError:
-        raise InvalidArgument(f'"level" is {entry["level"]!r}; must be fail or warn') from None
-    rule = parse(entry["expect"], level, _patterns(entry, "table") or ("*",), _patterns(entry, "columns"))
-    if "against" not in entry:
-        return rule
-    if not rule.compares:
-        raise InvalidArgument(
-            f'"against" is for changes, {" and ".join(sorted(AGAINST))}, and {rule.measure} compares nothing'
-        )
-    against = _snapshot(entry["against"])
-    # The text includes the snapshot: two rules may differ in it only.
-    return replace(rule, text=f"{rule.text} against {against}", against=against)
-
-
-def _snapshot(given: Any) -> int | str:
-    if given == PREVIOUS or (isinstance(given, int) and not isinstance(given, bool)):
-        return given
-    if isinstance(given, str) and re.fullmatch(r"-?\d{1,19}", given):
-        return int(given)
-    raise InvalidArgument(f'"against" is {given!r}; must be the id of a snapshot, or "{PREVIOUS}"')
-
-
-def _patterns(entry: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    given = entry.get(key, ())
-    patterns = (given,) if isinstance(given, str) else given
-    if not isinstance(patterns, list | tuple) or not all(isinstance(one, str) and one for one in patterns):
-        raise InvalidArgument(f'"{key}" must be a pattern or a list of patterns')
-    return tuple(patterns)

@@ -13,12 +13,12 @@ from capture.engines import takers
 from capture.kinds import impossible, lacking
 from capture.orchestrator import Answer, ControlPlane, Question
 from capture.spec import CaptureSpec
+from capture.spec_body import parse_spec
 from capture.spi import METADATA_PRIORITY, Mode
 from flight_server.control.job_queue import JobQueue
 from flight_server.control.lakes import Lakes
 from flight_server.reads.records import RecordFinder, RecordKey
-from flight_server.wire.action_bodies import ALL
-from flight_server.wire.scan_request import CURRENT
+from flight_server.wire.scan_request import ALL, CURRENT
 from store.catalog import capture_facts
 from store.catalog.catalog import Catalog
 from store.model.catalog_entries import TableEntry
@@ -207,7 +207,7 @@ class Captures:
         assert job.table is not None
         table = self.catalog.by_key(job.table.table_key)
         wanted = [
-            (snapshot_id, CaptureSpec.from_json(body))
+            (snapshot_id, parse_spec(body))
             for body in (job.request or {})["requests"] for snapshot_id in self._ids_of(job.snapshot, body, table)
         ]  # fmt: skip
         if not wanted:

@@ -9,21 +9,21 @@ import pyarrow as pa
 
 from flight_server.conditions.exact_json import dumps
 from flight_server.conditions.sql import parse_where
-from flight_server.wire.scan_request import (
-    COMMAND_VERSION,
-    CURRENT,
-    check_query_id,
-    parse_json,
-    read_snapshot,
-    refuse_unknown_keys,
-)
+from flight_server.wire.scan_request import CURRENT, Query, check_query_id, parse_json
 from store.model.errors import InvalidArgument, InvalidField
-from store.model.names import split_name
 from store.model.predicates import tree
 from store.model.predicates.tree import Node
+from store.model.structs import Table, Truth, read
 
-KEYS: Final = ("scan", "where", "columns", "snapshot", "capture", "query_id", "version")
 _MARK: Final = b'"scan"'
+
+
+class Command(Query, kw_only=True):
+    """The JSON command (see PROTOCOL.md)."""
+
+    scan: Table
+    where: Any = None
+    capture: Truth = False
 
 
 @dataclass(frozen=True)
@@ -78,26 +78,11 @@ def of_json(body: dict[str, Any], header_query_id: str | None = None) -> PlanReq
     Raises:
         InvalidArgument: The command is not valid.
     """
-    refuse_unknown_keys(body, KEYS, "command")
-    table, columns, capture = body["scan"], body.get("columns"), body.get("capture", False)
-    if not isinstance(table, str):
-        raise InvalidField("scan", "must be a string", expected="the full name of a table", actual=table)
-    try:
-        split_name(table)
-    except ValueError as error:
-        raise InvalidArgument(f"scan: {error}") from None
-    if columns is not None and (not isinstance(columns, list) or not all(isinstance(c, str) for c in columns)):
-        raise InvalidField("columns", "must be a list of names", expected='["id"]', actual=columns)
-    if not isinstance(capture, bool):
-        raise InvalidField("capture", "must be true or false", expected="true | false", actual=capture)
-    version = body.get("version", COMMAND_VERSION)
-    if isinstance(version, bool) or version != COMMAND_VERSION:
-        raise InvalidField("version", "is unknown", expected=COMMAND_VERSION, actual=version)
-    check_query_id(body.get("query_id"), header_query_id)
-    snapshot = read_snapshot(body.get("snapshot"))
+    command = read(body, Command, "command")
+    check_query_id(command.query_id, header_query_id)
     return PlanRequest(
-        table, condition_of(body.get("where")), None if not columns else tuple(columns),
-        CURRENT if snapshot is None else snapshot, capture, body.get("where"),
+        command.scan, condition_of(command.where), tuple(command.columns or ()) or None,
+        CURRENT if command.snapshot is None else command.snapshot, command.capture, command.where,
     )  # fmt: skip
 
 

@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.flight as flight
+from msgspec import Meta
 
 from flight_server.conditions import exact_json
 from flight_server.conditions.one_table import TableCondition
@@ -20,22 +21,40 @@ from store.model.errors import InvalidArgument, InvalidField, NotFound, nearest
 from store.model.predicates import tree
 from store.model.predicates.tree import Node
 from store.model.schemas import FLIGHTS, Flight
+from store.model.structs import Count, Snapshot, Struct, Truth, read
 
 MAX_COMMAND_BYTES: Final = 8 << 20
-COMMAND_VERSION: Final = 1
 CURRENT: Final = "current"
-FORMATS: Final = ("ARROW_IPC", "ROWS")
-MAX_LIMIT: Final = 2**62
+ALL: Final = "all"
 MAX_PARTITIONS: Final = 1024
 REMEMBERED_BYTES: Final = 64 << 20  # size of the cache of parsed commands and tickets
 REMEMBERED_UP_TO: Final = 16 << 10  # most bytes of a cached command or ticket
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
-COMMAND_KEYS: Final = (
-    "table", "columns", "predicates", "filter", "snapshot", "allow_stale", "limit", "query_id", "output_format",
-    "version", "partitions", "strict", "max_lag_ms",
-)  # fmt: skip
+
+class Query(Struct):
+    """Keys of every command."""
+
+    columns: Annotated[list[str], Meta(title="must be a list of names", description='["ndv"]')] | None = None
+    snapshot: Snapshot | None = None
+    query_id: Annotated[str, Meta(title="must be a string")] | None = None
+    version: Literal[1] = 1
+
+
+class Command(Query, kw_only=True):
+    """The JSON command of a read (see PROTOCOL.md)."""
+
+    table: Annotated[str, Meta(title="must be a string", description="the name of a flight")]
+    predicates: Any = None
+    filter: Any = None
+    allow_stale: Truth = False
+    limit: Annotated[int, Meta(ge=0, le=2**62, title="must be an integer ≥ 0")] | None = None
+    output_format: Literal["ARROW_IPC", "ROWS"] = "ARROW_IPC"
+    partitions: Annotated[int, Meta(
+        ge=1, le=MAX_PARTITIONS, title="must be an integer", description=f"1 to {MAX_PARTITIONS}")] = 1  # fmt: skip
+    strict: Truth = False
+    max_lag_ms: Annotated[Count, Meta(title="must be milliseconds ≥ 0")] | None = None
 
 
 @dataclass(frozen=True)
@@ -241,73 +260,30 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
         InvalidArgument: The command is not valid.
         NotFound: The flight does not exist.
     """
-    if not isinstance(body, dict):
-        raise InvalidArgument("the command must be a JSON object", hint='such as {"table": "stats.columns"}')
-    refuse_unknown_keys(body, COMMAND_KEYS, "command")
-    name = body.get("table")
-    if not isinstance(name, str):
-        raise InvalidField("table", "must be a string", expected="the name of a flight", actual=name)
-    columns = body.get("columns")
-    if columns is not None and (not isinstance(columns, list) or not all(isinstance(c, str) for c in columns)):
-        raise InvalidField("columns", "must be a list of names", expected='["ndv"]', actual=columns)
-    node = _tree(body)
-    snapshot = read_snapshot(body.get("snapshot"))
-    allow_stale = body.get("allow_stale", False)
-    if not isinstance(allow_stale, bool):
-        raise InvalidField("allow_stale", "must be true or false", expected="true | false", actual=allow_stale)
-    limit = body.get("limit")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_LIMIT):
-        raise InvalidField("limit", "must be an integer ≥ 0", expected="an integer ≥ 0", actual=limit)
-    strict = body.get("strict", False)
-    if not isinstance(strict, bool):
-        raise InvalidField("strict", "must be true or false", expected="true | false", actual=strict)
-    output = body.get("output_format", "ARROW_IPC")
-    if output not in FORMATS:
-        raise InvalidField("output_format", "is unknown", expected=" | ".join(FORMATS), actual=output)
-    version = body.get("version", COMMAND_VERSION)
-    if isinstance(version, bool) or version != COMMAND_VERSION:
-        raise InvalidField("version", "is unknown", expected=COMMAND_VERSION, actual=version)
-    max_lag = body.get("max_lag_ms")
-    if max_lag is not None and (isinstance(max_lag, bool) or not isinstance(max_lag, int) or max_lag < 0):
-        raise InvalidField("max_lag_ms", "must be milliseconds ≥ 0", expected="an integer ≥ 0", actual=max_lag)
-    partitions = body.get("partitions", 1)
-    if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
-        raise InvalidField("partitions", "must be an integer", expected=f"1 to {MAX_PARTITIONS}", actual=partitions)
-    query_id = check_query_id(body.get("query_id"), header_query_id)
-    of_flight = find_flight(name)
-    if snapshot is not None and not name.startswith("stats."):
-        raise InvalidField("snapshot", f"does not apply to {name}", expected="a stats.* flight", actual=snapshot)
-    if strict:
-        _check_strictly(of_flight, columns, node)
+    command = read(body, Command, "command")
+    node = _tree(command)
+    query_id = check_query_id(command.query_id, header_query_id)
+    of_flight = find_flight(command.table)
+    if command.snapshot is not None and not command.table.startswith("stats."):
+        reason = f"does not apply to {command.table}"
+        raise InvalidField("snapshot", reason, expected="a stats.* flight", actual=command.snapshot)
+    if command.strict:
+        _check_strictly(of_flight, command.columns, node)
     return ScanRequest(
-        of_flight, project(of_flight, columns), node, snapshot, allow_stale, limit, query_id, output == "ROWS", None,
-        body, partitions, max_lag_ms=max_lag,
+        of_flight, project(of_flight, command.columns), node, command.snapshot, command.allow_stale, command.limit,
+        query_id, command.output_format == "ROWS", None, body, command.partitions, max_lag_ms=command.max_lag_ms,
     )  # fmt: skip
 
 
-def check_query_id(query_id: Any, header: str | None) -> str | None:
+def check_query_id(query_id: str | None, header: str | None) -> str | None:
     """The caller's id of a request, from the body or the header `x-query-id`.
 
     Raises:
-        InvalidField: The id is not a string, or the two differ.
+        InvalidField: The two differ.
     """
-    if query_id is not None and not isinstance(query_id, str):
-        raise InvalidField("query_id", "must be a string", expected="text", actual=query_id)
     if query_id and header and query_id != header:
         raise InvalidField("query_id", "differs from the header x-query-id", expected=header, actual=query_id)
     return query_id or header
-
-
-def refuse_unknown_keys(body: Mapping[str, Any], known: tuple[str, ...] | frozenset[str], what: str) -> None:
-    """Checks that an object has only known keys.
-
-    Raises:
-        InvalidArgument: A key is unknown; the hint has the nearest known one.
-    """
-    for key in body:
-        if key not in known:
-            hint = nearest(key, list(known)) or f"it takes {', '.join(sorted(known))}"
-            raise InvalidArgument(f'the {what} has no key "{key[:100]}"', hint=hint, params={"key": key[:100]})
 
 
 def project(flight: Flight, columns: list[str] | None) -> tuple[str, ...] | None:
@@ -335,27 +311,14 @@ def _check_strictly(flight: Flight, columns: list[str] | None, node: Node | None
     tree.check(node, flight.schema)
 
 
-def _tree(body: Mapping[str, Any]) -> Node | None:
+def _tree(command: Command) -> Node | None:
     parts = []
-    if body.get("predicates") is not None:
-        parts.append(tree.parse_predicates(body["predicates"]))
-    if "filter" in body and body["filter"] is not None:
-        parts.append(tree.parse(body["filter"]))
+    if command.predicates is not None:
+        parts.append(tree.parse_predicates(command.predicates))
+    if command.filter is not None:
+        parts.append(tree.parse(command.filter))
     nodes = [part for part in parts if part is not None]
     return nodes[0] if len(nodes) == 1 else tree.And(tuple(nodes)) if nodes else None
-
-
-def read_snapshot(value: Any) -> str | int | None:
-    """The snapshot that a command names: "current", an id, or None.
-
-    Raises:
-        InvalidField: It is something else.
-    """
-    if value is None or value == CURRENT:
-        return value
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise InvalidField("snapshot", "is not a snapshot", expected='"current" or an id', actual=value)
-    return value
 
 
 def check_size(data: bytes, what: str) -> None:

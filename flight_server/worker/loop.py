@@ -29,7 +29,8 @@ from capture.engines import described
 from capture.publishers.reading_back import with_catalogs
 from capture.registry import Registry
 from capture.spark.session import Spark
-from capture.spi import CaptureRequest, CaptureResult, CaptureSpec, Decision, Mode, Outcome, TableHandle
+from capture.spec_body import parse_spec
+from capture.spi import CaptureRequest, CaptureResult, Decision, Mode, Outcome, TableHandle
 from flight_server.client.connection import Connection
 from flight_server.worker.draft_sink import DraftSink
 from flight_server.worker.lake_inspection import inspect
@@ -423,7 +424,7 @@ def _handle(payload: Mapping[str, Any], snapshot_id: int, columns: Any, connecto
 
 
 def _request(payload: Mapping[str, Any], body: Mapping[str, Any], table: TableHandle) -> CaptureRequest:
-    return CaptureRequest(table, CaptureSpec.from_json(body), Mode(payload["mode"]), payload["correlation_id"])
+    return CaptureRequest(table, parse_spec(body), Mode(payload["mode"]), payload["correlation_id"])
 
 
 def _outcome(result: CaptureResult | None, request: CaptureRequest) -> dict[str, Any]:

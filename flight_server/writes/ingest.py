@@ -13,14 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.flight as flight
+from msgspec import Meta
 
 from flight_server.auth.principal import Principal
 from flight_server.wire.ipc_sizes import declared_bytes
-from flight_server.wire.scan_request import find_flight, parse_json, path_name, refuse_unknown_keys
+from flight_server.wire.scan_request import find_flight, parse_json, path_name
 from store.duckdb.spill import SpillBuffer
 from store.history import validation
 from store.model import target_ids
@@ -37,15 +38,14 @@ from store.model.errors import (
 from store.model.names import join_name
 from store.model.schemas import Flight
 from store.model.sketches.readable import first_unreadable
+from store.model.structs import Struct, Truth, read
 from store.stats_store import Put, PutMode
 
 MAX_PUT_BYTES: Final = 8 << 30
 MAX_INLINE_BYTES: Final = 256 << 20  # of all streams in the body of an action, decompressed
-PUBLIC_MODES: Final = (PutMode.CREATE, PutMode.UPSERT, PutMode.REPLACE_SNAPSHOT)
 _FEW_ROWS: Final = 4096  # smaller batches are validated by the thread that reads the stream, others in the pool
 _CHECKED_AHEAD: Final = 3  # most batches of one stream in validation
 _CHECKERS: Final = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="put-check")
-_KEYS: Final = ("table", "mode", "idempotency_key", "draft", "extra", "whole")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +72,25 @@ def parse_put(descriptor: flight.FlightDescriptor) -> PutRequest:
     return _parse_command(parse_json(descriptor.command or b"", "command"))
 
 
+class _Command(Struct):
+    """The JSON command of a put; workers say besides where the rows belong (see `PutRequest`)."""
+
+    table: Annotated[str, Meta(title="must be a string", description="the name of a flight")]
+    mode: Literal["create", "upsert", "replace_snapshot"] = "create"
+    idempotency_key: Annotated[str, Meta(
+        min_length=1, max_length=1000, title="is not a valid key", description="text of 1 to 1000 characters",
+    )] | None = None  # fmt: skip
+    draft: str | None = None
+    extra: Truth = False
+    whole: Truth = False
+
+
 def _parse_command(body: Any) -> PutRequest:
-    if not isinstance(body, dict):
-        raise InvalidArgument("the command must be a JSON object", hint='such as {"table": "stats.columns"}')
-    refuse_unknown_keys(body, _KEYS, "command")
-    name, mode, key = body.get("table"), body.get("mode", "create"), body.get("idempotency_key")
-    draft, extra, whole = body.get("draft"), body.get("extra", False), body.get("whole", False)
-    if not isinstance(name, str):
-        raise InvalidField("table", "must be a string", expected="the name of a flight", actual=name)
-    if mode not in PUBLIC_MODES:
-        raise InvalidField("mode", "is unknown", expected=" | ".join(PUBLIC_MODES), actual=mode)
-    if key is not None and (not isinstance(key, str) or not 0 < len(key) <= 1000):
-        raise InvalidField("idempotency_key", "is not a valid key", expected="text of 1 to 1000 characters", actual=key)
-    if not isinstance(draft, str | None) or not isinstance(extra, bool) or not isinstance(whole, bool):
-        raise InvalidArgument("draft must be a string, extra and whole must be true or false")
-    if draft is not None:
-        return PutRequest(_writable(name), PutMode.FILL if extra else PutMode.CAPTURE, None, draft, whole)
-    return PutRequest(_writable(name), PutMode(mode), key)
+    command = read(body, _Command, "command")
+    flight_ = _writable(command.table)
+    if command.draft is None:
+        return PutRequest(flight_, PutMode(command.mode), command.idempotency_key)
+    return PutRequest(flight_, PutMode.FILL if command.extra else PutMode.CAPTURE, None, command.draft, command.whole)
 
 
 def _writable(name: str) -> Flight:

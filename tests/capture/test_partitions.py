@@ -16,7 +16,7 @@ from capture.connectors.spi import FILE_SCHEMA, ConnectorConfig
 from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
-from capture.spec import MAX_PARTITIONS, parse_partitions
+from capture.spec_body import MAX_PARTITIONS, parse_partitions
 from capture.spi import CaptureEngine, CaptureRequest, Outcome, Sampling, TableHandle
 from store.model import logical_types
 from store.model.errors import InvalidArgument, InvalidField, NotFound

@@ -18,7 +18,7 @@ from capture.connectors import ConnectorConfig, open_connector
 from capture.connectors.spi import Connector
 from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
-from capture.spec import parse_partitions
+from capture.spec_body import parse_partitions
 from capture.spi import Budget, Outcome, Sampling
 from capture.store_sink import LocalStore
 from flight_server.reads.scan_plan import ScanPlanner

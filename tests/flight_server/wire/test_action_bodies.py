@@ -4,9 +4,14 @@ import json
 
 import pytest
 
-from capture.spi import Budget, CaptureSpec, Sampling
-from flight_server.wire.action_bodies import parse_items
+from capture.spec_body import parse_spec
+from capture.spi import Budget, Sampling
+from flight_server.wire.action_bodies import CaptureBody, capture_items, parse_body
 from store.model.errors import InvalidArgument
+
+
+def parse_items(data):
+    return capture_items(parse_body(data, CaptureBody))
 
 
 def parse_sampling(sampling):
@@ -29,7 +34,7 @@ def parse_sampling(sampling):
 def test_sampling_is_a_method_with_an_optional_budget(sampling, method, budget):
     found = parse_sampling(sampling)
     assert (found.spec.sampling, found.spec.budget) == (Sampling(method), budget)
-    assert CaptureSpec.from_json(found.spec.json) == found.spec
+    assert parse_spec(found.spec.json) == found.spec
 
 
 @pytest.mark.parametrize(
@@ -61,7 +66,7 @@ def parse_engine(**body):
 def test_engine_is_that_of_all_requests(engine):
     items = parse_engine(engine=engine)
     assert [item.spec.engine for item in items] == [engine] * 2
-    assert all(CaptureSpec.from_json(item.spec.json) == item.spec for item in items)
+    assert all(parse_spec(item.spec.json) == item.spec for item in items)
 
 
 @pytest.mark.parametrize("engine", ["duck", "", "SPARK", 1, ["spark"]])

@@ -35,7 +35,7 @@ def test_a_ticket_names_the_snapshot():
 
 
 @pytest.mark.parametrize(("body", "message"), [
-    ({"scan": 1}, "scan: must be a string"), ({"scan": "t"}, "scan: not a full table name"),
+    ({"scan": 1}, "scan: is not a full table name"), ({"scan": "t"}, "scan: is not a full table name"),
     ({"where": 7}, "where: is not a condition"), ({"where": "id ="}, "where: cannot be read"),
     ({"where": "lower(a) = 'b'"}, "function"), ({"where": {"xor": []}}, "where: unknown key"),
     ({"columns": "id"}, "columns: must be a list"), ({"snapshot": "last"}, "snapshot: is not a snapshot"),
