@@ -58,6 +58,7 @@ COMMANDS = {
     "expire": Entry(LAKE, "keeping:expire", "Delete statistics of snapshots that the lake has expired."),
     "ls": Entry(READ, "browsing:ls", "List tables with their rows, sizes and age."),
     "show": Entry(READ, "reading:show", "Show the statistics of tables, a line for each column."),
+    "joins": Entry(READ, "describing:joins", "List foreign keys between tables, declared or told by the values."),
     "history": Entry(READ, "browsing:history", "Show a column's statistics over the snapshots of its table."),
     "diff": Entry(READ, "comparing:diff", "Show what changed between two snapshots."),
     "query": Entry(READ, "reading:query", "Print the rows of any flight."),

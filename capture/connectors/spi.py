@@ -123,7 +123,10 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A declared constraint: `kind` is PRIMARY KEY, UNIQUE, FOREIGN KEY or CHECK (NOT NULL is a CHECK)."""
+    """A declared constraint: `kind` is PRIMARY KEY, UNIQUE, FOREIGN KEY or CHECK (NOT NULL is a CHECK).
+
+    The clause of a foreign key is JSON: namespace and name of the table that it refers to, and its columns.
+    """
 
     kind: str
     name: str

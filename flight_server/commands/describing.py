@@ -1,9 +1,10 @@
-"""Commands about what tables mean: describe."""
+"""Commands about what tables mean: describe, joins."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
+import pyarrow as pa
 import typer
 
 from flight_server.commands.common import (
@@ -14,12 +15,18 @@ from flight_server.commands.common import (
     TableName,
     TlsRoots,
     Token,
+    complete_table,
     connect,
     find_table,
     known_name,
     names_of,
 )
-from flight_server.commands.output import say, tell, tell_json
+from flight_server.commands.output import say, say_left_out, tell, tell_json
+from flight_server.commands.reading import FormatOption
+from flight_server.present import render, text
+from flight_server.present.render import Format
+from flight_server.views import relationships
+from store.model.names import is_pattern, matcher
 
 
 def describe(
@@ -46,3 +53,31 @@ def describe(
             tell(f"{name}: {value}")
     if not any(value for name, value in shown.items() if name != "table"):
         say(f"{said['table']}: nothing is said of it; --owner, --tag and --note do")
+
+
+def joins(
+    pattern: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="Such as 'lake.*', or a table.", autocompletion=complete_table)
+    ] = "*",
+    format: FormatOption = Format.TABLE,
+    server: Server = SERVER,
+    token: Token = None,
+    tls_roots: TlsRoots = None,
+) -> None:  # fmt: skip
+    """List foreign keys of and to tables: declared ones, and those that the values of captured columns tell."""
+    with connect(server, token, tls_roots) as client:
+        wanted = pattern if is_pattern(pattern) else find_table(client, pattern)
+        rows = relationships.among(client, lambda name: bool(matcher((wanted,)).fullmatch(name)))
+    if format is not Format.TABLE:
+        render.write(pa.Table.from_pylist(rows), format)
+        return
+    if not rows:
+        say("no foreign key is known; captures of columns find those that the values tell")
+    headers = ("from", "columns", "to", "key", "contained", "cardinality", "kind")
+    lines = [
+        [row["from"], ", ".join(row["from_columns"]), row["to"], ", ".join(row["to_columns"]),
+         relationships.contained(row), row["cardinality"] or "", row["kind"]]
+        for row in rows
+    ]  # fmt: skip
+    right = [header == "contained" for header in headers]
+    say_left_out(text.write_text(headers, lines, right=right, whole=("from", "to"), spare=("cardinality", "kind")))

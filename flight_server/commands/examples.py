@@ -55,6 +55,7 @@ EXAMPLES: Final = {
     "expire": ("statflight expire", "statflight expire orders --no-dry-run"),
     "ls": ("statflight ls", "statflight ls 'lake.sales.*' --format json"),
     "show": ("statflight show orders", "statflight show 'lake.sales.*' --snapshot 12 --format csv"),
+    "joins": ("statflight joins 'lake.*'", "statflight joins orders --format json"),
     "history": ("statflight history orders amount",),
     "diff": ("statflight diff orders 11 12", "statflight diff orders 11 current --fail-on 'row_count < -10%'"),
     "query": (

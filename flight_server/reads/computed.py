@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from flight_server.reads.catalog_sources import SOURCES
 from flight_server.reads.query import Queries
+from flight_server.reads.relationships import Relationships
 from flight_server.reads.scope import FlightSource, ReadScope
 from flight_server.reads.stats_sources import stats_source
 from store.duckdb.database import Database
@@ -51,6 +52,7 @@ def register(
         ),
         "stats.partitions": _partitions,
         "stats.quantiles": lambda scope: _expanded(database, scope, "stats.quantiles", "QUANTILES", _quantiles),
+        "sys.relationships": Relationships(database),
         "sys.engines": lambda _: _table("sys.engines", engines()),
         "sys.flights": lambda scope: _table("sys.flights", list(_flights(queries, scope))),
         "sys.functions": lambda _: _table("sys.functions", functions()),

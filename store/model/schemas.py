@@ -207,6 +207,12 @@ _ALL: Final = [
     _plain("sys.columns", "Columns of the current schema with the comments that the format has of them", _TABLE_KEY | {
         "column_id": INT, "column_name": TEXT, "comment": TEXT,
     }),
+    _plain("sys.relationships", "Foreign keys between tables, declared or inferred from key sketches", {
+        "from_catalog": TEXT, "from_schema": TEXT, "from_table": TEXT, "from_columns": pa.list_(TEXT),
+        "to_catalog": TEXT, "to_schema": TEXT, "to_table": TEXT, "to_columns": pa.list_(TEXT), "kind": TEXT,
+        "cardinality": TEXT, "containment": FLOAT, "containment_low": FLOAT, "containment_high": FLOAT,
+        "from_ndv": FLOAT, "to_ndv": FLOAT,
+    }),
     _plain("sys.snapshots", "Known snapshots of each table", KEY | {
         "parent_snapshot_id": INT, "sequence_number": INT, "committed_at": INSTANT, "operation": TEXT,
         "schema_hash": TEXT, "is_current": BOOL, "captured": BOOL, "manifest_list": TEXT, "summary": TEXT,

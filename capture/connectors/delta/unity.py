@@ -109,7 +109,10 @@ class UnityCatalog:
             for kind, word in (("primary_key_constraint", "PRIMARY KEY"), ("foreign_key_constraint", "FOREIGN KEY")):
                 if isinstance(key := item.get(kind), Mapping):
                     columns = tuple(map(str, key.get("child_columns") or ()))
-                    tables.append(Constraint(word, str(key.get("name") or f"{name}_{word[:7].lower()}_key"), columns))
+                    parent, referred = str(key.get("parent_table") or "").split(".")[-2:], key.get("parent_columns")
+                    clause = json.dumps([*parent, referred]) if referred and len(parent) == 2 else None
+                    called = str(key.get("name") or f"{name}_{word[:7].lower()}_key")
+                    tables.append(Constraint(word, called, columns, clause))
         return tuple(tables)
 
     # The REST API.

@@ -1,4 +1,4 @@
-"""The command describe."""
+"""The commands describe and joins."""
 
 from __future__ import annotations
 
@@ -25,3 +25,23 @@ def test_describe_as_json_and_of_nothing_said(server, run):
     status, out, err = run("describe", NAME)
     assert (status, out) == (0, "") and "--owner" in err
     assert json.loads(run("describe", NAME, "--format", "json")[1])[0]["table"] == NAME
+
+
+def relationship(of: str, to: str, **more):
+    ends = {f"{end}_{part}": value for end, table in (("from", of), ("to", to))
+            for part, value in (("catalog", "lake"), ("schema", "s"), ("table", table))}  # fmt: skip
+    return ends | {"from_columns": ["x_id"], "to_columns": ["id"], "kind": "INFERRED", "cardinality": "MANY_TO_ONE",
+                   "containment": 1.0, "containment_low": 0.993, "containment_high": 1.0} | more  # fmt: skip
+
+
+def test_joins_lists_the_keys_of_and_to_what_matches(server, run):
+    server.rows("sys.relationships", relationship("a", "b"), relationship("t", "a", kind="DECLARED", containment=None,
+                containment_low=None, containment_high=None), relationship("c", "d"))  # fmt: skip
+    server.rows("information_schema.tables", {"table_catalog": "lake", "table_schema": "s", "table_name": "a"})
+    for pattern in ("lake.s.a", "a", "*.a"):
+        status, out, err = run("joins", pattern)
+        assert (status, err) == (0, "")
+        assert [line.split()[0] for line in out.splitlines()] == ["from", "lake.s.a", "lake.s.t"]
+    assert "x_id" in out and "100 % (99.3–100)" in out and "DECLARED" in out
+    assert len(json.loads(run("joins", "--format", "json")[1])) == 3
+    assert "captures of columns" in run("joins", "lake.s.z*")[2]
