@@ -191,6 +191,9 @@ def checks() -> Sequence[Check]:
         Check("file_snapshots: several listings at one position",
               _twice("file_snapshots", "table_key", "family", "pos"), CAPTURE),
         Check("file_snapshots: the listing of the current snapshot, or its label, is another", _listed, CAPTURE),
+        Check("staged_listings: several of one table", _twice("staged_listings", "table_key", "family"), CAPTURE),
+        Check("staged_listings: a snapshot has the position", "SELECT table_key FROM staged_listings"
+              " SEMI JOIN file_snapshots USING (table_key, family, pos)", CAPTURE),
         Check("file_marks: the listing is not the newest", "SELECT m.table_key FROM file_marks m WHERE EXISTS (SELECT 1"
               f" FROM (SELECT unnest({list(FAMILIES)}) AS family) w LEFT JOIN (SELECT table_key, family,"
               " arg_max(snapshot_id, pos) AS newest FROM file_snapshots GROUP BY ALL) f"
@@ -202,7 +205,10 @@ def checks() -> Sequence[Check]:
                  "file_snapshots", "file_marks", "checks", "publications", "packed")  # fmt: skip
     found += [
         Check(
-            f"{table}: rows of no table", f"SELECT table_key FROM {table} ANTI JOIN tables USING (table_key)", RESTORE
+            f"{table}: rows of no table",
+            f"SELECT table_key FROM {table} ANTI JOIN (SELECT table_key FROM tables UNION"
+            " ALL SELECT table_key FROM staged_listings) USING (table_key)",
+            RESTORE,
         )
         for table in (*referring, *(table for table, _ in physical))
     ]
@@ -235,7 +241,8 @@ def checks() -> Sequence[Check]:
             Check(f"{current}: another distribution should be served", _distributed(flight), CAPTURE),
         ]  # fmt: skip
     for family, table in files:
-        listings = f"(SELECT table_key, pos FROM file_snapshots WHERE family = '{family}')"
+        listings = f"(SELECT table_key, pos FROM file_snapshots WHERE family = '{family}'" \
+                   f" UNION ALL SELECT table_key, pos FROM staged_listings WHERE family = '{family}')"  # fmt: skip
         newest = f"(SELECT table_key, max(pos) AS pos FROM {listings} GROUP BY ALL)"
         target = ", ".join(("table_key", *IDENTITY[family]))
         found += [

@@ -8,12 +8,15 @@ the span of file listings they belong to, so that a snapshot takes space only fo
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,8 +30,8 @@ from store.duckdb.arrow_sql import execute
 from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SNAPSHOT, parts
 from store.history.content_hash import content_hash
-from store.history.file_listings import FAMILIES, forget_marks
-from store.history.file_spans import STORAGE_ID, delete_by_span, rows_of, where_target
+from store.history.file_listings import FAMILIES, Listing, ListingChanged, forget_marks
+from store.history.file_spans import STORAGE_ID, delete_by_span, end_staged, rows_of, where_target
 from store.history.snapshot_merge import SnapshotMerge
 from store.history.span_merge import SpanMerge, waves
 from store.model.catalog_entries import EXTERNAL, TableEntry
@@ -36,6 +39,7 @@ from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
 from store.model.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Put, PutMode, codes, digest, snapshots_of
 from store.model.targets import Target, TargetKind, storage_id
+from store.staged_listings import MANY_ROWS, StagedListing, family_of, place_of
 from store.stores import Meta, Page, Records, StatsStore
 
 __all__ = ["IDENTITY", "Counts", "DuckDBStatsStore", "Meta", "Put", "PutMode", "StatsStore"]
@@ -45,6 +49,7 @@ IDEMPOTENCY_SECONDS = 86_400
 Ids = list[int]
 Texts = list[str]
 _TABLE = ("table_catalog", "table_schema", "table_name")
+_NONE = Counts()
 
 
 class DuckDBStatsStore(StatsStore):
@@ -55,7 +60,7 @@ class DuckDBStatsStore(StatsStore):
         self.catalog = catalog
         self.require_registered_tables = require_registered_tables
         self.columns = ColumnNames(catalog)
-        self._generation = 0
+        self._generation, self._numbering = 0, threading.Lock()
 
     @classmethod
     def open(cls, path: str | Path) -> DuckDBStatsStore:
@@ -73,11 +78,71 @@ class DuckDBStatsStore(StatsStore):
 
     def put(self, puts: Sequence[Put], *, idempotency_key: str | None = None) -> Counts:
         content = digest(puts) if idempotency_key is not None else ""
+        if any(put.rows.num_rows >= MANY_ROWS for put in puts) and not self._is_used(idempotency_key):
+            with contextlib.suppress(ListingChanged):  # then one transaction stores all
+                return self._put_in_pieces(puts, idempotency_key, content)
         return self.database.write(lambda connection: self.put_in(connection, puts, idempotency_key, content))
 
+    def _put_in_pieces(self, puts: Sequence[Put], idempotency_key: str | None, content: str) -> Counts:
+        """`put` whose rows of files are stored in pieces before its transaction, where that is possible."""
+        staged: dict[str, StagedListing] = {}
+        rest, counts = [], Counts()
+        try:
+            for put in puts:
+                listing = None
+                if put.rows.num_rows >= MANY_ROWS and family_of(put) not in staged:
+                    listing = self.stage([put])
+                if listing is None:
+                    rest.append(put)
+                    continue
+                staged[listing.family] = listing
+                counts += listing.add(put.rows, put.mode)
+                listing.settle()
+            listings = list(staged.values())
+            return self.database.write(lambda c: self.put_in(c, rest, idempotency_key, content, listings, counts))
+        finally:
+            for listing in staged.values():
+                listing.close()
+
+    def stage(
+        self, puts: Sequence[Put], bases: Mapping[int, Listing] = MappingProxyType({}),
+        is_cancelled: Callable[[], bool] | None = None,
+    ) -> StagedListing | None:  # fmt: skip
+        """Begins to store the rows of one family in pieces, without any of them.
+
+        Args:
+            puts: Puts of the family.
+            bases: Snapshot id → the listing that its rows continue.
+            is_cancelled: True once the rows are unwanted.
+
+        Returns:
+            The listing; None if only one transaction can store the rows, such as rows of several tables.
+
+        Raises:
+            UpstreamError: The base is not the newest listing (LISTING_CHANGED).
+        """
+        families, places = {family_of(put) for put in puts}, {place_of(put.rows) for put in puts}
+        wholes = {put.mode is PutMode.REPLACE_SNAPSHOT for put in puts}
+        if None in families | places or len(families) + len(places) + len(wholes) > 3:
+            return None
+        ((family,), (place,), (whole,)) = families, places, wholes
+        assert family is not None
+        assert place is not None
+        *names, snapshot_id = place
+        entry = self.catalog.find((names[0], names[1], names[2]))
+        if (whole and family == "file_sketches") or (entry is None and self.require_registered_tables):
+            return None
+        listing = StagedListing(
+            self.catalog, family, puts[0].rows.slice(0, 1), None if entry is None else entry.table_key,
+            self._next_generation(2),
+            whole=whole, base=bases.get(snapshot_id), is_cancelled=is_cancelled,
+        )  # fmt: skip
+        return listing if listing.begin() else None
+
     def put_in(
-        self, connection: Connection, puts: Sequence[Put], idempotency_key: str | None = None, content: str = ""
-    ) -> Counts:
+        self, connection: Connection, puts: Sequence[Put], idempotency_key: str | None = None, content: str = "",
+        staged: Sequence[StagedListing] = (), counts: Counts = _NONE,
+    ) -> Counts:  # fmt: skip
         """`put` inside the writer's transaction.
 
         Args:
@@ -85,12 +150,16 @@ class DuckDBStatsStore(StatsStore):
             puts: See `put`.
             idempotency_key: See `put`.
             content: `digest` of the puts; required with a key.
+            staged: Listings whose rows are stored already, to be committed first.
+            counts: Counts of these rows.
         """
         if idempotency_key is not None and (replay := self._replay(connection, idempotency_key, content)):
             return replay
         generation = self._next_generation()
-        counts, new_tables = Counts(), set[int]()
-        puts = self._registered(connection, puts, new_tables)
+        new_tables = set[int]()
+        puts = self._registered(connection, puts, new_tables, staged)
+        for listing in staged:
+            listing.commit(connection)
         for put in puts:
             counts += self._store(connection, put, generation, new_tables)
         if idempotency_key is not None:
@@ -100,6 +169,10 @@ class DuckDBStatsStore(StatsStore):
             answer = json.dumps(counts.to_json())
             connection.execute("INSERT INTO idempotency VALUES (?, ?, ?, ?)", [idempotency_key, content, answer, now])
         return counts
+
+    def _is_used(self, idempotency_key: str | None) -> bool:
+        sql = "SELECT 1 FROM idempotency WHERE key = ?"
+        return idempotency_key is not None and bool(self.database.rows(sql, idempotency_key))
 
     def _replay(self, connection: Connection, key: str, content: str) -> Counts | None:
         replies = connection.execute("SELECT content_hash, answer FROM idempotency WHERE key = ?", [key]).fetchall()
@@ -112,16 +185,22 @@ class DuckDBStatsStore(StatsStore):
             )
         return Counts(**json.loads(replies[0][1]))
 
-    def _registered(self, connection: Connection, puts: Sequence[Put], new_tables: set[int]) -> list[Put]:
+    def _registered(
+        self, connection: Connection, puts: Sequence[Put], new_tables: set[int], staged: Sequence[StagedListing]
+    ) -> list[Put]:
         """The puts that have rows, with `table_key` added; registers new tables, which it adds to the set, and
         snapshots."""
+        firsts = [self._with_table_keys(connection, each.first, new_tables, each.table_key) for each in staged]
+        if any(first["table_key"][0].as_py() != each.table_key for first, each in zip(firsts, staged, strict=True)):
+            raise ListingChanged  # another put has registered the table
         keyed = [
             replace(put, rows=self._with_table_keys(connection, put.rows, new_tables))
             for put in puts
             if put.rows.num_rows
         ]
-        if keyed:  # together, because a schema hash that comes only with a later put would cause a re-ranking
-            self.catalog.register_snapshots(connection, snapshots_of([put.rows for put in keyed]), new_tables)
+        rows = firsts + [put.rows for put in keyed]
+        if rows:  # together, because a schema hash that comes only with a later put would cause a re-ranking
+            self.catalog.register_snapshots(connection, snapshots_of(rows), new_tables)
         return keyed
 
     def _store(self, connection: Connection, put: Put, generation: int, new_tables: set[int]) -> Counts:
@@ -150,6 +229,8 @@ class DuckDBStatsStore(StatsStore):
                 )  # fmt: skip
                 counts += merge.apply(connection, generation)
             elif part.num_rows:
+                if presence.is_any("staged", keys):
+                    end_staged(connection, family, keys)
                 for wave in waves(part):
                     spans = SpanMerge(
                         put.mode, family, wave, self._name_of, current, self.catalog.current_rows,
@@ -164,8 +245,11 @@ class DuckDBStatsStore(StatsStore):
     def _name_of(self, table_key: int) -> str:
         return self.catalog.by_key(table_key).full_name
 
-    def _with_table_keys(self, connection: Connection, rows: pa.Table, new_tables: set[int]) -> pa.Table:
-        """The rows with a column `table_key` (int64); registers new tables, and adds them to the set."""
+    def _with_table_keys(
+        self, connection: Connection, rows: pa.Table, new_tables: set[int], key: int | None = None
+    ) -> pa.Table:
+        """The rows with a column `table_key` (int64); registers new tables, the only one by its reserved key if it has
+        one, and adds them to the set."""
         numbers = codes(rows, _TABLE)
         distinct, first, places = np.unique(numbers, return_index=True, return_inverse=True)
         order = np.argsort(first)
@@ -182,7 +266,8 @@ class DuckDBStatsStore(StatsStore):
             given = {name: ids.get(int(distinct[at])) for name, at in zip(names, order, strict=True)}
             latest = _greatest_snapshots(rows, places, len(distinct))
             current = {name: latest[at] for name, at in zip(names, order, strict=True)}
-            entries = self.catalog.register_all(connection, {name: given[name] for name in unknown}, current=current)
+            wanted = {name: given[name] for name in unknown}
+            entries = self.catalog.register_all(connection, wanted, current=current, key=key)
             new_tables.update(entry.table_key for entry in entries.values())
         keys: Codes = np.empty(len(distinct), np.int64)
         for name, at in zip(names, order, strict=True):
@@ -191,10 +276,13 @@ class DuckDBStatsStore(StatsStore):
             keys[at] = entry.table_key
         return rows.append_column("table_key", pa.array(keys[places]))
 
-    def _next_generation(self) -> int:
-        """A number that increases with every put, also across restarts: the wall clock in microseconds, kept unique."""
-        self._generation = max(self._generation + 1, time.time_ns() // 1000)
-        return self._generation
+    def _next_generation(self, count: int = 1) -> int:
+        """A number that increases with every put, also across restarts: the wall clock in microseconds, kept unique.
+        It is the first of `count`."""
+        with self._numbering:
+            first = max(self._generation + 1, time.time_ns() // 1000)
+            self._generation = first + count - 1
+            return first
 
     # Reading single records.
 

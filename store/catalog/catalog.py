@@ -63,7 +63,8 @@ class Catalog(Publications, SnapshotRegistry):
         self.uncommitted = Entries(
             {entry.name: entry for entry in entries if not entry.dropped}, {entry.table_key: entry for entry in entries}
         )
-        self._next_key = max(self.uncommitted.by_key, default=0) + 1
+        staged = connection.execute("SELECT table_key FROM staged_listings").fetchall()  # maybe of tables to come
+        self._next_key = max([*self.uncommitted.by_key, *(key for (key,) in staged)], default=0) + 1
         self._changed = True
         self.table_digests.clear()
         self.schema_hashes.clear()
@@ -278,7 +279,7 @@ class Catalog(Publications, SnapshotRegistry):
 
     def register_all(
         self, connection: Connection, names: Mapping[tuple[str, str, str], str | None], format: str = EXTERNAL,
-        current: Mapping[tuple[str, str, str], int] | None = None,
+        current: Mapping[tuple[str, str, str], int] | None = None, key: int | None = None,
     ) -> dict[tuple[str, str, str], TableEntry]:  # fmt: skip
         """The entries of tables; new ones are stored first.
 
@@ -287,6 +288,7 @@ class Catalog(Publications, SnapshotRegistry):
             names: Catalog, schema and name → the id of a new table, None to derive it from the name.
             format: Format of new tables.
             current: Current snapshot ids of new tables by name.
+            key: Reserved key of the only table, if it is new.
 
         Returns:
             The entry of each table, by name.
@@ -297,9 +299,9 @@ class Catalog(Publications, SnapshotRegistry):
             if (entry := self.uncommitted.by_name.get(name)) is None:
                 current_id = (current or {}).get(name)
                 entry = TableEntry(
-                    self._next_key, *name, table_id or table_uuid(*name), format, current_snapshot_id=current_id
-                )
-                self._next_key += 1
+                    key or self.reserve_key(), *name, table_id or table_uuid(*name), format,
+                    current_snapshot_id=current_id,
+                )  # fmt: skip
                 new.append(entry)
             entries[name] = entry
         if not new:
@@ -318,6 +320,11 @@ class Catalog(Publications, SnapshotRegistry):
         for entry in new:
             self.set_entry(entry)
         return entries
+
+    def reserve_key(self) -> int:
+        """The key of a table to come; called inside of a write."""
+        self._next_key += 1
+        return self._next_key - 1
 
     def change(self, connection: Connection, entry: TableEntry, **changes: Any) -> TableEntry:
         """Changes fields of an entry, on disk and in memory; returns the new entry."""

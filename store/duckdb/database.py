@@ -63,6 +63,7 @@ class Database:
         self.is_invalidated = False
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._closed = False
+        self.turn = threading.Lock()  # held while a piece of a listing is written, so that a commit has one at most
         self._opening = threading.Lock()  # a connection cannot be closed while a cursor of it is created
         self.on_rollback: list[Callable[[Connection], None]] = []
         self.on_replace: list[Callable[[Connection], None]] = []

@@ -81,6 +81,7 @@ CREATE TABLE snapshots (table_key BIGINT, snapshot_id BIGINT, ordinal BIGINT, pa
 CREATE TABLE identities (table_key BIGINT, snapshot_id BIGINT, identity VARCHAR);
 CREATE TABLE file_snapshots (table_key BIGINT, family VARCHAR, snapshot_id BIGINT, pos BIGINT,
     freshness VARCHAR);
+CREATE TABLE staged_listings (table_key BIGINT, family VARCHAR, pos BIGINT, generation BIGINT);
 CREATE TABLE file_marks (table_key BIGINT, snapshot_id BIGINT, mark VARCHAR);
 CREATE TABLE checks (table_key BIGINT, snapshot_id BIGINT, column_name VARCHAR, rule VARCHAR, measure VARCHAR,
     level VARCHAR, state VARCHAR, value DOUBLE, detail VARCHAR, checked_at TIMESTAMPTZ, changed_at TIMESTAMPTZ);

@@ -21,6 +21,13 @@ from store.model.errors import UpstreamError
 FAMILIES: Final = ("stats.files", "stats.file_columns")
 
 
+class ListingChanged(UpstreamError):
+    """Another write has changed the base of a listing, or removed its staged rows; a retry may succeed."""
+
+    def __init__(self) -> None:
+        super().__init__("the files of the table were changed by somebody else meanwhile", code="LISTING_CHANGED")
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """The file listing of a put: all files of a snapshot, or changes to a base listing and the `removed` paths."""
@@ -55,23 +62,26 @@ def _is_newest(snapshot_id: int, listed: dict[int, int]) -> bool:
     return snapshot_id in listed and listed[snapshot_id] == max(listed.values())
 
 
-def continue_listing(connection: Connection, table_key: int, listing: Listing) -> None:
+def continue_listing(
+    connection: Connection, table_key: int, listing: Listing, families: Sequence[str] = FAMILIES
+) -> None:
     """Gives the snapshot the listing of its base without the removed files; its other rows are put after that.
 
     Args:
         connection: The writer's.
         table_key: Key of the table.
         listing: The listing, with a base.
+        families: Those of `FAMILIES` whose rows are not staged.
 
     Raises:
-        UpstreamError: `can_continue` is false, because the listings changed meanwhile; a retry may succeed.
+        ListingChanged: `can_continue` is false, because the listings changed meanwhile.
     """
     if not can_continue(connection, table_key, listing):
-        raise UpstreamError("the files of the table were changed by somebody else meanwhile", code="LISTING_CHANGED")
+        raise ListingChanged
     if listing.snapshot_id == listing.base_snapshot_id:
         return
     removed = pa.table({"path": pa.array(listing.removed, pa.string())})
-    for family in FAMILIES:
+    for family in families:
         pos = max(positions(connection, table_key, family).values()) + 1
         if listing.removed:
             execute(

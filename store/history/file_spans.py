@@ -7,12 +7,13 @@ at least one listing, and `to_pos` is OPEN_END exactly if it belongs to the newe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.duckdb.arrow_sql import execute, rowid_in
+from store.duckdb.arrow_sql import among, execute, rowid_in
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, OPEN_END, Connection, parts, stored_columns
 from store.model.catalog_entries import TableEntry
 from store.model.targets import Target, TargetKind
@@ -162,6 +163,7 @@ def delete_by_span(
         The number of rows removed from listings; a row of two listings counts twice.
     """
     physical, key = BY_SPAN[family], table.table_key
+    end_staged(connection, family, [key])
     listings = positions(connection, key, family)
     doomed_listings = {s: pos for s, pos in listings.items() if snapshot_id in (None, s)}
     deleted = 0
@@ -182,20 +184,55 @@ def delete_by_span(
             "DELETE FROM file_snapshots WHERE table_key = ? AND family = ? AND pos IN (SELECT unnest(?::BIGINT[]))",
             [key, family, list(doomed_listings.values())],
         )
-        _tidy(connection, family, key)
+        tidy(connection, family, key)
     return deleted
 
 
-def _tidy(connection: Connection, family: str, table_key: int) -> None:
-    """Restores the invariants after listings were deleted: deletes rows of no listing, reopens rows of the newest."""
+def end_staged(connection: Connection, family: str, table_keys: Sequence[int]) -> None:
+    """Removes what is staged for tables (`staged_listings`), before another write changes their listings.
+
+    Args:
+        connection: The writer's.
+        family: A flight of `BY_SPAN`.
+        table_keys: Keys of tables.
+    """
+    staged = execute(
+        connection, f"SELECT table_key FROM staged_listings WHERE family = '{family}'"
+        f" AND {among('table_key', table_keys)}",
+        moved=pa.table({"key": pa.array(table_keys, pa.int64())}),
+    )  # fmt: skip
+    for (key,) in staged:
+        tidy(connection, family, key)
+        connection.execute("DELETE FROM staged_listings WHERE family = ? AND table_key = ?", [family, key])
+
+
+def tidy(connection: Connection, family: str, table_key: int, most: int | None = None) -> int:
+    """Restores the invariants after listings were deleted or staged: deletes rows of no listing, reopens rows of the
+    newest.
+
+    Args:
+        connection: The writer's.
+        family: A flight of `BY_SPAN`.
+        table_key: Key of the table.
+        most: Number of rows to change at most; None for all.
+
+    Returns:
+        The number of rows changed.
+    """
     physical = BY_SPAN[family]
     left = sorted(positions(connection, table_key, family).values())
-    connection.execute(
-        f"DELETE FROM {physical} WHERE table_key = {table_key} AND NOT EXISTS (SELECT 1 FROM"
-        " (SELECT unnest(?::BIGINT[]) AS pos) f WHERE f.pos >= from_pos AND f.pos < to_pos)", [left],
-    )  # fmt: skip
+    steps = {
+        f"DELETE FROM {physical}": "NOT EXISTS (SELECT 1 FROM"
+        f" (SELECT unnest({left}::BIGINT[]) AS pos) f WHERE f.pos >= from_pos AND f.pos < to_pos)"
+    }
     if left:
-        connection.execute(
-            f"UPDATE {physical} SET to_pos = {OPEN_END} WHERE table_key = {table_key} AND to_pos > {left[-1]}"
-            f" AND to_pos < {OPEN_END}"
-        )
+        steps[f"UPDATE {physical} SET to_pos = {OPEN_END}"] = f"to_pos > {left[-1]} AND to_pos < {OPEN_END}"
+    changed = 0
+    for statement, condition in steps.items():
+        where = f"table_key = {table_key} AND {condition}"
+        if most is not None:
+            if (rest := most - changed) <= 0:
+                break
+            where = f"rowid IN (SELECT rowid FROM {physical} WHERE {where} LIMIT {rest})"
+        changed += connection.execute(f"{statement} WHERE {where}").fetchall()[0][0]
+    return changed

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN
 
-_KEYS: Final = {flight: f"SELECT DISTINCT table_key FROM {table}" for flight, table in BY_SNAPSHOT.items()} | {
-    family: f"SELECT DISTINCT table_key FROM file_snapshots WHERE family = '{family}'" for family in BY_SPAN
-}
+_KEYS: Final = (
+    {flight: f"SELECT DISTINCT table_key FROM {table}" for flight, table in BY_SNAPSHOT.items()}
+    | {family: f"SELECT DISTINCT table_key FROM file_snapshots WHERE family = '{family}'" for family in BY_SPAN}
+    | {"staged": "SELECT DISTINCT table_key FROM staged_listings"}
+)
 
 
 class Presence:
@@ -35,7 +37,7 @@ class Presence:
         """Keeps the tables that may have rows in a flight, in order.
 
         Args:
-            flight: A stored flight, or `file_sketches`.
+            flight: A stored flight, `file_sketches`, or `staged` for the tables with a listing in `staged_listings`.
             table_keys: Keys of tables.
         """
         known = self._of(flight)

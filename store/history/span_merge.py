@@ -104,7 +104,7 @@ class SpanMerge:
         self._write(connection, stored, doomed, extended)
         self._insert(connection, fresh, generation)
         if self.family == "stats.files" and self.mode is PutMode.REPLACE_SNAPSHOT and self._has_sketches:
-            self._drop_orphaned_sketches(connection)
+            drop_orphaned_sketches(connection, staged.rows)
         return Counts(staged.received, staged.rows.num_rows - unchanged - replaced, unchanged, replaced)
 
     def _in_listing(self) -> str:
@@ -216,24 +216,32 @@ class SpanMerge:
             rows = rows.append_column(name, self.listings[position].take(places))
         self.staged.insert(connection, self.physical, rows, generation)
 
-    def _drop_orphaned_sketches(self, connection: Connection) -> None:
-        """Removes the sketches of files that are not in the put from the snapshots' listings of sketches."""
-        listed = f"SELECT 1 FROM file_snapshots WHERE family = 'file_sketches' AND {self.staged.scope()} LIMIT 1"
-        if not connection.execute(listed).fetchall():
-            return
-        sketches = _listings(connection, "file_sketches", self.staged.rows)
-        sketches = sketches.filter(pc.is_valid(sketches["own"]))
-        if not sketches.num_rows:
-            return
-        files = self.staged.rows.select(["table_key", *self.staged.given])
-        doomed = query(
-            connection, f"SELECT t.rid FROM (SELECT rowid AS rid, * FROM file_sketches WHERE {self.staged.scope()}) t"
-            " JOIN {listings} w ON w.table_key = t.table_key AND t.from_pos <= w.pos AND t.to_pos > w.pos"
-            " WHERE (t.table_key, t.storage_id) NOT IN"
-            f" (SELECT (s.table_key, {STORAGE_ID[self.family].format('s')}) FROM {{staged}} s)",
-            listings=sketches, staged=files,
-        )["rid"]  # fmt: skip
-        remove_at(connection, "file_sketches", doomed, self.staged.scope(), sketches)
+
+def drop_orphaned_sketches(connection: Connection, rows: pa.Table) -> None:
+    """Removes the sketches of files that are not in the listings of files of snapshots from their listings of sketches.
+
+    Args:
+        connection: The writer's.
+        rows: Rows with the `table_key` and `snapshot_id` of the snapshots, at most one for each table.
+    """
+    scope = within("table_key", rows["table_key"])
+    listed = f"SELECT 1 FROM file_snapshots WHERE family = 'file_sketches' AND {scope} LIMIT 1"
+    if not connection.execute(listed).fetchall():
+        return
+    sketches = _listings(connection, "file_sketches", rows)
+    sketches = sketches.filter(pc.is_valid(sketches["own"]))
+    if not sketches.num_rows:
+        return
+    doomed = query(
+        connection, f"SELECT t.rid FROM (SELECT rowid AS rid, * FROM file_sketches WHERE {scope}) t"
+        " JOIN {listings} w ON w.table_key = t.table_key AND t.from_pos <= w.pos AND t.to_pos > w.pos"
+        " WHERE (t.table_key, t.storage_id) NOT IN"
+        f" (SELECT (s.table_key, {STORAGE_ID['stats.files'].format('s')})"
+        f" FROM (SELECT * FROM stats_files WHERE {scope}) s JOIN file_snapshots f ON f.table_key = s.table_key"
+        " AND f.family = 'stats.files' AND f.pos >= s.from_pos AND f.pos < s.to_pos"
+        " JOIN {listings} v ON v.table_key = f.table_key AND v.snapshot_id = f.snapshot_id)", listings=sketches,
+    )["rid"]  # fmt: skip
+    remove_at(connection, "file_sketches", doomed, scope, sketches)
 
 
 def _first_listings(rows: pa.Table) -> pa.Table:

@@ -196,12 +196,15 @@ def once(flight: str, name_of: Callable[[int], str], rows: pa.Table, keys: Seque
     differs = whole != whole[first[places]]
     if differs.any():
         at = int(np.argmax(differs))
-        raise InvalidArgument(
-            f'{flight}: two different rows for one target of "{name_of(at)}": '
-            f"{shown({key: rows[key][at].as_py() for key in keys if key != 'table_key'})}",
-            hint="send each target once",
-        )
+        raise two_rows(flight, name_of(at), {key: rows[key][at].as_py() for key in keys if key != "table_key"})
     return rows.take(pa.array(np.sort(first)))
+
+
+def two_rows(flight: str, full_name: str, target: dict[str, Any]) -> InvalidArgument:
+    """The error of a put with two different rows for a target, which is given by its key columns."""
+    return InvalidArgument(
+        f'{flight}: two different rows for one target of "{full_name}": {shown(target)}', hint="send each target once"
+    )
 
 
 def contradicts(flight: str, full_name: str, keys: Sequence[str], old: dict[str, Any], new: dict[str, Any]) -> Conflict:

@@ -1,0 +1,387 @@
+"""Listings of files that are stored in pieces, so that no other write waits for a large put or capture.
+
+The rows go into the final tables in pieces, between the commits of other writes, at the position after the newest
+listing: new rows begin there, rows that changed or are absent end there. No reader sees the position, because no row of
+`file_snapshots` has it; the commit adds that row. Until then `staged_listings` records the position. Any other write to
+the same table and family removes what is staged first (`file_spans.end_staged`), and its capture or put then begins
+again; a server removes at its start what an earlier one left.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.catalog.catalog import Catalog
+from store.duckdb.arrow_sql import execute, rowid_in
+from store.duckdb.database import Connection, Database
+from store.duckdb.layout import BY_SPAN, OPEN_END, insert_rows
+from store.history.file_listings import FAMILIES, Listing, ListingChanged, can_continue, forget_marks
+from store.history.file_spans import end_staged, positions, tidy
+from store.history.span_merge import drop_orphaned_sketches
+from store.history.staged import Staged
+from store.model.errors import StatflightError
+from store.model.names import join_name
+from store.model.puts import IDENTITY, Counts, Put, PutMode, two_rows
+
+log = logging.getLogger("statflight.store")
+
+MANY_ROWS: Final = 50_000  # of one table and family; fewer are stored by one transaction
+_PIECE_ROWS: Final = 20_000  # DuckDB writes larger commits past its log, and takes longer for the same rows
+_PIECE_BYTES: Final = 8 << 20
+_TIDY_ROWS: Final = 100_000  # rows that are deleted or closed in one transaction
+
+# States of a stored row about a target, in the SQL of `_merge`.
+_OPEN, _ENDED, _REQUESTED, _FILLED = range(4)  # of an earlier listing, and staged by this one
+
+T = TypeVar("T")
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+class StagedListing:
+    """The listing of one snapshot in one family, stored in pieces: `begin`, `add`, `settle`, then `commit` in the
+    transaction that makes it visible, and `close` in any case.
+
+    Args:
+        catalog: The catalog; it has the database.
+        family: A flight of `BY_SPAN`.
+        first: A row of the table at the snapshot.
+        table_key: Key of the table; None for one that is not registered yet: `begin` reserves its key.
+        generation: Generation of requested rows; that of others (mode FILL) is the number after it.
+        whole: The rows are all of the listing, so that it lacks the others of the snapshot's listing, if it has one.
+        base: The listing that the rows continue; None if they do not.
+        is_cancelled: True once the rows are unwanted.
+    """
+
+    def __init__(
+        self, catalog: Catalog, family: str, first: pa.Table, table_key: int | None, generation: int, *,
+        whole: bool = False, base: Listing | None = None, is_cancelled: Callable[[], bool] | None = None,
+    ):  # fmt: skip
+        self._catalog, self._database, self.family, self.first = catalog, catalog.database, family, first
+        self.table_key, self._is_new, self._generation = table_key or 0, not table_key, generation
+        self.whole, self._base, self._is_cancelled = whole, base, is_cancelled
+        *names, self._snapshot_id = self._place = place_of(first) or ()
+        self._full_name = join_name(*names)
+        self._physical, self._file = BY_SPAN[family], IDENTITY[family][0]
+        self._pos, self._has_rows, self._is_own = 0, False, False
+        self._targets: dict[str, int] = {}  # path or storage id of a file → its targets, a bit each
+        self._bits: dict[tuple[Any, ...], int] = {}  # rest of a target's identity → its bit
+
+    def takes(self, put: Put) -> bool:
+        """True if rows of a put can be added: they belong to the same listing."""
+        whole = put.mode is PutMode.REPLACE_SNAPSHOT
+        return family_of(put) == self.family and whole == self.whole and place_of(put.rows) == self._place
+
+    @property
+    def _is_exact(self) -> bool:
+        """True if the listing has no other rows than those put."""
+        return self.whole or not self._is_own
+
+    def begin(self) -> bool:
+        """Begins to stage; removes what is staged already for the table and family.
+
+        Returns:
+            False if the snapshot has a listing that is not the newest: its rows cannot be put in pieces.
+
+        Raises:
+            ListingChanged: The base is not the newest listing.
+        """
+        if not self._is_new:
+            unstage(self._database, self.family, self.table_key)
+        if not self._write(self._begin):
+            return False
+        if self._base is not None and self._base.snapshot_id != self._base.base_snapshot_id and self._base.removed:
+            self._end_all("IN (SELECT path FROM {paths})", list(self._base.removed))
+        return True
+
+    def _begin(self, connection: Connection) -> bool:
+        if self._is_new:
+            self.table_key = self._catalog.reserve_key()
+        end_staged(connection, self.family, [self.table_key])
+        listed = positions(connection, self.table_key, self.family)
+        newest, own = max(listed.values(), default=-1), listed.get(self._snapshot_id)
+        if own not in (None, newest):
+            return False
+        if self._base is not None and not can_continue(connection, self.table_key, self._base):
+            raise ListingChanged
+        self._pos, self._has_rows = newest + 1, newest >= 0
+        self._is_own = own is not None or self._base is not None
+        insert_rows(connection, "staged_listings", [[self.table_key, self.family, self._pos, self._generation]])
+        self._catalog.presence.add("staged", [self.table_key])
+        return True
+
+    def add(self, rows: pa.Table, mode: PutMode) -> Counts:
+        """Stores rows in pieces.
+
+        Args:
+            rows: Rows of the table at the snapshot, prepared, with all columns of their identity.
+            mode: Treatment of rows that the snapshot has, or got by an earlier call.
+
+        Returns:
+            Counts of the rows, as of a put.
+
+        Raises:
+            Conflict: In mode `create` another record is stored for a target.
+            InvalidArgument: Two different rows for one target.
+            ListingChanged: Another write ended the staging.
+            Cancelled: The rows are unwanted.
+        """
+        counts = Counts()
+        for piece in _pieces(rows):
+            keyed = piece.append_column("table_key", pa.repeat(pa.scalar(self.table_key, pa.int64()), piece.num_rows))
+            staged = Staged(self.family, keyed, lambda _: self._full_name)
+            known, targets = self._known(staged.rows)
+            new_files = [file for file in targets if file not in self._targets]
+            counts += self._write(
+                functools.partial(self._merge, staged=staged, mode=mode, known=known, files=new_files)
+            )
+            self._targets |= targets
+        return counts
+
+    def _known(self, rows: pa.Table) -> tuple[Mask, dict[str, int]]:
+        """Which of the rows are about targets put earlier; and the targets of their files, with these."""
+        file, *rest = IDENTITY[self.family]
+        paths = rows[file].combine_chunks().dictionary_encode()
+        places = paths.indices.to_numpy()
+        others = list(zip(*(rows[name].to_pylist() for name in rest), strict=True)) or [()] * rows.num_rows
+        bits = [1 << self._bits.setdefault(other, len(self._bits)) for other in others]
+        files = paths.dictionary.to_pylist()
+        before = [self._targets.get(path, 0) for path in files]
+        after = before.copy()
+        for place, bit in zip(places.tolist(), bits, strict=True):
+            after[place] |= bit
+        known = np.zeros(rows.num_rows, np.bool_)
+        if any(before):
+            known[:] = [bool(before[place] & bit) for place, bit in zip(places.tolist(), bits, strict=True)]
+        return known, dict(zip(files, after, strict=True))
+
+    def _merge(
+        self, connection: Connection, staged: Staged, mode: PutMode, known: Mask, files: Sequence[str]
+    ) -> Counts:
+        """Stores a piece.
+
+        Args:
+            connection: The writer's.
+            staged: The rows.
+            mode: See `add`.
+            known: True for rows about targets put earlier.
+            files: Paths or storage ids that no earlier piece has.
+        """
+        self._check(connection)
+        done = np.zeros(staged.rows.num_rows, np.bool_)  # rows that need no insert
+        kept: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        unchanged = replaced = repeated = 0
+        if self._has_rows or known.any():
+            found = self._matches(connection, staged, mode, known)
+            row, rid, state = (found[name].to_numpy() for name in ("row_no", "rid", "state"))
+            same = found["same"].to_numpy().astype(np.bool_)
+            live = state != _ENDED
+            again = live & (known[row] | (state >= _REQUESTED))
+            own = live & ~again & self._is_own
+            other = live & ~same & ~((again | own) & (mode is PutMode.FILL))
+            self._refuse(connection, staged, mode, found, other & again, other & own)
+            done[row[live & ~other]] = True
+            reopened = ~live & same & ~done[row]
+            done[row[reopened]] = True
+            kept = rid[live & ~other]
+            self._change(connection, f"UPDATE {{0}} SET to_pos = {self._pos}", rid[other & (state == _OPEN)])
+            self._change(connection, f"UPDATE {{0}} SET to_pos = {OPEN_END}", rid[reopened])
+            self._change(connection, "DELETE FROM {0}", rid[other & (state >= _REQUESTED)])
+            unchanged, replaced, repeated = (int(x.sum()) for x in (own & ~other, own & other, again & ~other))
+        if self._is_exact and self._has_rows and files:  # a later piece with more rows of the files opens some again
+            execute(
+                connection, f"UPDATE {self._physical} SET to_pos = {self._pos} WHERE table_key = {self.table_key}"
+                f" AND to_pos = {OPEN_END} AND from_pos < {self._pos} AND {self._file} IN (SELECT path FROM {{files}})"
+                " AND rowid NOT IN (SELECT rid FROM {kept})",
+                files=pa.table({"path": pa.array(files, pa.string())}), kept=pa.table({"rid": kept}),
+            )  # fmt: skip
+        staged.insert(
+            connection, self._physical, staged.rows.filter(pa.array(~done)).drop_columns(["snapshot_id"]),
+            self._generation + (mode is PutMode.FILL), {"from_pos": self._pos, "to_pos": OPEN_END},
+        )  # fmt: skip
+        return Counts(staged.received, staged.rows.num_rows - unchanged - replaced - repeated, unchanged, replaced)
+
+    def _matches(self, connection: Connection, staged: Staged, mode: PutMode, known: Mask) -> pa.Table:
+        """The stored rows of the same targets, with their `state`."""
+        is_own = mode is PutMode.CAPTURE and self._is_own
+        earlier = "" if known.any() else f" AND t.from_pos < {self._pos}"
+        return staged.matches(
+            connection, f"SELECT t.rowid AS rid, CASE WHEN t.from_pos = {self._pos} THEN CASE t.generation"
+            f" WHEN {self._generation} THEN {_REQUESTED} ELSE {_FILLED} END WHEN t.to_pos = {OPEN_END} THEN {_OPEN}"
+            f" ELSE {_ENDED} END AS state, t.* FROM {self._physical} t WHERE t.table_key = {self.table_key}"
+            f" AND t.to_pos IN ({self._pos}, {OPEN_END}){earlier}",
+            ("state",), keep_complete=f"t.from_pos < {self._pos}" if is_own else None,
+        )  # fmt: skip
+
+    def _refuse(
+        self, connection: Connection, staged: Staged, mode: PutMode, found: pa.Table, again: Mask, own: Mask
+    ) -> None:
+        """Refuses rows that differ from a stored one that is put again, or that is the snapshot's `own`."""
+        if mode is PutMode.CAPTURE:  # requested rows replace others of the same capture
+            again = again & (found["state"].to_numpy() == _REQUESTED)
+        else:
+            again = again & (found["state"].to_numpy() != _FILLED)
+        if again.any():
+            row_no = found["row_no"][int(again.argmax())].as_py()
+            target = {name: staged.rows[name][row_no].as_py() for name in ("snapshot_id", *IDENTITY[self.family])}
+            raise two_rows(self.family, self._full_name, target)
+        if mode is PutMode.CREATE and own.any():
+            at = int(own.argmax())
+            staged.refuse(connection, self._physical, found["row_no"][at].as_py(), found["rid"][at].as_py())
+
+    def _change(self, connection: Connection, statement: str, rids: npt.NDArray[np.int64]) -> None:
+        """Runs an UPDATE or DELETE, with `{0}` for the table, on rows by id."""
+        if rids.size:
+            doomed = pa.chunked_array([rids])
+            where = f"table_key = {self.table_key} AND {rowid_in(doomed, self._physical)}"
+            sql = f"{statement.format(self._physical)} WHERE {where}"
+            execute(connection, sql, doomed=pa.table({"rid": doomed}))
+
+    def settle(self) -> None:
+        """Ends the rows of files that were not put, after the last `add`; a second call has no effect.
+
+        Raises:
+            ListingChanged: Another write ended the staging.
+            Cancelled: The rows are unwanted.
+        """
+        if self._is_exact and self._has_rows:
+            self._end_all("NOT IN (SELECT path FROM {paths})", list(self._targets))
+
+    def _end_all(self, among: str, paths: list[str]) -> None:
+        """Ends the open rows of earlier listings whose file is among the paths, in pieces."""
+        files = pa.table({"path": pa.array(paths, pa.string())})
+
+        def end_some(connection: Connection) -> int:
+            self._check(connection)
+            ((count,),) = execute(
+                connection, f"UPDATE {self._physical} SET to_pos = {self._pos} WHERE rowid IN (SELECT rowid FROM"
+                f" {self._physical} WHERE table_key = {self.table_key} AND to_pos = {OPEN_END}"
+                f" AND from_pos < {self._pos} AND {self._file} {among} LIMIT {_TIDY_ROWS})", paths=files,
+            )  # fmt: skip
+            return int(count)
+
+        while self._write(end_some) == _TIDY_ROWS:
+            pass
+
+    def commit(self, connection: Connection) -> None:
+        """Makes the listing visible, inside of the transaction of the put or capture.
+
+        Args:
+            connection: The writer's.
+
+        Raises:
+            ListingChanged: Another write ended the staging.
+        """
+        self._check(connection)
+        listing = [self.table_key, self.family, self._snapshot_id]
+        ((moved,),) = connection.execute(
+            f"UPDATE file_snapshots SET pos = {self._pos} WHERE table_key = ? AND family = ? AND snapshot_id = ?",
+            listing,
+        ).fetchall()
+        if moved:  # what only its former listing has is removed by `close`
+            connection.execute("UPDATE staged_listings SET pos = pos - 1 WHERE generation = ?", [self._generation])
+        else:
+            insert_rows(connection, "file_snapshots (table_key, family, snapshot_id, pos)", [[*listing, self._pos]])
+            connection.execute("DELETE FROM staged_listings WHERE generation = ?", [self._generation])
+        self._catalog.current_rows.invalidate_listings([self.table_key])
+        self._catalog.presence.add(self.family, [self.table_key])
+        self._database.touch(self.table_key)
+        if self.whole and self.family in FAMILIES:
+            forget_marks(connection, [self.table_key])
+        if self.whole and self.family == "stats.files":
+            drop_orphaned_sketches(
+                connection, pa.table({"table_key": [self.table_key], "snapshot_id": [self._snapshot_id]})
+            )
+
+    def close(self) -> None:
+        """Removes what is staged and not committed, and what only the former listing of the snapshot has, in a thread
+        of its own."""
+        unstage_later(self._database, [(self.family, self.table_key, self._generation)])
+
+    def _check(self, connection: Connection) -> None:
+        if not connection.execute("SELECT 1 FROM staged_listings WHERE generation = ?", [self._generation]).fetchall():
+            raise ListingChanged
+
+    def _write(self, function: Callable[[Connection], T]) -> T:
+        with self._database.turn:  # one piece in a commit of the writer, however many listings are staged
+            return self._database.write(function, self._is_cancelled)
+
+
+def family_of(put: Put) -> str | None:
+    """The family of a put whose rows are all about files and have an identity, else None."""
+    sketches = put.flight == "stats.sketches"
+    family = "file_sketches" if sketches else put.flight
+    if family not in BY_SPAN or (sketches and not pc.all(pc.equal(put.rows["target_kind"], "FILE")).as_py()):
+        return None
+    needed = [name for name in IDENTITY[family] if not sketches or name == "storage_id"]
+    given = (name in put.rows.column_names and not put.rows[name].null_count for name in needed)
+    return family if all(given) else None
+
+
+def place_of(rows: pa.Table) -> tuple[Any, ...] | None:
+    """Catalog, schema, name and snapshot id of rows that have these in common, else None."""
+    values = [rows[name].unique() for name in ("table_catalog", "table_schema", "table_name", "snapshot_id")]
+    return tuple(value[0].as_py() for value in values) if all(len(value) == 1 for value in values) else None
+
+
+def unstage(database: Database, family: str, table_key: int, generation: int | None = None) -> None:
+    """Removes what is staged for a table, in pieces.
+
+    Args:
+        database: The database.
+        family: A flight of `BY_SPAN`.
+        table_key: Key of the table.
+        generation: Only what has this generation in `staged_listings`; None for all.
+    """
+
+    def run(connection: Connection) -> bool:
+        recorded = connection.execute(
+            "SELECT 1 FROM staged_listings WHERE family = ? AND table_key = ? AND generation = coalesce(?, generation)",
+            [family, table_key, generation],
+        ).fetchall()
+        if recorded and tidy(connection, family, table_key, _TIDY_ROWS) < _TIDY_ROWS:
+            end_staged(connection, family, [table_key])
+            return False
+        return bool(recorded)
+
+    with database.turn:
+        if not database.rows("SELECT 1 FROM staged_listings WHERE table_key = ? LIMIT 1", table_key):
+            return
+    more = True
+    while more:
+        with database.turn:
+            more = database.write(run)
+
+
+def unstage_later(database: Database, places: list[tuple[str, int, int]]) -> None:
+    """`unstage` in a thread of its own, for any number of (family, table key, generation)."""
+
+    def run() -> None:
+        for place in places:
+            try:
+                unstage(database, *place)
+            except StatflightError as error:  # the next write to the table does it, or the next start
+                log.info("rows that no listing has are left for later: %s", error)
+
+    if places:
+        threading.Thread(target=run, name="store-unstage").start()
+
+
+def unstage_all(database: Database) -> None:
+    """Removes what an earlier server has left staged, in a thread of its own."""
+    rows = database.rows("SELECT family, table_key, generation FROM staged_listings")
+    unstage_later(database, [(family, table_key, generation) for family, table_key, generation in rows])
+
+
+def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
+    step = min(_PIECE_ROWS, max(1, _PIECE_BYTES * rows.num_rows // max(1, rows.nbytes)))
+    for start in range(0, rows.num_rows, step):
+        yield rows.slice(start, step).combine_chunks()
