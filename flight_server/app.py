@@ -37,6 +37,7 @@ from store.duckdb.database import Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.queue.job_store import JobStore
 from store.replication.role import Role
+from store.staged_listings import unstage_all
 from store.stats_store import DuckDBStatsStore
 from store.stores import check_served
 
@@ -126,6 +127,7 @@ class App:
 
     def start(self) -> None:
         """Starts the background threads."""
+        unstage_all(self.database)
         self.watch.start()
         self.publishing.start()
         self.checking.start()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flight_server.control.capture_counters import CaptureCounters
-from flight_server.writes.drafts import Draft, store_drafts, together
+from flight_server.writes.drafts import Draft, store_drafts
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection
 from store.model.catalog_entries import TableEntry
@@ -58,6 +58,10 @@ class CaptureCommit:
         self.on_committed: Callable[[TableEntry], None] = lambda _: None
         self.counters = CaptureCounters()
 
+    def draft(self, job: Job) -> Draft:
+        """A new draft for a leased job."""
+        return Draft(self._store, lambda: job.cancelled)
+
     def end(self, ends: Sequence[End]) -> list[str | StatflightError]:
         """Commits captures in one transaction; when it is refused or one of them is cancelled, each in its own.
 
@@ -89,13 +93,16 @@ class CaptureCommit:
             return after
 
         try:
+            for end in ends:
+                if not end.job.cancelled:
+                    end.draft.settle()
             states = self._store.database.write(run, lambda: any(job.cancelled for job in wanted))
         except Exception as error:
             if len(ends) > 1:  # the one at fault gets the error
                 return [state for end in ends for state in self.end([end])]
             return [self._refused(ends[0].job, error)]
         committed = [end for end, state in zip(ends, states, strict=True) if state == "SUCCEEDED"]
-        self.counters.committed(together(put for end in committed for put in end.draft.merged()))
+        self.counters.committed([size for end in committed for size in end.draft.sizes])
         for end in committed:
             self.on_committed(self._catalog.by_key(end.table.table_key))
         return [*states]

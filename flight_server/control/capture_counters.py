@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
-
-from store.stats_store import Put
 
 READ: Final = ("rows", "bytes")  # attributes of outcomes: `rows_read`, `bytes_read`
 
@@ -45,12 +43,12 @@ class CaptureCounters:
                     if isinstance(amount, int) and amount > 0:  # attributes come from the worker and are not checked
                         self.read[engine, what] += amount
 
-    def committed(self, puts: Sequence[Put]) -> None:
-        """Counts published rows and their bytes."""
+    def committed(self, sizes: Iterable[tuple[str, int, int]]) -> None:
+        """Counts published rows: flight, number of rows and of bytes of each put."""
         with self._lock:
-            for put in puts:
-                self.rows[put.flight] += put.rows.num_rows
-                self.size_bytes[put.flight] += put.rows.get_total_buffer_size()
+            for flight, rows, size_bytes in sizes:
+                self.rows[flight] += rows
+                self.size_bytes[flight] += size_bytes
 
     def lost(self, leases: int) -> None:
         """Counts leases that ran out."""

@@ -370,11 +370,11 @@ class JobQueue:
         with self.lock:
             job = self.leased.get(token)
             if job is None or job.is_ending or job.is_discarded:
-                self._drafts.pop(token, None)
+                self._drafts.pop(token, Draft()).close()
                 raise _lost()
             if job.table is None:
                 raise InvalidArgument("this lease is for a look at a lake: no rows are put under it")
-            return job, self._drafts.setdefault(token, Draft(self._store.database.directory))
+            return job, self._drafts.setdefault(token, self._commit.draft(job))
 
     def add_to_draft(self, token: str, put: Put, whole: bool, *, few: bool = False) -> None:
         """Adds rows to the draft of a lease.
@@ -451,6 +451,9 @@ class JobQueue:
             for end in ends:
                 end.job.is_ending = False
             raise
+        finally:
+            for end in ends:
+                end.draft.close()
         answers = ["SUCCEEDED" if end.job.table is None else next(states) for end in ends]
         with self.lock:
             for (job, _, body), answer in zip(ends, answers, strict=True):
@@ -498,8 +501,10 @@ class JobQueue:
                     job.cancelled = True
                     job.done.set()
             self._requeue(in_memory)
-            self._drafts = {token: draft for token, draft in self._drafts.items() if token in self.leased}
+            dropped = [self._drafts.pop(token) for token in list(self._drafts) if token not in self.leased]
             lost = self._lost.copy()
+        for draft in dropped:
+            draft.close()
         self.workers.forget()
         if lost:
             self._store.give_back([job.id for job in lost], lost=True)

@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from store.duckdb.database import Connection
 from store.duckdb.spill import SpillBuffer
-from store.history.file_listings import Listing, continue_listing, mark_listings
+from store.history.file_listings import FAMILIES, Listing, ListingChanged, continue_listing, mark_listings
+from store.history.file_spans import end_staged
 from store.model.catalog_entries import TableEntry
+from store.staged_listings import MANY_ROWS, StagedListing, family_of
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 
 
 class Draft:
-    """Rows put under a lease; large ones are spilled to files in the directory."""
+    """Rows put under a lease. Many rows of one family of files go to the database in pieces, as they come.
 
-    def __init__(self, directory: Path | None = None):
-        self._directory = directory
-        self._lock = threading.Lock()
-        self._buffers: dict[tuple[str, PutMode, pa.Schema], SpillBuffer] = {}
+    Args:
+        store: Takes these rows; without it all are kept.
+        is_cancelled: True once the rows are unwanted.
+    """
+
+    def __init__(self, store: DuckDBStatsStore | None = None, is_cancelled: Callable[[], bool] | None = None):
+        self._store, self._is_cancelled = store, is_cancelled
+        self._lock, self._closed = threading.Lock(), False
+        self._buffers: dict[tuple[str | None, str, PutMode, pa.Schema], SpillBuffer] = {}  # by family, flight, …
+        self._numbers: dict[str, int] = {}  # family → rows in buffers
+        self._staged: dict[str, StagedListing] = {}  # by family
         self._few: list[Put] = []
         self._merged: list[Put] | None = None
         self._listings: dict[int, Listing] = {}  # by snapshot
+        self.sizes: list[tuple[str, int, int]] = []  # flight, rows and bytes of what was added
 
     def __bool__(self) -> bool:
-        return bool(self._buffers or self._few or self._listings)
+        return bool(self.sizes or self._listings)
 
     def declare(self, listing: Listing) -> None:
-        """Adds the file listing of a snapshot."""
+        """Adds the file listing of a snapshot.
+
+        Raises:
+            ListingChanged: It continues another one, and rows of files were stored in pieces as a whole listing.
+        """
         with self._lock:
+            if listing.base_snapshot_id is not None and not self._staged.keys().isdisjoint(FAMILIES):
+                raise ListingChanged
             self._listings[listing.snapshot_id] = listing
 
     @property
@@ -39,37 +55,113 @@ class Draft:
         """The declared listings."""
         return list(self._listings.values())
 
+    @property
+    def staged(self) -> dict[str, StagedListing]:
+        """The listings whose rows are in the database, by family."""
+        return self._staged
+
     def add(self, put: Put, whole: bool, *, few: bool = False) -> None:
         """Adds rows.
 
         Args:
             put: The rows.
             whole: True if they are all rows of their flight at their snapshots.
-            few: Keep them in memory; others may be spilled to a file.
+            few: Keep them in memory until the end.
+
+        Raises:
+            StatflightError: They go to the database in pieces, and it refuses one.
         """
-        mode = PutMode.REPLACE_SNAPSHOT if whole else put.mode
+        put = Put(put.flight, put.rows, PutMode.REPLACE_SNAPSHOT if whole else put.mode)
         with self._lock:
+            self.sizes.append((put.flight, put.rows.num_rows, put.rows.get_total_buffer_size()))
             if few:
-                self._few.append(Put(put.flight, put.rows, mode))
+                self._few.append(put)
                 return
-            key = (put.flight, mode, put.rows.schema)
-            if key not in self._buffers:
-                self._buffers[key] = SpillBuffer(put.rows.schema, self._directory)
-            self._buffers[key].add(put.rows)
+            for part in _by_kind(put):
+                self._add(part)
+
+    def _add(self, put: Put) -> None:
+        family = family_of(put)
+        if family in self._staged and self._staged[family].takes(put):
+            self._staged[family].add(put.rows, put.mode)
+            return
+        key = (family, put.flight, put.mode, put.rows.schema)
+        if key not in self._buffers:
+            directory = None if self._store is None else self._store.database.directory
+            self._buffers[key] = SpillBuffer(put.rows.schema, directory)
+        self._buffers[key].add(put.rows)
+        if family is None or self._store is None or family in self._staged:
+            return
+        self._numbers[family] = self._numbers.get(family, 0) + put.rows.num_rows
+        if self._numbers[family] >= MANY_ROWS:
+            self._stage(self._store, family)
+
+    def _stage(self, store: DuckDBStatsStore, family: str) -> None:
+        """Moves the rows of a family to the database, if they can be stored in pieces; else they are kept, and it is
+        tried again once there are as many more."""
+        keys = sorted((key for key in self._buffers if key[0] == family), key=lambda key: key[2] is PutMode.FILL)
+        puts = [Put(key[1], self._buffers.pop(key).table(), key[2]) for key in keys]
+        self._numbers[family] = 0
+        bases = {s: listing for s, listing in self._listings.items() if listing.base_snapshot_id is not None}
+        listing = store.stage(puts, bases if family in FAMILIES else {}, self._is_cancelled)
+        if listing is None:
+            for key, put in zip(keys, puts, strict=True):
+                self._buffers[key] = SpillBuffer(put.rows.schema, store.database.directory)
+                self._buffers[key].add(put.rows)
+            return
+        self._staged[family] = listing
+        if self._closed:
+            listing.close()
+        for put in puts:
+            listing.add(put.rows, put.mode)
+
+    def settle(self) -> None:
+        """Adds the few rows of the listings that are stored in pieces, and what else comes before their commit.
+
+        Raises:
+            StatflightError: The database refuses rows; nothing is stored.
+        """
+        with self._lock:
+            if self._staged:
+                few, self._few = self._few, []
+                for put in sorted(few, key=lambda put: put.mode is PutMode.FILL):
+                    for part in _by_kind(put):
+                        listing = self._staged.get(family_of(part) or "")
+                        if listing is not None and listing.takes(part):
+                            listing.add(part.rows, part.mode)
+                        else:
+                            self._few.append(part)
+            for listing in self._staged.values():
+                listing.settle()
+
+    def close(self) -> None:
+        """Removes the rows that went to the database and are not committed; no more are taken."""
+        self._closed = True
+        for listing in list(self._staged.values()):
+            listing.close()
 
     def merged(self) -> list[Put]:
-        """The puts in the order of the commit: requested statistics first, then additional ones (mode FILL)."""
+        """The other puts in the order of the commit: requested statistics first, then additional ones (mode FILL)."""
         with self._lock:
             if self._merged is None:  # cached, because a write may run twice and a buffer returns its rows once
                 buffers = self._buffers.items()
-                puts = [Put(flight, buffer.table(), mode) for (flight, mode, _), buffer in buffers]
+                puts = [Put(flight, buffer.table(), mode) for (_, flight, mode, _), buffer in buffers]
                 self._merged = together(puts + self._few)
             return self._merged
 
 
+def _by_kind(put: Put) -> list[Put]:
+    """A put of sketches as one of those of files and one of the others; any other put as it is."""
+    if put.flight != "stats.sketches":
+        return [put]
+    of_file = pc.fill_null(pc.equal(put.rows["target_kind"], "FILE"), False)
+    parts = (put.rows.filter(mask) for mask in (of_file, pc.invert(of_file)))
+    return [Put(put.flight, rows, put.mode) for rows in parts if rows.num_rows]
+
+
 def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequence[tuple[Draft, TableEntry]]) -> None:
     """Stores drafts: one put takes all, so that its cost depends on rows, not on tables. A draft whose listing
-    continues another is put alone, after that one.
+    continues another, or is staged, is put alone, after that one.
 
     Args:
         connection: The writer's.
@@ -79,15 +171,21 @@ def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequen
     together_: list[tuple[Draft, TableEntry]] = []
     alone: list[tuple[Draft, TableEntry]] = []
     for each in drafts:
-        (alone if any(listing.base_snapshot_id is not None for listing in each[0].listings) else together_).append(each)
+        continues = any(listing.base_snapshot_id is not None for listing in each[0].listings)
+        (alone if continues or each[0].staged else together_).append(each)
     for group in (*([each] for each in alone), together_):
-        listings = [(table.table_key, listing) for draft, table in group for listing in draft.listings]
-        for table_key, listing in listings:
+        listings = [(draft, table.table_key, listing) for draft, table in group for listing in draft.listings]
+        for draft, table_key, listing in listings:
             if listing.base_snapshot_id is not None:
-                continue_listing(connection, table_key, listing)
+                families = [family for family in FAMILIES if family not in draft.staged]
+                if store.catalog.presence.is_any("staged", [table_key]):
+                    for family in families:
+                        end_staged(connection, family, [table_key])
+                continue_listing(connection, table_key, listing, families)
                 store.catalog.current_rows.invalidate_listings([table_key])
-        store.put_in(connection, together(put for draft, _ in group for put in draft.merged()))
-        mark_listings(connection, listings)
+        staged = [each for draft, _ in group for each in draft.staged.values()]
+        store.put_in(connection, together(put for draft, _ in group for put in draft.merged()), staged=staged)
+        mark_listings(connection, [(table_key, listing) for _, table_key, listing in listings])
 
 
 def together(puts: Iterable[Put]) -> list[Put]:

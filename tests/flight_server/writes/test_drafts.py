@@ -1,4 +1,4 @@
-"""Drafts committed in one transaction: stored together, rejected one by one."""
+"""Drafts committed in one transaction: stored together, rejected one by one; many rows go to the store before it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flight_server.writes import drafts
 from flight_server.writes.drafts import Draft, store_drafts
+from store import staged_listings
 from store.catalog.catalog import Catalog
 from store.duckdb.layout import BY_SNAPSHOT
 from store.history import validation
+from store.history.file_listings import Listing, ListingChanged
+from store.history.file_spans import rows_of
 from store.model.errors import InvalidArgument
 from store.model.schemas import FLIGHTS
 from store.stats_store import DuckDBStatsStore, Put, PutMode
@@ -25,9 +29,9 @@ class DraftStore:
         self.puts: list[int] = []
         put_in = self.store.put_in
 
-        def counted(connection: Any, puts: Any, *more: Any) -> Any:
+        def counted(connection: Any, puts: Any, **more: Any) -> Any:
             self.puts.append(sum(put.rows.num_rows for put in puts))
-            return put_in(connection, puts, *more)
+            return put_in(connection, puts, **more)
 
         self.store.put_in = counted  # type: ignore[method-assign]
 
@@ -82,3 +86,96 @@ def test_single_draft_is_stored(draft_store):
     table = draft_store.table("t")
     commit(draft_store, [(draft("t", 1, 2, 3), table)])
     assert (draft_store.puts, draft_store.count(table)) == ([3], 3)
+
+
+# Many rows.
+
+
+@pytest.fixture
+def many_rows(draft_store, monkeypatch):
+    """A table of a lake; rows of files are many from 4 on, and stored in pieces of 3."""
+    monkeypatch.setattr(drafts, "MANY_ROWS", 4)
+    monkeypatch.setattr(staged_listings, "_PIECE_ROWS", 3)
+    return draft_store.table("t")
+
+
+def files(flight: str, values: dict[str, int], snapshot: int, mode: PutMode) -> Put:
+    more = {} if flight == "stats.files" else {"column_id": 1}
+    each = [{"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": snapshot,
+             "file_path": path, "row_count": count} | more for path, count in values.items()]  # fmt: skip
+    return Put(flight, validation.prepare(FLIGHTS[flight], pa.Table.from_pylist(each)), mode)
+
+
+def stored(draft_store: DraftStore, table: Any, snapshot: int, flight: str = "stats.file_columns") -> dict[str, int]:
+    source, values = rows_of(flight, table, snapshot)
+    return dict(draft_store.database.rows(f"SELECT t.file_path, t.row_count FROM {source}", *values))
+
+
+def in_pieces(draft_store: DraftStore, puts: list[Put], snapshot: int = 1, listing: Listing | None = None) -> Draft:
+    created = Draft(draft_store.store)
+    if listing is not None:
+        created.declare(listing)
+    for put in puts[:-1]:
+        created.add(put, whole=put.mode is PutMode.REPLACE_SNAPSHOT)
+    created.add(puts[-1], whole=puts[-1].mode is PutMode.REPLACE_SNAPSHOT, few=True)  # the last ones come with the end
+    return created
+
+
+FIVE = dict.fromkeys("abcde", 1)
+
+
+def test_many_rows_go_to_the_store_before_the_commit_and_the_last_ones_with_them(draft_store, many_rows):
+    created = in_pieces(draft_store, [files("stats.files", FIVE, 1, PutMode.REPLACE_SNAPSHOT),
+                                      files("stats.file_columns", FIVE, 1, PutMode.FILL),
+                                      files("stats.file_columns", {"f": 2}, 1, PutMode.FILL)])  # fmt: skip
+    assert created.staged.keys() == {"stats.files", "stats.file_columns"}
+    created.settle()
+    assert stored(draft_store, many_rows, 1) == {}
+    commit(draft_store, [(created, many_rows), (draft("t", 1), many_rows)])
+    assert stored(draft_store, many_rows, 1) == FIVE | {"f": 2}
+    assert stored(draft_store, many_rows, 1, "stats.files") == FIVE
+    assert draft_store.puts == [0, 1], "no rows of files are left to the commit"
+    assert draft_store.database.rows("SELECT * FROM staged_listings") == []
+
+
+@pytest.mark.parametrize("order", [(PutMode.FILL, PutMode.CAPTURE), (PutMode.CAPTURE, PutMode.FILL)])
+def test_requested_rows_win_over_filled_ones_whichever_come_first(draft_store, many_rows, order):
+    values = {PutMode.FILL: dict.fromkeys("abcdef", 1), PutMode.CAPTURE: dict.fromkeys("abcde", 2)}
+    puts = [files("stats.file_columns", values[mode], 1, mode) for mode in order]
+    created = in_pieces(draft_store, [*puts, files("stats.file_columns", {"g": 3}, 1, PutMode.FILL)])
+    created.settle()
+    commit(draft_store, [(created, many_rows)])
+    assert stored(draft_store, many_rows, 1) == dict.fromkeys("abcde", 2) | {"f": 1, "g": 3}
+
+
+def test_many_rows_continue_a_listing(draft_store, many_rows):
+    first = [files(flight, FIVE, 1, mode) for flight, mode in
+             (("stats.files", PutMode.REPLACE_SNAPSHOT), ("stats.file_columns", PutMode.FILL))]  # fmt: skip
+    created = in_pieces(draft_store, [*first, files("stats.file_columns", {"z": 1}, 1, PutMode.FILL)],
+                        listing=Listing(1, "one"))  # fmt: skip
+    created.settle()
+    commit(draft_store, [(created, many_rows)])
+    new = {"a": 2, "v": 3, "w": 3, "x": 3}
+    created = in_pieces(
+        draft_store, [files("stats.file_columns", new, 2, PutMode.FILL), files("stats.files", new, 2, PutMode.CAPTURE)],
+        listing=Listing(2, "two", 1, "one", ("a", "b")),
+    )  # fmt: skip
+    assert created.staged.keys() == {"stats.file_columns"}
+    created.settle()
+    commit(draft_store, [(created, many_rows)])
+    assert stored(draft_store, many_rows, 2) == {"c": 1, "d": 1, "e": 1, "z": 1} | new
+    assert stored(draft_store, many_rows, 2, "stats.files") == {"c": 1, "d": 1, "e": 1} | new
+    assert stored(draft_store, many_rows, 1) == FIVE | {"z": 1}
+    assert draft_store.database.rows("SELECT snapshot_id, mark FROM file_marks") == [(2, "two")]
+
+
+def test_closed_draft_leaves_nothing_and_takes_no_more(draft_store, many_rows):
+    created = Draft(draft_store.store)
+    created.add(files("stats.file_columns", FIVE, 1, PutMode.FILL), False)
+    created.close()
+    staged_listings.unstage(draft_store.database, "stats.file_columns", many_rows.table_key)  # or it was done already
+    assert draft_store.database.rows("SELECT 1 FROM stats_file_columns") == []
+    for late in (lambda: created.add(files("stats.file_columns", {"x": 1}, 1, PutMode.FILL), False), created.settle):
+        with pytest.raises(ListingChanged):
+            late()
+            commit(draft_store, [(created, many_rows)])
