@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.flight as flight
 
 from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
 from store.duckdb.database import Database
+from store.invariants import check_file
+from store.staged_listings import MANY_ROWS
 
 STATFLIGHT = Path(sys.executable).with_name("statflight")
 KEY = {"table_catalog": "c", "table_schema": "s", "table_name": "t"}
@@ -140,6 +143,18 @@ class Capturer(Publisher):
         assert done["state"] == "SUCCEEDED", done
 
 
+class FilesPublisher(Publisher):
+    """Replaces a listing of so many files that its rows are stored in pieces, before its commit."""
+
+    def __init__(self, uri: str, name: str, first: int):
+        super().__init__(uri, name, first, MANY_ROWS)
+
+    def publish(self, client: Client) -> None:
+        rows = generation(self.number, self.rows, self.table_name)
+        rows = rows.append_column("file_path", pc.cast(rows["column_id"], pa.string()))
+        client.put("stats.file_columns", rows, "replace_snapshot")
+
+
 def make_lake(db: Path, name: str) -> None:
     """Creates a database whose catalog has a table of a lake, so that captures accept it."""
     table = {
@@ -177,7 +192,7 @@ def kill_loop(directory: Path, kills: int, busy: float = 0.3) -> tuple[list[floa
         Seconds of each start until the first response, and the number of acknowledged puts and publications.
     """
     db, starts, acknowledged = directory / "kill.db", [], 0
-    writers = {"a": Publisher, "b": Publisher, "drafts": Capturer}
+    writers = {"a": Publisher, "b": Publisher, "drafts": Capturer, "files": FilesPublisher}
     last = dict.fromkeys(writers, (0, 0))  # table → acknowledged, sent
     make_lake(db, "drafts")
     for number in range(kills + 1):
@@ -188,7 +203,9 @@ def kill_loop(directory: Path, kills: int, busy: float = 0.3) -> tuple[list[floa
         starts.append(time.perf_counter() - begun)
         try:
             for name, (least, most) in last.items():
-                seen = check_whole(client.get("stats.columns", predicates=table_predicates(name))) or 0
+                flight_name, rows = ("stats.file_columns", MANY_ROWS) if name == "files" else ("stats.columns", 300)
+                found = client.get(flight_name, columns=["row_count"], predicates=table_predicates(name))
+                seen = check_whole(found, rows) or 0
                 assert least <= seen <= most, f"generation {seen} after {least} was acknowledged, {most} sent"
                 last[name] = (seen, seen)
             if number == kills:
@@ -203,6 +220,7 @@ def kill_loop(directory: Path, kills: int, busy: float = 0.3) -> tuple[list[floa
             time.sleep(busy * (number % 8) / 8)
         finally:
             server.kill()
+        assert list(check_file(db)) == []
         for publisher in publishers:
             publisher.join(30)
             assert isinstance(publisher.trouble, pa.ArrowException), publisher.trouble

@@ -123,20 +123,13 @@ def test_second_interrupt_ends_the_command_beside_a_server_that_does_not_answer(
             process.wait()
 
 
-@pytest.mark.parametrize("after", [0.05, 0.3])
-def test_cancelled_publication_of_many_rows_frees_the_writer(lake, after):
+@pytest.mark.parametrize("stage", ["rows", "end"])
+def test_cancelled_capture_of_many_rows_frees_the_writer_and_leaves_nothing(lake, stage):
     with lake.connect() as client, lake.connect() as other, Polling(lake) as worker:
         before = len(jobs(client))
         request = {"requests": [{"table": "lake.default.t"}]}
         errors: list[Exception] = []
-
-        def ask() -> None:
-            try:
-                other.act("capture", request)
-            except (pa.ArrowException, flight.FlightError) as error:
-                errors.append(error)
-
-        asking = threading.Thread(target=ask)
+        asking = threading.Thread(target=errors_of, args=(other, "capture", request, errors))
         asking.start()
         eventually(lambda: len(worker.leases) == 1)
         (lease,) = worker.leases
@@ -149,29 +142,38 @@ def test_cancelled_publication_of_many_rows_frees_the_writer(lake, after):
         at = rows.column_names.index("snapshot_id")
         rows = rows.set_column(at, "snapshot_id", pa.repeat(wanted["snapshot_id"], rows.num_rows))
         client.timeout = 120.0
-        client.put({"table": "stats.file_columns", "draft": lease["lease_token"]}, rows)
-        outcome = {"outcome": "CAPTURED", "engine_id": "e", "detail": "", "attributes": {},
-                   "snapshot_id": wanted["snapshot_id"], "storage_id": "table"}  # fmt: skip
-        finishing = threading.Thread(target=lambda: errors_of(client, key | {"outcomes": [outcome]}, errors))
-        finishing.start()
-        time.sleep(after)
+
+        def put() -> None:
+            try:
+                client.put({"table": "stats.file_columns", "draft": lease["lease_token"]}, rows)
+            except (pa.ArrowException, flight.FlightError) as error:
+                errors.append(error)
+
+        putting = threading.Thread(target=put)
+        putting.start()
+        if stage == "rows":
+            time.sleep(0.5)
+        else:
+            putting.join()
         with lake.connect() as canceller:
             canceller.act("cancel_job", {"job_id": lease["job_id"]})
             started = time.monotonic()
-            finishing.join(60)
+            putting.join(60)
+            outcome = {"outcome": "CAPTURED", "engine_id": "e", "detail": "", "attributes": {},
+                       "snapshot_id": wanted["snapshot_id"], "storage_id": "table"}  # fmt: skip
+            errors_of(client, "finish_job", key | {"outcomes": [outcome]}, errors)
             canceller.put({"table": "stats.tables", "mode": "upsert"}, pa.Table.from_pylist([
                 {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "row_count": 5}
             ]))  # fmt: skip
             assert time.monotonic() - started < 5
             asking.join(30)
             assert len(jobs(canceller)) == before + 1
-            if len(errors) == 2:  # else it was stored before
-                assert canceller.read({"table": "stats.file_columns"}).num_rows == 0
-        assert after > 0.9 or len(errors) == 2, errors
+            assert len(errors) == (3 if stage == "rows" else 2), errors
+            assert canceller.read({"table": "stats.file_columns"}).num_rows == 0
 
 
-def errors_of(client, body: dict, errors: list[Exception]) -> None:
+def errors_of(client, action: str, body: dict, errors: list[Exception]) -> None:
     try:
-        client.act("finish_job", body)
+        client.act(action, body)
     except (pa.ArrowException, flight.FlightError) as error:
         errors.append(error)
