@@ -58,7 +58,8 @@ ROOMS = {
         "replication": {"model", "duckdb"},
         "stores": {"model"},
         "invariants": HISTORY | {"queue"},
-        "stats_store": HISTORY | {"catalog", "stores"},
+        "staged_listings": HISTORY | {"catalog"},
+        "stats_store": HISTORY | {"catalog", "staged_listings", "stores"},
     },
     "flight_server": {
         "config": set(),
