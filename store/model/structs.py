@@ -5,6 +5,7 @@ Not imported by what clients and Spark's executors import: they need not have `m
 
 from __future__ import annotations
 
+import threading
 import types
 from enum import Enum
 from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar, Union, get_args, get_origin
@@ -60,10 +61,19 @@ def read(value: Any, type_: type[T], what: str = "body", where: str = "") -> T:
     Raises:
         InvalidArgument: The value does not fit; names the first field that does not, and what it should be.
     """
+    if type_ not in _prepared:
+        with _preparing:
+            _fits(value, type_)
+            _prepared.add(type_)
     try:
         return msgspec.convert(value, type_, dec_hook=_custom)
     except msgspec.ValidationError:
         _refuse(value, type_, what, where)
+
+
+# The library describes a type to itself when it is first read; two threads that do so at once end the process.
+_preparing: Final = threading.Lock()
+_prepared: Final[set[Any]] = set()
 
 
 def describe(type_: Any) -> str:

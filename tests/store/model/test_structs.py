@@ -1,5 +1,7 @@
 """Structs: what does not fit is refused with its place, and what would be right."""
 
+import subprocess
+import sys
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -105,3 +107,30 @@ def test_path_of_a_part_stands_before_its_field():
 def test_description_lists_the_keys():
     keys = '"snapshot"?, "of_any"?, "is_dry"?, "limit"?, "seconds"?, "options"?, "parts"?: [{"name", "share"?}]'
     assert describe(Body) == f'{{"table", {keys}, "method"?: {{"name", "share"?}}, "version"?, "with"?}}'
+
+
+THREADS = """
+import sys, threading
+import subprocess
+import sys
+from enum import StrEnum
+from typing import Literal
+from store.model.structs import Struct, Truth, read
+sys.setswitchinterval(1e-6)
+for _ in range(60):
+    word = StrEnum("word", [f"A{at}" for at in range(40)])
+    part = type("Part", (Struct,), {"__annotations__": {"a": word, "b": Literal["x", "y"]}, "__module__": "m"})
+    parts = {f"p{at}": part | None for at in range(30)}
+    whole = type("Whole", (Struct,), {"__annotations__": parts, "__module__": "m"})
+    start = threading.Barrier(4)
+    def work():
+        start.wait()
+        read({name: {"a": "a0", "b": "x"} for name in parts}, whole)
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+"""
+
+
+def test_threads_may_read_a_struct_for_the_first_time_at_once():
+    subprocess.run([sys.executable, "-c", THREADS], check=True)
