@@ -21,10 +21,8 @@ from store.model.logical_types import Kind, LogicalType, to_arrow
 
 CUT_STRING: Final = 32  # characters at which strings are truncated
 CUT_BYTES: Final = 61  # Rust writers truncate before a character that would end beyond 64 bytes
-_DOUBTFUL: Final = "[" + "".join(f"\\x{{{plane:X}0000}}-\\x{{{plane:X}FFFF}}" for plane in range(1, 16, 2)) + "]"
-"""Characters that may be wrong: deltalake decodes escaped surrogates of an even plane into the plane below."""
 EXACT_DIGITS: Final = 15  # digits up to which a double represents a decimal exactly
-WIDENED_DIGITS: Final = 18  # digits beyond which deltalake's bounds are unusable
+WIDENED_DIGITS: Final = 18  # digits beyond which bounds are not used
 _TICK: Final = 1000  # µs; resolution of the log's timestamps
 _WIDE: Final = Context(prec=60)
 
@@ -49,7 +47,6 @@ def log_facts(
     records: pa.Array | None,
     tight: pa.Array,
     *,
-    exact: bool = True,
     was_float: bool = False,
 ) -> dict[str, Any]:
     """Counts and bounds of a column from the log, adjusted for deleted rows.
@@ -62,7 +59,6 @@ def log_facts(
         rows: Live rows, one per file.
         records: Rows including deleted ones, one per file.
         tight: True for files without deleted rows whose statistics are not marked as wide.
-        exact: False if no bound can be exact.
         was_float: Whether some files store a DOUBLE column as 32-bit floats.
 
     Returns:
@@ -80,7 +76,7 @@ def log_facts(
             if was_float and kind.kind is Kind.DOUBLE:
                 columns[side], same = _of_floats(columns[side], upwards=side == "upper")
                 attained = pc.and_(attained, same)
-            columns[f"{side}_exact"] = False if not exact else attained if all_tight else pc.and_(attained, tight)
+            columns[f"{side}_exact"] = attained if all_tight else pc.and_(attained, tight)
     return columns
 
 
@@ -108,10 +104,7 @@ def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.A
     match kind.kind:
         case Kind.STRING:
             whole = pc.and_(pc.less(pc.utf8_length(values), CUT_STRING), pc.less(pc.binary_length(values), CUT_BYTES))
-            doubtful = pc.match_substring_regex(values, _DOUBTFUL)
-            if upwards and pc.any(doubtful).as_py():
-                values = pc.if_else(doubtful, pa.array(map(_next_plane, values.to_pylist()), pa.string()), values)
-            return values, pc.fill_null(pc.and_(whole, pc.invert(doubtful)), False)
+            return values, pc.fill_null(whole, False)
         case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
             ticks = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
             rest = pc.subtract(ticks, pc.multiply(pc.divide(ticks, _TICK), _TICK))
@@ -149,13 +142,6 @@ def _of_floats(values: pa.Array, *, upwards: bool) -> tuple[pa.Array, pa.Array]:
     numbers = np.where(texts, floats, logged)
     moved = (np.maximum if upwards else np.minimum)(logged, numbers)
     return pa.array(moved, pa.float64(), mask=np.isnan(logged)), pa.array(numbers == logged)
-
-
-def _next_plane(value: str | None) -> str | None:
-    """The string with each doubtful character moved one plane up, to which it may belong."""
-    if value is None:
-        return None
-    return "".join(chr(ord(c) + 0x10000) if ord(c) >> 16 & 1 else c for c in value)
 
 
 def _numbers(values: pa.Array) -> pa.Array:

@@ -1,19 +1,14 @@
-"""The Delta connector: reads versions, file statistics, deletion vectors and column mapping with deltalake."""
+"""The Delta connector: versions, file statistics, deletion vectors and column mapping from the log."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Container, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar
 
-from deltalake import DeltaTable
-from pyarrow.fs import FileInfo
-
 from capture.connectors.delta.lake_table import LakeTable, Outline, Schemas
-from capture.connectors.delta.large_log import LargeLog
 from capture.connectors.delta.log import (
     Commit,
     DeltaSchema,
@@ -27,8 +22,8 @@ from capture.connectors.delta.log import (
     read_bytes,
     read_commits,
 )
-from capture.connectors.delta.log_files import NotReplayable
 from capture.connectors.delta.snapshot_view import SnapshotView
+from capture.connectors.delta.table_log import TableLog
 from capture.connectors.delta.unity import UnityCatalog
 from capture.connectors.options import PathRewrite, check_options
 from capture.connectors.spi import (
@@ -44,7 +39,7 @@ from capture.connectors.spi import (
 )
 from capture.connectors.storage.immutable_cache import FILES, scope
 from capture.connectors.storage.lake_directories import Folder, Lake
-from capture.connectors.storage.places import Place, Unreadable
+from capture.connectors.storage.places import Place, Unreadable, unknown_snapshot
 
 
 class DeltaConnector(Connector):
@@ -186,33 +181,23 @@ class DeltaConnector(Connector):
 
     def _outline(self, table: LakeTable, version: int | None = None) -> Outline:
         """Metadata and schema of a version or the newest, cached while the log has the same files."""
-        with table.reading(version):
+        with table.reading():
             entries = log_entries(table.place)
             key = ("delta outline", self._scope, table.place.path, version, listing_digest(entries))
             outline: Outline | None = FILES.get(key)
             if outline is None:
                 files = log_files(entries)
-                at = max(files.live(), default=-1) if version is None else version
+                live = files.live()
+                if not live:
+                    raise ValueError("its log has no readable version")
+                at = live[-1] if version is None else version
+                if at not in live:
+                    raise unknown_snapshot(table.namespace, table.name, at)
                 written = commit_file(table.place, at).name if at in files.commits else None
-                outline = replace(Outline.of(self._opened(table, version, entries), self._schemas), commit_file=written)
+                log = TableLog.of(table, entries, at, self._scope, self._schemas)
+                outline = replace(log.outline, commit_file=written)
                 FILES.put(key, outline, outline.size_bytes)
         return outline
-
-    def _opened(self, table: LakeTable, version: int | None, entries: list[FileInfo]) -> DeltaTable:
-        """Opens the table, without loading its files if the log is large."""
-        live = log_files(entries).live() if version is None else [version]
-        log = None
-        with suppress(NotReplayable):
-            log = LargeLog.of(table.place, entries, live[-1], self._scope) if live else None
-            if log is not None and log.is_large:
-                return log.outline()
-        try:
-            return table.open(version)
-        except Unreadable as refused:  # perhaps because of actions that later commits replaced
-            with suppress(NotReplayable, Unreadable), table.reading(version):
-                if log is not None:
-                    return log.outline()
-            raise refused from None
 
 
 def _identity(table: Place, version: int, log: LogFiles) -> str:

@@ -1,26 +1,22 @@
-"""One Delta table of a lake: opens it with deltalake, locates its files, and translates errors."""
+"""One Delta table of a lake: locates its files and translates errors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from capture.connectors.delta.log import DeltaSchema, parse_schema
 from capture.connectors.delta.unity import UnityCatalog
 from capture.connectors.footers.statistics import ListedFile
-from capture.connectors.options import PathRewrite, patient
+from capture.connectors.options import PathRewrite
 from capture.connectors.storage.lake_directories import Lake
-from capture.connectors.storage.places import Place, Unreadable, open_place, plain_path, unknown_snapshot
+from capture.connectors.storage.places import Place, Unreadable, open_place, plain_path
 from store.model.errors import StatflightError, UpstreamError
-
-_ADAPTIVE: Final = "adaptiveMetadata"  # table feature: metadata in Iceberg v4 format, referenced by the log
 
 
 class Schemas:
@@ -28,10 +24,6 @@ class Schemas:
 
     def __init__(self) -> None:
         self._parsed: dict[tuple[str, bool], DeltaSchema] = {}
-
-    def of(self, table: DeltaTable) -> DeltaSchema:
-        """The schema of an opened table."""
-        return self.parse(table.schema().to_json(), table.metadata().configuration)
 
     def parse(self, text: Any, configuration: Any) -> DeltaSchema:
         """Parses a `schemaString`, with the table's configuration.
@@ -65,19 +57,6 @@ class Outline:
     commit_file: str | None = None
     description: str | None = None
 
-    @classmethod
-    def of(cls, table: DeltaTable, schemas: Schemas) -> Outline:
-        """The outline of an opened table."""
-        metadata = table.metadata()
-        configuration = {str(k): str(v) for k, v in (metadata.configuration or {}).items()}
-        return cls(
-            str(metadata.id),
-            schemas.of(table),
-            tuple(metadata.partition_columns or ()),
-            configuration,
-            description=metadata.description or None,
-        )
-
     @property
     def size_bytes(self) -> int:
         """Estimated memory."""
@@ -99,51 +78,18 @@ class LakeTable:
         """Storage options for the table's files."""
         return self.lake.storage_of(self.place)
 
-    def open(self, version: int | None = None) -> DeltaTable:
-        """Opens the table with deltalake, at a version or the newest."""
-        with self.reading(version):
-            storage = self.storage
-            if not self.place.is_local:
-                storage = patient(storage, self.lake.options)
-            return DeltaTable(self.place.name, version=version, storage_options=storage or None)
-
     @contextmanager
-    def reading(self, version: int | None = None) -> Iterator[None]:
-        """Translates deltalake's errors; messages have the table's name and the reason in one line."""
+    def reading(self) -> Iterator[None]:
+        """Translates errors of the log; messages have the table's name and the reason in one line."""
         try:
             yield
         except StatflightError:
             raise
-        except TableNotFoundError as error:
-            if version is not None:
-                raise unknown_snapshot(self.namespace, self.name, version) from None
-            raise Unreadable(self._message(error)) from None
-        except DeltaError as error:
-            raise self._refused(error, version) from None
         except (OSError, pa.ArrowException) as error:
             local = self.place.is_local or not isinstance(error, OSError)
             raise (Unreadable if local else UpstreamError)(self._message(error)) from None
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise Unreadable(self._message(error)) from None
-        except BaseException as error:
-            # A Rust panic in deltalake derives from BaseException.
-            if type(error).__name__ != "PanicException":
-                raise
-            raise Unreadable(self._message(error)) from None
-
-    def _refused(self, error: DeltaError, version: int | None) -> StatflightError:
-        message = self._message(error)
-        if _ADAPTIVE in str(error):
-            return Unreadable(
-                f'table "{self.namespace}.{self.name}" has the Delta feature {_ADAPTIVE}, which cannot be read yet',
-                hint=f"drop it with ALTER TABLE … DROP FEATURE {_ADAPTIVE}",
-            )
-        if version is not None and "Invalid table version" in message:
-            return unknown_snapshot(self.namespace, self.name, version)
-        remote = not self.place.is_local and any(
-            word in str(error) for word in ("Generic ", "ObjectStore", "object store")
-        )
-        return (UpstreamError if remote else Unreadable)(message)
 
     def _message(self, error: BaseException) -> str:
         return f'table "{self.namespace}.{self.name}" cannot be read: {self.lake.reason(error, self.place)}'
@@ -167,7 +113,7 @@ class LakeTable:
         return self.place.below(path)
 
     def listed(self, actions: pa.Table, positions: Sequence[int]) -> list[ListedFile]:
-        """Data files at some positions of the output of `get_add_actions`."""
+        """Data files at some positions of the files of a log."""
         selected = actions.select(["path", "size_bytes", "modification_time"]).take(pa.array(positions, pa.int64()))
         columns = (column.to_pylist() for column in selected.columns)
         return [ListedFile(self.file(path), size, time) for path, size, time in zip(*columns, strict=True)]

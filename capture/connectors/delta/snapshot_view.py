@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from capture.connectors.delta.deletion_vectors import delete_files, deleted_rows, identity
 from capture.connectors.delta.extended_statistics import extended_columns
 from capture.connectors.delta.lake_table import LakeTable, Schemas
-from capture.connectors.delta.large_log import LargeLog, LogSlice
 from capture.connectors.delta.log import DeltaColumn, listing_digest, log_entries, log_files
-from capture.connectors.delta.log_files import NotReplayable
+from capture.connectors.delta.log_files import VECTOR
 from capture.connectors.delta.statistics import MAX_FOOTERS, ColumnStatistics
+from capture.connectors.delta.table_log import NO_FILES, LogSlice, TableLog
 from capture.connectors.delta.table_version import (
-    DELETES,
     TableVersion,
     containers,
     file_rows,
@@ -43,22 +39,19 @@ from store.model.names import column_key
 
 _RECENT_SECONDS: Final = 10.0
 _KEPT_FILES: Final = 10_000
-_VECTORS: Final = "deletionVectors"  # table feature
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some live files: a slice of the log, or all files if deltalake replayed it.
+    """Some live files.
 
     Attributes:
-        version: The files; without statistics in a slice.
-        with_statistics: Loads the files with statistics.
-        part: The slice; None if deltalake replayed the log.
+        version: The files without statistics.
+        part: The slice of the log; None if the table has no files.
     """
 
     version: TableVersion
-    with_statistics: Callable[[], TableVersion]
-    part: LogSlice | None = None
+    part: LogSlice | None
 
 
 class SnapshotView:
@@ -94,7 +87,7 @@ class SnapshotView:
         tables = [file_rows(piece.version) for piece in pieces]
         files = pa.concat_tables(tables)
         of_columns = ColumnStatistics(self._table, self._footers, ids, column_names)
-        columns = [partial(of_columns.rows, piece.with_statistics) for piece in pieces]
+        columns = [partial(of_columns.rows, partial(self._with_statistics, piece)) for piece in pieces]
         parts: list[FilePart] = []
         if column_names is None:
             table_key = repr((self._scope, self._table.place.name, sorted(ids.items())))
@@ -119,10 +112,8 @@ class SnapshotView:
         self, pieces: list[_Piece], ids: ColumnIds, column_names: frozenset[str] | None, row_count: int | None
     ) -> tuple[pa.Table | None, list[str]]:
         """ndv from Trino's statistics file, and why it is refused; None if it cannot be read, since it is optional."""
-        times = [pc.max(one_array(piece.version.actions["modification_time"])) for piece in pieces]
-        milliseconds = [time.cast(pa.timestamp("ms", time.type.tz), safe=False).cast(pa.int64()).as_py()
-                 if pa.types.is_timestamp(time.type) else time.as_py() for time in times]  # fmt: skip
-        newest = max((time for time in milliseconds if time is not None), default=None)
+        times = (pc.max(piece.version.actions["modification_time"]).as_py() for piece in pieces)
+        newest = max((time for time in times if time is not None), default=None)
         with suppress(OSError, pa.ArrowException):
             try:
                 schema = pieces[0].version.schema
@@ -135,45 +126,29 @@ class SnapshotView:
     def tasks(self, ids: ColumnIds, column_names: frozenset[str] | None) -> Iterator[ScanTask]:
         """Yields one task per live file."""
         for piece in self._pieces():
-            yield from self._tasks(piece.with_statistics(), ids, column_names)
+            yield from self._tasks(self._with_statistics(piece), ids, column_names)
 
     # Files.
 
     def _pieces(self) -> list[_Piece]:
-        """The live files; in slices if the log is large or has deletion vectors or wide bounds."""
-        with self._table.reading(self._version):
+        """The live files in slices; at least one, which is empty if there are no files."""
+        with self._table.reading():
             entries = log_entries(self._table.place)
             listed = listing_digest(entries)
             if self._kept is not None and self._kept[0] == listed:
                 return self._kept[1]
             if self._version not in log_files(entries).live():
                 raise unknown_snapshot(self._table.namespace, self._table.name, self._version)
-            log = None
-            with suppress(NotReplayable):
-                log = LargeLog.of(self._table.place, entries, self._version, self._scope)
-            is_wide = log is None or (not log.is_large and log.has_wide_bounds)
-        opened = None
-        if log is None or not log.is_large:
-            with suppress(Unreadable):  # perhaps because of actions that later commits replaced
-                opened = self._table.open(self._version)
-                if not is_wide and _VECTORS not in (opened.protocol().reader_features or ()):
-                    log = None
-        if log is not None:
-            unreadable = (NotReplayable,) if opened is not None else (NotReplayable, Unreadable)
-            with suppress(*unreadable), self._table.reading(self._version):
-                if pieces := list(self._slices(log)):
-                    return pieces
-        whole = self._whole(opened or self._table.open(self._version), is_wide)
-        pieces = [_Piece(whole, lambda: whole)]
-        if len(whole) <= _KEPT_FILES:
+            log = TableLog.of(self._table, entries, self._version, self._scope, self._schemas)
+            pieces = list(self._slices(log))
+        if sum(len(piece.version) for piece in pieces) <= _KEPT_FILES:
             self._kept = listed, pieces
         return pieces
 
-    def _slices(self, log: LargeLog) -> Iterator[_Piece]:
-        outline = log.outline()
-        schema, storage = self._schemas.of(outline), self._table.storage
-        partitions = tuple(outline.metadata().partition_columns or ())
+    def _slices(self, log: TableLog) -> Iterator[_Piece]:
+        schema, partitions = log.outline.schema, log.outline.partitions
         unknown = 0
+        part: LogSlice | None = None
         for part in log.slices():
             paths = self._table.paths(one_array(part.files["path"]))
             counts = one_array(part.files["num_records"])
@@ -181,13 +156,21 @@ class SnapshotView:
             unknown += counts.null_count
             rows = self._live_rows(part, counts) if unknown <= MAX_FOOTERS else counts
             deleted = delete_files(part.vectors, self._table.place, self._table.file)
-            version = TableVersion(schema, storage, partitions, part.files, paths, rows, {}, part.vectors, deleted)
+            storage = self._table.storage
+            version = TableVersion(schema, storage, partitions, part.files, paths, rows, part.vectors, deleted)
+            yield _Piece(version, part)
+        if part is None:
+            vectors = pa.nulls(0, VECTOR)
+            deleted = delete_files(vectors, self._table.place, self._table.file)
+            nothing = pa.nulls(0, pa.string()), pa.nulls(0, pa.int64()), vectors, deleted
+            yield _Piece(TableVersion(schema, {}, partitions, NO_FILES, *nothing), None)
 
-            def with_statistics(part: LogSlice = part, version: TableVersion = version) -> TableVersion:
-                with self._table.reading(self._version):
-                    return replace(version, actions=part.statistics())
-
-            yield _Piece(version, with_statistics, part)
+    def _with_statistics(self, piece: _Piece) -> TableVersion:
+        """The files of a piece with their statistics, which are read anew each time."""
+        if piece.part is None:
+            return piece.version
+        with self._table.reading():
+            return replace(piece.version, actions=piece.part.statistics())
 
     def _refuse_negative(self, counts: pa.Array, files: pa.Table) -> None:
         """Raises Unreadable if the log has a negative row count."""
@@ -207,55 +190,6 @@ class SnapshotView:
             return counts
         deleted = pc.fill_null(pc.struct_field(part.vectors, ["cardinality"]), 0)
         return pc.max_element_wise(pc.subtract(counts, deleted), 0, skip_nulls=False)
-
-    def _whole(self, table: DeltaTable, is_wide: bool) -> TableVersion:
-        """All files, listed by deltalake; `is_wide`: it is unknown which of them have tight bounds."""
-        has_vectors = _VECTORS in (table.protocol().reader_features or ())
-        with self._table.reading(self._version):
-            actions = pa.table(table.get_add_actions(flatten=False))
-            if actions.num_columns and actions.column(0).num_chunks != 1:
-                actions = actions.combine_chunks()
-            logged = one_array(actions["path"])
-            counts = one_array(actions["num_records"]) if "num_records" in actions.column_names else None
-            if counts is not None:
-                self._refuse_negative(counts, actions)
-            version = TableVersion(
-                self._schemas.of(table),
-                self._table.storage,
-                tuple(table.metadata().partition_columns or ()),
-                actions,
-                self._table.paths(logged),
-                pa.nulls(len(actions), pa.int64()) if counts is None else counts,
-                may_be_wide=is_wide or has_vectors,
-            )
-            if has_vectors and len(version):
-                self._read_vectors(version, table)
-        rows = version.rows
-        if rows.null_count and rows.null_count <= MAX_FOOTERS:
-            rows = self._count_rows(actions, rows.to_pylist())
-        if version.deleted:
-            counts = rows.to_pylist()
-            for i, deleted in version.deleted.items():
-                if (count := counts[i]) is not None:
-                    counts[i] = max(0, count - len(deleted))
-            rows = pa.array(counts, pa.int64())
-        groups_of: list[list[Any] | None] = [None if i in version.deleted else [] for i in range(len(version))]
-        return replace(version, rows=rows, delete_files=pa.array(groups_of, DELETES))
-
-    def _read_vectors(self, version: TableVersion, table: DeltaTable) -> None:
-        """Reads the rows deleted by deletion vectors with deltalake into `version.deleted`."""
-        numbers = {_real_path(path): i for i, path in enumerate(version.paths.to_pylist())}
-        for batch in table.deletion_vectors():
-            batch = pa.record_batch(batch)
-            for path, keep in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
-                number = numbers.get(_real_path(self._table.file(path).name))
-                if number is None:
-                    raise ValueError("a deletion vector belongs to no live file")
-                kept = keep.values.to_numpy(zero_copy_only=False).astype(bool)
-                # Rows beyond the end of a vector are live.
-                deleted = pa.array(np.flatnonzero(~kept), pa.int64())
-                if len(deleted):
-                    version.deleted[number] = deleted
 
     def _count_rows(self, actions: pa.Table, counts: list[int | None]) -> pa.Array:
         """Row count of each file from the log, else from its footer."""
@@ -280,16 +214,14 @@ class SnapshotView:
         columns_of = ("size_bytes", "modification_time")
         sizes, times = (version.actions[column].to_pylist() for column in columns_of)
         paths, rows = version.paths.to_pylist(), version.rows.to_pylist()
-        vectors = [None] * len(version) if version.vectors is None else version.vectors.to_pylist()
+        vectors = version.vectors.to_pylist()
         for group in batched(range(len(version)), 256):
             unsure = [i for i in group if not is_complete[i]]
             with self._table.reading_files():
                 outlines = self._footers.outlines(self._table.listed(version.actions, unsure))
                 footers = dict(zip(unsure, outlines, strict=True))
             for i in group:
-                deleted = version.deleted.get(i)
-                if vectors[i] is not None:
-                    deleted = self._deleted(vectors[i])
+                deleted = None if vectors[i] is None else self._deleted(vectors[i])
                 mark = hashlib.sha256(f"{paths[i]}\0{sizes[i]}\0{times[i]}\0".encode("utf-8", "surrogatepass"))
                 if deleted is not None:
                     mark.update(deleted.to_numpy().tobytes())
@@ -331,11 +263,6 @@ def _scan_column(leaf: DeltaColumn, ids: ColumnIds, path: str | None, constant: 
     column_id = column.id_in(ids)
     assert column_id is not None
     return ScanColumn(column_id, column.name, column.logical_type, path, constant, leaf.width_bytes)
-
-
-def _real_path(path: str) -> str:
-    """A local path without symbolic links, by which deltalake identifies files with deletion vectors."""
-    return os.path.realpath(path) if path.startswith("/") else path
 
 
 def _marks(part: LogSlice) -> pa.Array:

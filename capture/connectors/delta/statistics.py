@@ -85,12 +85,11 @@ class ColumnStatistics:
                     columns = log_facts(
                         parse(leaf.column.logical_type),
                         nulls,
-                        cut(version.statistic("min", leaf.physical)),
-                        cut(version.statistic("max", leaf.physical)),
+                        cut(version.bound("min", leaf)),
+                        cut(version.bound("max", leaf)),
                         rows,
                         cut(version.column("num_records")),
                         reliable,
-                        exact=not version.may_be_wide,
                         was_float="float" in leaf.widened_from,
                     )
                     table = column_rows(paths, leaf.column, self._ids, rows, **columns)

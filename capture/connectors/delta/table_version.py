@@ -6,19 +6,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.connectors.delta.log import DeltaColumn, DeltaSchema
-from capture.connectors.delta.log_files import TIGHT
+from capture.connectors.delta.log_statistics import TIGHT, typed
 from capture.connectors.footers.reader import Footer
-from capture.connectors.spi import FILE_SCHEMA, file_table
+from capture.connectors.spi import file_table
+from store.model.logical_types import parse
 from store.model.names import column_key
-
-DELETES: Final = FILE_SCHEMA.field("delete_files").type
 
 
 @dataclass(slots=True)
@@ -29,13 +28,11 @@ class TableVersion:
         schema: The table's columns.
         storage: Storage options for the files.
         partitions: Names of the partition columns.
-        actions: Output of `get_add_actions(flatten=False)`.
+        actions: `LogSlice.files`, or the output of `LogSlice.statistics`.
         paths: Full paths of the files.
         rows: Live rows; null if unknown.
-        deleted: File index → positions of deleted rows, if deltalake read the deletion vectors.
-        vectors: Descriptors of the deletion vectors, if the log is read in slices.
-        delete_files: The deletion vector of each file (lists of DELETE_FILE); null if unknown.
-        may_be_wide: Whether statistics may be marked as wide without being checked for it.
+        vectors: Descriptors of the deletion vectors; null for files without one.
+        delete_files: The deletion vector of each file (lists of DELETE_FILE).
     """
 
     schema: DeltaSchema
@@ -44,10 +41,8 @@ class TableVersion:
     actions: pa.Table
     paths: pa.Array
     rows: pa.Array
-    deleted: dict[int, pa.Array] = field(default_factory=dict)
-    vectors: pa.Array | None = None
-    delete_files: pa.Array | None = None
-    may_be_wide: bool = False
+    vectors: pa.Array
+    delete_files: pa.Array
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -61,9 +56,7 @@ class TableVersion:
     @property
     def has_deletes(self) -> pa.Array:
         """True for files with deleted rows."""
-        if self.vectors is not None:
-            return pc.is_valid(self.vectors)
-        return pa.array([i in self.deleted for i in range(len(self))], pa.bool_())
+        return pc.is_valid(self.vectors)
 
     @property
     def has_tight_statistics(self) -> pa.Array:
@@ -86,11 +79,14 @@ class TableVersion:
         return len(leaf.logical) == 1 and leaf.logical[0] in self.partitions
 
     def partition(self, leaf: DeltaColumn) -> pa.Array | None:
-        """The values of a partition column by its logical or physical name, one per file; None for other columns."""
-        for name in (leaf.logical[0], leaf.physical[0]):
-            if (values := self.statistic("partition", (name,))) is not None:
-                return values
-        return None
+        """The values of a partition column, one per file; None for other columns."""
+        return self.statistic("partition", leaf.logical[:1])
+
+    def bound(self, name: str, leaf: DeltaColumn) -> pa.Array | None:
+        """`min` or `max` of a column in its own type; None if the log does not have it."""
+        values = self.statistic(name, leaf.physical)
+        kind = parse(leaf.column.logical_type)
+        return None if values is None or not kind.orderable else typed(values, kind, lenient=True)
 
 
 def file_rows(version: TableVersion) -> pa.Table:
@@ -103,7 +99,7 @@ def file_rows(version: TableVersion) -> pa.Table:
         "row_count": version.rows,
         "size_bytes": one_array(version.actions["size_bytes"].cast(pa.int64())),
         "partition_data_json": _partition_json(version),
-        "delete_files": pa.nulls(files, DELETES) if version.delete_files is None else version.delete_files,
+        "delete_files": version.delete_files,
     }
     return file_table(columns)
 

@@ -144,12 +144,11 @@ def test_wide_bounds_in_a_checkpoint_are_never_exact(tmp_path, is_wide):
     assert (row["min"], row["max"], row["min_is_exact"], row["max_is_exact"]) == ("1", "5", not is_wide, not is_wide)
 
 
-@pytest.mark.parametrize("features", [("deletionVectors",), ()], ids=["in slices", "by deltalake"])
-def test_error_of_a_negative_row_count_names_the_file(tmp_path, features):
+def test_error_of_a_negative_row_count_names_the_file(tmp_path):
     sound, broken = (
         add(f"{name}.parquet", numRecords=rows, nullCount={"a": 0}) for name, rows in (("b", 2), ("c", -5))
     )
-    write_commit(tmp_path / "t", protocol(*features), metadata(a="long"), sound, broken)
+    write_commit(tmp_path / "t", protocol(), metadata(a="long"), sound, broken)
     with pytest.raises(Unreadable) as refused:
         captured(connector(tmp_path), "t")
     message = 'table "default.t": the log has "numRecords": -5 for file "c.parquet"; must be at least 0'
@@ -209,7 +208,6 @@ def test_dotted_names_inside_structs_are_distinguished(tmp_path):
 
 @pytest.mark.parametrize("escaped", [False, True])
 def test_characters_beyond_the_basic_plane_are_enclosed(tmp_path, escaped):
-    """deltalake reads an escaped pair of surrogates of an even plane as a character of the plane below."""
     texts = ["\U00020000a", "\U0001f600", "\U00030001", "\U0010ffff", "plain"]
     for i, text in enumerate(texts):
         deltalake.write_deltalake(tmp_path / "t", pa.table({"s": [text]}), mode="append")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from capture.connectors.delta.lake_table import LakeTable
 from capture.connectors.delta.log import parse_schema
+from capture.connectors.delta.table_log import TableLog
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.places import Unreadable
 from store.model.errors import NotFound, UpstreamError
@@ -382,12 +382,12 @@ def test_path_rewrite_applies_to_files_of_a_shallow_clone(tmp_path):
         list(lost.plan_files("default", "clone", 0, {"a": 1}))
 
 
-def test_statistics_and_tasks_of_a_version_open_the_table_once(tmp_path, monkeypatch):
+def test_statistics_and_tasks_of_a_version_read_the_log_once(tmp_path, monkeypatch):
     rows = pa.table({"a": [1, 2, 3]})
     deltalake.write_deltalake(tmp_path / "t", rows)
     opened: list[int] = []
-    open_table = LakeTable.open
-    monkeypatch.setattr(LakeTable, "open", lambda *args: opened.append(1) or open_table(*args))
+    slices = TableLog.slices
+    monkeypatch.setattr(TableLog, "slices", lambda *args: opened.append(1) or slices(*args))
     lake = connector(tmp_path)
     stats, _ = captured(lake, "t", 0)
     opened.clear()

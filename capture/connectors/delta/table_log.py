@@ -1,0 +1,282 @@
+"""The log of one version of a Delta table: its metadata, and its live files in slices.
+
+Reading in slices limits the memory of large logs. Commits and checkpoints are immutable. Their file listings are
+cached, so a new version of a table costs only its own commit. A cached checkpoint is preferred to a newer one as long
+as all commits since exist.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+
+from capture.connectors.delta.lake_table import LakeTable, Outline, Schemas
+from capture.connectors.delta.log import READERS
+from capture.connectors.delta.log_files import SLICE, LogFile, adds_of, heads, sidecars
+from capture.connectors.delta.log_statistics import partition_values, row_counts, statistics
+from capture.connectors.delta.table_version import one_array
+from capture.connectors.storage.immutable_cache import FILES
+from capture.connectors.storage.places import Unreadable
+
+MAX_COMMITS: Final = 500  # commits replayed on a cached checkpoint in place of a newer one
+MAX_READER: Final = 3  # newest version of the reader protocol
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+_NAMED = re.compile(r"(\d{20})\.checkpoint\.[0-9a-fA-F-]{36}\.(?:parquet|json)")
+_FEATURES: Final = frozenset({
+    "columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck",
+    "variantShredding", "variantType",
+})  # fmt: skip
+
+NO_FILES: Final = pa.table({
+    "path": pa.nulls(0, pa.string()), "size_bytes": pa.nulls(0, pa.int64()),
+    "modification_time": pa.nulls(0, pa.int64()), "num_records": pa.nulls(0, pa.int64()), "partition": pa.nulls(0),
+})  # fmt: skip
+"""The files of an empty `LogSlice`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Brief:
+    """File listing of a slice of one source: `files` without column statistics, and deletion vectors."""
+
+    files: pa.Table
+    vectors: pa.Array
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.files.nbytes) + int(self.vectors.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """File listing of a source: its adds in slices, and all paths that a commit adds or removes."""
+
+    briefs: tuple[_Brief, ...]
+    paths: pa.Array
+
+
+_Place: TypeAlias = tuple[LogFile, int, pa.Array | None]
+"""The source of adds, the index of their slice in it, and a mask of live ones (None: all)."""
+
+
+@dataclass(frozen=True)
+class LogSlice:
+    """Some live files of a log: of a checkpoint, or of consecutive commits.
+
+    Attributes:
+        key: Digest; slices with equal keys have equal files and statistics.
+        files: `path`, `size_bytes`, `modification_time` (milliseconds since 1970), `num_records` and `partition`.
+        vectors: Descriptors of the deletion vectors, one per file.
+    """
+
+    key: str
+    files: pa.Table
+    vectors: pa.Array
+    _log: TableLog = field(repr=False)
+    _places: tuple[_Place, ...]
+
+    @property
+    def is_of_commits(self) -> bool:
+        """True if the files were added by commits, not listed by a checkpoint."""
+        return self._places[0][0].is_commit
+
+    def statistics(self) -> pa.Table:
+        """`files` with the statistics of all columns and the column TIGHT."""
+        parts = [
+            adds if live is None else adds.filter(live)
+            for adds, live in ((self._log.adds(source, number), live) for source, number, live in self._places)
+        ]
+        adds = pa.concat_tables(parts, promote_options="default").combine_chunks()
+        if not adds["path"].equals(self.files["path"]):
+            raise ValueError("its log changed while it was being read")
+        files, outline = self.files, self._log.outline
+        columns = statistics(adds, outline.schema, outline.partitions)
+        for name in columns.column_names:
+            files = files.append_column(name, columns[name])
+        return files
+
+
+class TableLog:
+    """The log of one version of a table; `sources` are its commits and checkpoint files, newest first."""
+
+    def __init__(self, table: LakeTable, sources: Sequence[LogFile], schemas: Schemas):
+        self._table, self._sources, self._schemas = table, sources, schemas
+        self._reading: tuple[LogFile, int, Iterator[pa.Table]] | None = None
+
+    @classmethod
+    def of(
+        cls, table: LakeTable, entries: Sequence[pafs.FileInfo], version: int, scope: str, schemas: Schemas
+    ) -> TableLog:
+        """The log of a version.
+
+        Args:
+            table: The table.
+            entries: Output of `log_entries`.
+            version: The version, which must be live.
+            scope: Prefix of cache keys, see `immutable_cache.scope`.
+            schemas: Cache of parsed schemas.
+
+        Raises:
+            ValueError: Commits are missing.
+        """
+        log = table.place.below("_delta_log")
+        commits: dict[int, LogFile] = {}
+        parts: dict[tuple[int, int], list[LogFile]] = {}
+        for info in entries:
+            file = LogFile(log.below(info.base_name), info.size, info.mtime_ns, False, scope)
+            if match := _COMMIT.fullmatch(info.base_name):
+                commits[int(match[1])] = LogFile(file.place, file.size, file.mtime_ns, True, scope)
+            elif match := _CHECKPOINT.fullmatch(info.base_name):
+                parts.setdefault((int(match[1]), int(match[3] or 1)), []).append(file)
+            elif match := _NAMED.fullmatch(info.base_name):
+                parts[int(match[1]), 1] = [file]
+        whole = sorted(key for key, files in parts.items() if len(files) == key[1] and key[0] <= version)
+        choices = [whole[-1]] if whole else [(-1, 0)]
+        choices += [key for key in reversed(whole[:-1]) if version - key[0] <= MAX_COMMITS]
+        choices = [key for key in choices if all(n in commits for n in range(key[0] + 1, version + 1))]
+        if not choices:
+            raise ValueError(f"commits before version {version} of its log are missing")
+        cached = (key for key in choices if key in parts and all(FILES.get(source.key) for source in parts[key]))
+        base = next(cached, choices[0])
+        sources = [commits[n] for n in range(version, base[0], -1)]
+        for source in parts.get(base, []):
+            sources += [source, *sidecars(source, log)]
+        return cls(table, sources, schemas)
+
+    @cached_property
+    def outline(self) -> Outline:
+        """Metadata and schema.
+
+        Raises:
+            ValueError: The log has no protocol or no metadata, or no schema.
+            Unreadable: It needs a feature or version of the protocol that is not supported.
+        """
+        protocol, metadata = self._heads
+        table = f'table "{self._table.namespace}.{self._table.name}"'
+        if (version := protocol.get("minReaderVersion") or 0) > MAX_READER:
+            raise Unreadable(
+                f"{table} needs version {version} of Delta's reader protocol; {MAX_READER} is the newest known"
+            )
+        needed = [str(feature) for feature in protocol.get("readerFeatures") or ()]
+        if unknown := [name for name in needed if name.removesuffix("-preview") not in _FEATURES]:
+            raise Unreadable(
+                f"{table} has the Delta feature {unknown[0]}, which cannot be read yet",
+                hint=f"drop it with ALTER TABLE … DROP FEATURE {unknown[0]}",
+            )
+        configuration = {str(k): str(v) for k, v in (metadata.get("configuration") or {}).items()}
+        schema = self._schemas.parse(metadata.get("schemaString"), configuration)
+        partitions = tuple(metadata.get("partitionColumns") or ())
+        text = metadata.get("description") or None
+        return Outline(str(metadata["id"]), schema, partitions, configuration, description=text)
+
+    def slices(self) -> Iterator[LogSlice]:
+        """Yields the live files in slices. Commits share slices, since each slice has a fixed cost."""
+        groups: list[list[LogSlice]] = []
+        count = 0
+        for part in reversed(list(self._parts())):  # oldest first: a new commit changes only the newest slice
+            count += len(part.files)
+            if not groups or not (part.is_of_commits and groups[-1][0].is_of_commits) or count > SLICE:
+                groups.append([])
+                count = len(part.files)
+            groups[-1].insert(0, part)
+        return map(_joined, reversed(groups))
+
+    def _parts(self) -> Iterator[LogSlice]:
+        """The live adds of each slice of each source."""
+        seen: list[pa.Array] = []
+        for source, read in zip(self._sources, self._all_read(), strict=True):
+            superseded = pa.concat_arrays(seen) if seen else None
+            for number, brief in enumerate(read.briefs):
+                live = None
+                if superseded is not None and len(superseded):
+                    live = pc.invert(pc.is_in(one_array(brief.files["path"]), superseded))
+                    live = None if pc.all(live).as_py() else live
+                mask = b"" if live is None else np.packbits(live.to_numpy(zero_copy_only=False)).tobytes()
+                key = hashlib.sha256(f"{self._key(source)}\0{number}\0".encode("utf-8", "surrogatepass") + mask)
+                files = brief.files if live is None else brief.files.filter(live)
+                vectors = brief.vectors if live is None else brief.vectors.filter(live)
+                if len(files):
+                    yield LogSlice(key.hexdigest(), files, vectors, self, ((source, number, live),))
+            if source.is_commit:  # overrides older sources
+                seen.append(read.paths)
+
+    def adds(self, source: LogFile, number: int) -> pa.Table:
+        """The adds of one slice of a source; slices in sequence are read in one pass."""
+        at = self._reading
+        if at is None or at[0] != source or at[1] > number:
+            at = source, 0, adds_of(source, [])
+        _, position, slices = at
+        for adds in slices:
+            position += 1
+            if position > number:
+                self._reading = source, position, slices
+                return adds
+        raise ValueError("its log changed while it was being read")
+
+    def _key(self, source: LogFile) -> tuple[Any, ...]:
+        return (*source.key, self._head_digest)
+
+    def _all_read(self) -> Iterator[_Read]:
+        """The listings of all sources; those of commits in an object store are read concurrently."""
+        commits = [source for source in self._sources if source.is_commit and FILES.get(self._key(source)) is None]
+        if len(commits) > 1 and not commits[0].place.is_local:
+            with ThreadPoolExecutor(READERS, "delta-log") as pool:
+                list(pool.map(self._read, commits))
+        return map(self._read, self._sources)
+
+    def _read(self, source: LogFile) -> _Read:
+        cached: _Read | None = FILES.get(self._key(source))
+        if cached is not None:
+            return cached
+        paths: list[pa.Array] = []
+        briefs = tuple(self._brief(adds) for adds in adds_of(source, paths))
+        listed = pa.concat_arrays(paths) if paths and source.is_commit else pa.array([], pa.string())
+        read = _Read(briefs, listed)
+        FILES.put(self._key(source), read, listed.nbytes + sum(brief.size_bytes for brief in briefs))
+        FILES.put(source.key, True, 0)
+        return read
+
+    def _brief(self, adds: pa.Table) -> _Brief:
+        files = {
+            "path": adds["path"], "size_bytes": adds["size"], "modification_time": adds["modificationTime"],
+            "num_records": row_counts(adds),
+            "partition": partition_values(adds, self.outline.schema, self.outline.partitions),
+        }  # fmt: skip
+        return _Brief(pa.table(files), one_array(adds["deletionVector"]))
+
+    @cached_property
+    def _heads(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """The newest protocol and the newest metadata."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for source in self._sources:
+            for action in heads(source):
+                found = {name: action[name] for name in ("protocol", "metaData") if action.get(name)} | found
+            if len(found) == 2:
+                return found["protocol"], found["metaData"]
+        raise ValueError("its log has no protocol or no metadata")
+
+    @cached_property
+    def _head_digest(self) -> str:
+        return hashlib.sha256(json.dumps(self._heads, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _joined(parts: Sequence[LogSlice]) -> LogSlice:
+    """One slice of the files of several."""
+    first, *more = parts
+    if not more:
+        return first
+    key = hashlib.sha256("\0".join(part.key for part in parts).encode()).hexdigest()
+    files = pa.concat_tables([part.files for part in parts]).combine_chunks()
+    vectors = pa.concat_arrays([part.vectors for part in parts])
+    return LogSlice(key, files, vectors, first._log, tuple(place for part in parts for place in part._places))
