@@ -20,7 +20,7 @@ from typing import Any, Final
 from flight_server.control.capture_commit import CaptureCommit, End
 from flight_server.control.workers import LANES, Workers, lanes_of
 from flight_server.writes.drafts import Draft
-from store.history.file_listings import Listing, can_continue
+from store.history.file_listings import Listing, ListingChanged, can_continue
 from store.model.errors import (
     Cancelled,
     Conflict,
@@ -388,8 +388,13 @@ class JobQueue:
         Raises:
             Conflict: The lease is lost.
             InvalidArgument: A lease of this kind takes no rows.
+            ListingChanged: Another write removed rows of the draft, which was stored in pieces.
         """
-        self._draft(token)[1].add(put, whole, few=few)
+        try:
+            self._draft(token)[1].add(put, whole, few=few)
+        except ListingChanged:
+            self._draft(token)  # says so if the lease is lost, and its draft closed
+            raise
 
     def declare_listing(self, token: str, listing: Listing) -> bool:
         """Announces the listing of a snapshot's files; False when the store does not have the base it continues."""

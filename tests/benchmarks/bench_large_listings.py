@@ -85,9 +85,11 @@ def lease(client: Client, target: int) -> dict[str, Any]:
     return client.act("lease_job", worker_id="w", kinds=["job"], wait_seconds=10)
 
 
-def put_blocks(client: Client, token: str, files: int) -> None:
+def put_blocks(client: Client, held: dict[str, Any], files: int) -> None:
+    key = {name: held[name] for name in ("job_id", "lease_token")}
     for first in range(0, files, BLOCK):
-        client.put(FLIGHT, block(first, min(BLOCK, files - first)), draft=token, extra=True)
+        client.act("renew_lease", **key)
+        client.put(FLIGHT, block(first, min(BLOCK, files - first)), draft=held["lease_token"], extra=True)
 
 
 def finish(client: Client, held: dict[str, Any]) -> str:
@@ -111,7 +113,7 @@ def test_nobody_waits_for_a_large_listing(tmp_path: Path, capsys: pytest.Capture
             with others(server) as meanwhile:
                 held = lease(client, 1 if name == "first" else 2)
                 began = time.perf_counter()
-                put_blocks(client, held["lease_token"], FILES)
+                put_blocks(client, held, FILES)
                 put = time.perf_counter() - began
                 assert finish(client, held) == "SUCCEEDED"
                 took = time.perf_counter() - began
@@ -139,6 +141,6 @@ def test_nobody_waits_for_a_large_listing(tmp_path: Path, capsys: pytest.Capture
 
 def _ended(server: Server, held: dict[str, Any], ended: list[BaseException]) -> None:
     try:
-        put_blocks(Client(server.uri), held["lease_token"], 10**9)
+        put_blocks(Client(server.uri), held, 10**9)
     except pa.ArrowException as error:
         ended.append(error)
