@@ -73,7 +73,8 @@ def captured(format: str, root: Path) -> Iterator[Connection]:
         client.act("discover", {"catalog": "lake"})
         columns = client.get({"table": "information_schema.columns"}).to_pylist()
         targets = [{"kind": "TABLE"}, *({"kind": "COLUMN", "column_id": each["column_id"]} for each in columns)]
-        client.act("capture", {"requests": [{"table": name, "target": target} for target in targets]})
+        outcomes = client.act("capture", {"requests": [{"table": name, "target": target} for target in targets]})
+        assert {outcome["outcome"] for outcome in outcomes} == {"CAPTURED"}, outcomes
         yield client
 
 

@@ -29,6 +29,7 @@ from pyiceberg.manifest import (
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.lazydict import LazyDict
 
+from capture.connectors.iceberg.content_stats import resolve
 from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.storage.immutable_cache import COLUMNS, FILES
 
@@ -44,6 +45,11 @@ _CONTENT, _PATH, _FORMAT, _PARTITION = (_FILE_AT[i] for i in (134, 100, 101, 102
 _ROWS, _SIZE, _EQUALITY_IDS = (_FILE_AT[i] for i in (103, 104, 135))
 _REFERENCED, _CONTENT_OFFSET, _CONTENT_SIZE = (_FILE_AT[i] for i in (143, 144, 145))
 _VALUES, _NULLS, _NANS, _LOWER, _UPPER = (_FILE_AT[i] for i in (109, 110, 137, 125, 128))
+_TIGHT: Final = len(_FILE)
+"""Position after those of pyiceberg: field id → whether both bounds are values of the file, from `content_stats`."""
+
+_METRICS: Final = (_NULLS, _NANS, _LOWER, _UPPER, _VALUES, _TIGHT)
+
 _DELETED: Final = int(ManifestEntryStatus.DELETED)
 _CONTENTS: Final = {int(content): content.name for content in DataFileContent}
 
@@ -112,24 +118,27 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Metrics of one column in a block of files. `known` is True for files that have any."""
+    """Metrics of one column in a block of files. `known` is True for files that have any; `tight` says whether both
+    bounds are values of the file, null if that follows from the column's type."""
 
     known: pa.Array
     nulls: pa.Array
     nans: pa.Array
     lower: pa.Array
     upper: pa.Array
+    tight: pa.Array
 
     @classmethod
     def unknown(cls, files: int) -> Metrics:
         """Metrics of files without any: counts and bounds are null."""
         counts, bounds = pa.nulls(files, pa.int64()), pa.nulls(files, pa.binary())
-        return cls(pa.repeat(False, files), counts, counts, bounds, bounds)
+        return cls(pa.repeat(False, files), counts, counts, bounds, bounds, pa.nulls(files, pa.bool_()))
 
     @property
     def size_bytes(self) -> int:
         """Estimated memory, for the cache's budget."""
-        return sum(array.nbytes for array in (self.known, self.nulls, self.nans, self.lower, self.upper))
+        arrays = (self.known, self.nulls, self.nans, self.lower, self.upper, self.tight)
+        return sum(array.nbytes for array in arrays)
 
 
 Columns = Mapping[int, Metrics]
@@ -214,14 +223,17 @@ class Manifests:
 
 def _records(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[list[Any], int, frozenset[int]]]:
     """Yields the record of each live entry's file, its sequence number, and the field ids of the manifest's schema."""
-    with AvroFile[Any](
-        io.new_input(manifest.manifest_path), MANIFEST_ENTRY_SCHEMAS[3], read_types={-1: _record, 2: _record}
-    ) as reader:
+    with AvroFile[Any](io.new_input(manifest.manifest_path), read_types={-1: _record, 2: _record}) as reader:
         known_ids = _field_ids(reader.header.meta.get("schema", ""))
         inherited = manifest.sequence_number or 0  # v1 has none
+        typed = resolve(reader, MANIFEST_ENTRY_SCHEMAS[3], 2)
         for entry in reader:
             if entry[_STATUS] != _DELETED:
                 sequence = entry[_SEQUENCE]
+                if typed is not None:
+                    file = entry[_DATA_FILE]
+                    for at, metrics in zip(_METRICS, typed(file[_TIGHT]), strict=True):
+                        file[at] = metrics or file[at] if at != _TIGHT else metrics
                 yield entry[_DATA_FILE], inherited if sequence is None else sequence, known_ids
 
 
@@ -279,13 +291,13 @@ class _Block:
     measures: list[tuple[int, int, int, str, int]] = field(default_factory=list)
     partitions: dict[tuple[Any, ...], int] = field(default_factory=dict)
     known_ids: frozenset[int] = frozenset()
-    maps: tuple[_Maps, ...] = field(default_factory=lambda: tuple(_Maps() for _ in range(5)))
+    maps: tuple[_Maps, ...] = field(default_factory=lambda: tuple(_Maps() for _ in _METRICS))
 
     def add(self, file: list[Any], sequence: int, known_ids: frozenset[int]) -> None:
         self.known_ids = known_ids
         partition = self.partitions.setdefault(_values(file[_PARTITION]), len(self.partitions))
-        for maps, at in zip(self.maps, (_NULLS, _NANS, _LOWER, _UPPER, _VALUES), strict=True):
-            if (entries := file[at]) is not None:
+        for maps, at in zip(self.maps, _METRICS, strict=True):
+            if (entries := _at(file, at)) is not None:
                 maps.add(len(self.paths), entries)
         self.paths.append(file[_PATH])
         self.measures.append((file[_ROWS], file[_SIZE], sequence, file[_FORMAT], partition))
@@ -309,7 +321,7 @@ class _Block:
 
     def columns(self) -> Columns:
         count = len(self.paths)
-        nulls, nans, lower, upper, values = (metrics.arrays(count) for metrics in self.maps)
+        nulls, nans, lower, upper, values, tight = (metrics.arrays(count) for metrics in self.maps)
         columns = {}
         for field_id in sorted({*nulls, *nans, *lower, *upper, *values}):
             none, no_bytes = pa.nulls(count, pa.int64()), pa.nulls(count, pa.binary())
@@ -320,6 +332,7 @@ class _Block:
                 none if field_id not in nans else pa.array(nans[field_id], pa.int64()),
                 no_bytes if low is None else pa.array(low, pa.binary()),
                 no_bytes if high is None else pa.array(high, pa.binary()),
+                pa.array(tight.get(field_id) or [None] * count, pa.bool_()),
             )
             columns[field_id] = metrics
         return columns

@@ -83,13 +83,24 @@ class ColumnStatistics:
         """Statistics of a column, computed file by file."""
         low_of, high_of = decoder(leaf, upper=False), decoder(leaf, upper=True)
         parts: list[tuple[int | None, int | None, Any, Any, bool | None, bool | None]] = []
-        arrays = (metrics.known, metrics.nulls, metrics.nans, metrics.lower, metrics.upper, block.rows, rows)
+        arrays = (
+            metrics.known,
+            metrics.nulls,
+            metrics.nans,
+            metrics.lower,
+            metrics.upper,
+            metrics.tight,
+            block.rows,
+            rows,
+        )
         columns = [*(values.to_pylist() for values in arrays), block.partition_of.to_pylist()]
         only = [self._only_value(leaf, block, partition) for partition in block.partitions]
         spans = [self._span(leaf, block, partition) for partition in block.partitions]
-        for has_metrics, nulls, nans, lower, upper, count, left, partition in zip(*columns, strict=True):
+        for has_metrics, nulls, nans, lower, upper, tight, count, left, partition in zip(*columns, strict=True):
             low, low_exact = low_of(lower)
             high, high_exact = high_of(upper)
+            if tight is not None:
+                low_exact, high_exact = (tight and exact is not False for exact in (low_exact, high_exact))
             if low is not None and low == high:  # one value, which both bounds are
                 low_exact = high_exact = True
             if not has_metrics and (value := only[partition]) is not None:
@@ -217,9 +228,14 @@ def _vectorized(leaf: IcebergLeaf, metrics: Metrics, rows: pa.Array) -> dict[str
         "nan_count": metrics.nans,
         "lower": lower[0],
         "upper": upper[0],
-        "lower_exact": pc.if_else(only, True, lower[1]),
-        "upper_exact": pc.if_else(only, True, upper[1]),
+        "lower_exact": pc.if_else(only, True, _attained(lower[1], metrics.tight)),
+        "upper_exact": pc.if_else(only, True, _attained(upper[1], metrics.tight)),
     }
+
+
+def _attained(exact: pa.Array, tight: pa.Array) -> pa.Array:
+    """Whether bounds are values of the file: what their type says, and what the manifest says if it says something."""
+    return pc.if_else(pc.is_valid(tight), pc.and_(pc.fill_null(exact, True), tight), exact)
 
 
 def _is_parquet(block: Files) -> pa.Array:
