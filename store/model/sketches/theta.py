@@ -19,6 +19,9 @@ THETA_K: Final = 4096
 _MAX_THETA: Final = (1 << 63) - 1
 _THETA_STEP: Final = 1 << 15  # hashes compared with theta at once
 _SEED_HASH: Final = 0x93CC  # of seed 9001
+SEED_MARK: Final = struct.pack("<H", _SEED_HASH)
+"""Bytes 6 and 7 of a sketch."""
+
 _EMPTY, _COMPACT, _ORDERED, _READ_ONLY = 4, 8, 16, 2
 
 

@@ -102,7 +102,30 @@ def test_sketches_of_samples_and_of_other_snapshots_say_nothing(app):
     assert set(kept(app, "id = 6", snapshot=2)) == {"f0"}
 
 
-def test_too_many_files_are_not_looked_up(app, monkeypatch):
-    put_keys(app)
+def test_of_many_files_only_sketches_of_few_values_are_looked_up(app, monkeypatch):
     monkeypatch.setattr(file_keys, "MAX_FILES", FILES - 1)
+    put_keys(app, lambda number: ids(number)[:64] if number else ids(number))
+    assert set(kept(app, "id = 6")) == {"f0", "f2"}  # f0 has a larger sketch, which is not read
+    assert set(kept(app, "id IN (6, 9)")) == {"f0", "f1", "f2"}
+    assert set(kept(app, "id = 3998")) == {"f0"}
+    many = {"column": "id", "op": "IN", "values": list(range(1000, 1100))}
+    assert len(kept(app, many)) == FILES
+    monkeypatch.setattr(file_keys, "MAX_FILES_OF_FEW", FILES - 1)
     assert len(kept(app, "id = 6")) == FILES
+
+
+def test_a_sketch_of_another_seed_or_form_is_not_read_as_a_list(app, monkeypatch):
+    monkeypatch.setattr(file_keys, "_may_have", lambda data, hashes: True)
+    put_keys(app)
+    assert set(kept(app, "id = 6")) == {"f2"}
+    with monkeypatch.context() as patched:
+        patched.setattr(file_keys, "SEED_MARK", b"xx")
+        assert len(kept(app, "id = 6")) == FILES
+    put_keys(app, lambda number: np.arange(number, 400_000, FILES), max="399999")  # more than it has hashes of
+    assert len(kept(app, "id = 6")) == FILES
+
+
+def test_a_file_without_values_has_no_key(app):
+    put_keys(app, lambda number: ids(number)[:0] if number == 2 else ids(number)[:1])
+    assert kept(app, "id = 2") == {}
+    assert set(kept(app, "id = 1")) == {"f1"}
