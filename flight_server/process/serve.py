@@ -86,7 +86,7 @@ def serve(settings: Settings) -> int:
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             log.info("health on %s:%s", host, health.listen(settings.host, settings.health_port))
         if metrics is not None:
-            _serve_http(settings, app, guard, metrics, http)
+            _serve_http(settings, app, guard, metrics, sql, http)
     except InvalidArgument:
         if listener is not None:
             listener.close()
@@ -148,7 +148,9 @@ def serve(settings: Settings) -> int:
     os._exit(status)
 
 
-def _serve_http(settings: Settings, app: App, guard: Guard, metrics: Metrics, ports: list[Http]) -> None:
+def _serve_http(
+    settings: Settings, app: App, guard: Guard, metrics: Metrics, sql: LazyEndpoint, ports: list[Http]
+) -> None:
     """Starts the ports of HTTP that are set, and logs their addresses.
 
     Raises:
@@ -169,7 +171,7 @@ def _serve_http(settings: Settings, app: App, guard: Guard, metrics: Metrics, po
                 f"--http-port needs {missing.name or missing}", hint="pip install 'statflight[web]'"
             ) from None
         door = Door(app, guard, partial(capture_files, app))
-        site, tls = Site(settings, app, guard, probes, door), (settings.tls_cert, settings.tls_key)
+        site, tls = Site(settings, app, guard, probes, sql.select, door), (settings.tls_cert, settings.tls_key)
         ports.append(Http(site.asgi, settings.host, settings.http_port, "http-port", tls))
         log.info("pages on %s", ports[-1].uri)
 

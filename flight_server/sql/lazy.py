@@ -41,8 +41,13 @@ class LazyEndpoint:
                 self._endpoint = SqlEndpoint(self._app, self._release)
             return self._endpoint
 
-    def select(self, statement: str, caller: Principal) -> pa.Table:
+    def select(self, statement: str, caller: Principal, most: int | None = None) -> pa.Table:
         """Runs a SELECT for code of the server, with the limits and guards of any statement.
+
+        Args:
+            statement: The statement.
+            caller: The caller.
+            most: The number of rows after which no more are read; None for all.
 
         Raises:
             StatflightError: See `SqlEndpoint.get`; ANALYZE is refused.
@@ -54,9 +59,15 @@ class LazyEndpoint:
         command = flight_sql.write_any("CommandStatementQuery", (1, statement.encode()))
         schema, answer = self.get().get(command, caller, never, capture)
         if isinstance(answer, pa.Table):
-            return answer
+            return answer.slice(0, most)
+        batches, rows = [], 0
         with closing(answer):
-            return pa.Table.from_batches(answer, schema)
+            for batch in answer:
+                batches.append(batch)
+                rows += len(batch)
+                if most is not None and rows >= most:
+                    break
+        return pa.Table.from_batches(batches, schema).slice(0, most)
 
     def close(self) -> None:
         """Closes the endpoint if it was created."""

@@ -14,7 +14,7 @@ STATS: Final = (
     "row_count", "data_file_count", "total_size_bytes", "snapshot_id", "captured_at", "refreshed_at", "freshness",
     "completeness",
 )  # fmt: skip
-ABOUT: Final = ("format", "state", "last_error", "checked_at")
+ABOUT: Final = ("format", "state", "last_error", "checked_at", "owner")
 
 
 def tables(reader: Reader, where: Sequence[Any] = ()) -> pa.Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -66,6 +68,30 @@ def table_rows(reader: Reader, name: str) -> list[Row]:
 def snapshots(reader: Reader, name: str) -> list[Row]:
     """Reads the rows of `sys.snapshots` of a table, oldest first."""
     return sorted(read_table(reader, "sys.snapshots", name).to_pylist(), key=_place)
+
+
+_WHO: Final = ("userName", "trino_user", "user", "user-name", "commitUser", "userId")
+_JOB: Final = ("job", "jobName", "notebook", "trino_query_id", "flink.job-id", "spark.app.id", "app-id", "queryId")
+
+
+def changed_by(summary: str | None) -> dict[str, str | None]:
+    """The user and the job that made a snapshot, as its format records them in `sys.snapshots.summary`; else None."""
+    try:
+        told = json.loads(summary or "{}")
+    except ValueError:
+        told = {}
+    told = told if isinstance(told, dict) else {}
+
+    def first(names: Sequence[str]) -> str | None:
+        for name in names:
+            value = told.get(name)
+            if isinstance(value, dict):  # Databricks: the job's or notebook's name and id
+                value = next((value[key] for key in ("jobName", "jobId", "notebookId") if value.get(key)), None)
+            if value:
+                return str(value)
+        return None
+
+    return {"changed_by": first(_WHO), "job": first(_JOB)}
 
 
 def in_order(reader: Reader, name: str, rows: list[Row]) -> list[Row]:

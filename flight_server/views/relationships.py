@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
+
 from flight_server.table_names import full_name
 from flight_server.views.reader import Reader
+from store.model.errors import NotFound
 
 
 def among(reader: Reader, is_meant: Callable[[str], bool]) -> list[dict[str, Any]]:
@@ -17,7 +20,11 @@ def among(reader: Reader, is_meant: Callable[[str], bool]) -> list[dict[str, Any
         is_meant: Whether a table is, by its full name.
     """
     rows = []
-    for row in reader.read("sys.relationships").to_pylist():
+    try:
+        found = reader.read("sys.relationships").to_pylist()
+    except (pa.ArrowKeyError, NotFound):  # an older server
+        return []
+    for row in found:
         named = {
             end: full_name({f"table_{part}": row.pop(f"{end}_{part}") for part in ("catalog", "schema")}
                            | {"table_name": row.pop(f"{end}_table")})

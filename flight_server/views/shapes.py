@@ -19,6 +19,7 @@ SKETCHED_BUCKETS = 32  # a bucket has 1/32 of the rows, more if a frequent value
 DEEP = 1.5  # depth above which a bucket surely ends in a frequent value
 _WHOLE = frozenset({"INT", "DATE", "BOOLEAN"})  # types whose values lie one unit apart
 _UNITS = 8  # units per bar above which bars may cut through a unit: the error no longer shows
+_INFINITE = frozenset({"Infinity", "-Infinity"})
 _SAFE = 2.0**53  # integers up to here are exact as floats
 
 
@@ -73,9 +74,17 @@ def text_at(point: float, logical_type: str) -> str:
             return f"{instant:%Y-%m-%d}" if instant.time() == time() else f"{instant:%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError, OSError):
         return ""
-    if abs(point) < _SAFE and point == int(point) and abs(point) < 1e9:
-        return f"{int(point):,}"
-    return f"{point:.4g}"
+    return number(point)
+
+
+def number(value: float) -> str:
+    """A number with some four digits, as people read it: 0.01234, 98.77, 12,346, 497.6G."""
+    size = abs(value)
+    for least, unit in ((1e18, ""), (1e12, "T"), (1e9, "G"), (1e7, "M")):
+        if size >= least:
+            return f"{value / least:.4g}{unit}" if unit else f"{value:.3e}"
+    whole = value == int(value) if math.isfinite(value) else False
+    return f"{value:,.0f}" if whole or size >= 1000 else f"{value:.4g}"
 
 
 def bars(
@@ -92,8 +101,9 @@ def bars(
 
     Returns:
         A bar for each value if there are few; otherwise bars of equal width, in whole units for integers and dates;
-        nothing for a type without a number line.
+        nothing for a type without a number line. Infinite values are left out (`infinite` has them).
     """
+    buckets = [row for row in buckets if not {row["lower"], row["upper"]} & _INFINITE]
     edges = [(position(row["lower"], logical_type), position(row["upper"], logical_type)) for row in buckets]
     ranges = [(low, high) for low, high in edges if low is not None and high is not None]
     if not ranges or len(ranges) != len(edges):
@@ -105,12 +115,16 @@ def bars(
     frequent = _frequent(common, logical_type)
     spikes, spreads = _masses(ranges, depths, ndv, frequent)
     whole = logical_type.partition("(")[0] in _WHOLE and max(abs(start), abs(end)) < _SAFE
+    if ndv is not None and ndv <= len(frequent) <= bins:  # all values are known
+        spikes, spreads = frequent, []
     if whole:
-        if end - start + 1 > _UNITS * bins:
+        if end - start + 1 > _UNITS * bins and (spreads or len(spikes) > bins):
             points = {point + 0.5: rows for point, rows in spikes.items()}  # a value covers the unit that starts at it
             spreads = [(low if holds else low + 1, high + 1, rows, holds) for low, high, rows, holds in spreads]
             equal = _equal_bars(start, end + 1, bins, points, spreads)
-            return [Bar(math.ceil(bar.low), math.ceil(bar.high) - 1, bar.rows) for bar in equal]
+            return [Bar(math.ceil(bar.low), min(math.ceil(bar.high) - 1, end), bar.rows) for bar in equal]
+        if end - start + 1 > _UNITS * bins:
+            return [Bar(point, point, rows, True) for point, rows in sorted(spikes.items())]
         width = math.ceil((end - start + 1) / bins)
         count = math.ceil((end - start + 1) / width)
         spans = [(start + place * width, min(start + (place + 1) * width - 1, end)) for place in range(count)]
@@ -118,6 +132,12 @@ def bars(
     if not spreads and len(spikes) <= bins:
         return [Bar(point, point, rows, True) for point, rows in sorted(spikes.items())]
     return _equal_bars(start, end, bins, spikes, spreads)
+
+
+def infinite(buckets: Iterable[Row]) -> float | None:
+    """The number of infinite values, estimated; None if there are none."""
+    counts = [row["row_count"] or 0.0 for row in buckets if row["upper"] in _INFINITE and row["lower"] == row["upper"]]
+    return sum(counts) if counts else None
 
 
 def _frequent(common: Iterable[Row], logical_type: str) -> dict[float, float]:

@@ -118,12 +118,16 @@ def counted(value: float | None, noun: str) -> str:
 
 def percent_null(row: Row) -> str:
     """The share of nulls in percent; `0` and `100` only if exact, empty if unknown."""
-    nulls, rows = row["null_count"], row["row_count"]
-    if nulls is None or rows is None:
+    return percent(row["null_count"], row["row_count"])
+
+
+def percent(part: int | None, rows: int | None) -> str:
+    """`percent_null` of any part of the rows."""
+    if part is None or rows is None:
         return ""
-    if nulls in (0, rows) or rows == 0:
-        return "100" if nulls and rows else "0"
-    share = 100 * nulls / rows
+    if part in (0, rows) or rows == 0:
+        return "100" if part and rows else "0"
+    share = 100 * part / rows
     return "<0.1" if share < 0.05 else ">99.9" if share > 99.95 else f"{share:.1f}"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -12,9 +13,10 @@ import pyarrow.compute as pc
 
 from flight_server.present import column_labels
 from flight_server.table_names import full_name
-from flight_server.views import catalog_summary, history, shapes, table_summary
+from flight_server.views import catalog_summary, history, relationships, shapes, table_summary
 from flight_server.views.reader import Leaf, Reader, equal, optional, read_table
 from flight_server.views.table_summary import Row
+from store.model.errors import InvalidArgument
 from store.model.names import join_name, split_name
 
 TABLES_A_PAGE: Final = 100
@@ -24,23 +26,41 @@ BINS: Final = 30
 MOST_COMMON: Final = 10
 NEWEST: Final = 20  # snapshots and jobs listed
 POINTS: Final = 200  # snapshots in a line chart
+ANSWERED: Final = 1_000  # rows of an answer to SQL
+STATEMENT: Final = 10_000  # characters of a statement
+EXAMPLES: Final = (
+    "SHOW TABLES",
+    "SELECT table_name, sum(row_count) AS live_rows FROM stats.tables GROUP BY table_name ORDER BY live_rows DESC",
+    "SELECT table_name, column_name, ndv, min, max FROM stats.columns WHERE null_count = row_count",
+)
 MOST_FILES: Final = 200_000  # most files whose sizes a page adds up
 PARTITIONS: Final = 50
-TABLE_ORDERS: Final = ("name", "rows", "size", "age", "files")
+TABLE_ORDERS: Final = ("name", "rows", "size", "age", "files", "changed")
 COLUMN_ORDERS: Final = ("id", "name", "type", "nulls", "distinct")
-_TABLE_KEYS: Final = {"rows": "row_count", "size": "total_size_bytes", "age": "captured_at", "files": "data_file_count"}
+_TABLE_KEYS: Final = {"rows": "row_count", "size": "total_size_bytes", "age": "captured_at", "files": "data_file_count",
+                      "changed": "committed_at"}  # fmt: skip
+STATES: Final[dict[str, Callable[[pa.Table], pa.ChunkedArray]]] = {
+    "stale": lambda tables: pc.equal(tables["freshness"], "STALE"),
+    "failing": lambda tables: pc.is_valid(tables["last_error"]),
+    "not captured": lambda tables: pc.is_null(tables["freshness"]),
+}  # fmt: skip
+_SAID: Final = ("location", "partition_keys", "description", "tags", "notes")  # of `sys.tables`, besides ABOUT
 _SHARE: Final = 0.5  # share of nulls above which a column counts as mostly missing
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The parameters of a list: search, order, page (from 1; 0 means all), and a catalog or schema to list."""
+    """The parameters of a list: search, order, page (from 1; 0 means all), a catalog or schema to list, and facets of
+    the first page: a state of `STATES`, a format, an owner."""
 
     search: str = ""
     order: str = ""
     descending: bool = False
     page: int = 1
     within: str = ""
+    state: str = ""
+    format: str = ""
+    owner: str = ""
 
 
 def _page(count: int, size: int, number: int) -> tuple[int, int, slice]:
@@ -67,6 +87,14 @@ def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]]
     groups = _groups(tables)
     total = tables.num_rows
     tables = _within(tables, asked.within)
+    facets = _facets(tables)
+    for facet in ("format", "owner"):
+        if wanted := getattr(asked, facet):
+            tables = tables.filter(pc.equal(tables[facet], wanted))
+    if asked.state in STATES:
+        tables = tables.filter(STATES[asked.state](tables))
+    if asked.order == "changed":
+        tables = _with_commits(reader, tables)
     columns: list[dict[str, Any]] = []
     if asked.search:
         names = pc.binary_join_element_wise(*(tables[name] for name in catalog_summary.KEY), ".")
@@ -82,8 +110,25 @@ def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]]
     rows = (tables.slice(part.start, TABLES_A_PAGE) if asked.page else tables).to_pylist()
     return {
         "catalogs": groups, "tables": [{"name": full_name(row), **row} for row in rows], "matching": tables.num_rows,
-        "total": total, "page": page, "pages": pages, "columns": columns,
+        "total": total, "page": page, "pages": pages, "columns": columns, "facets": facets,
     }  # fmt: skip
+
+
+def _facets(tables: pa.Table) -> dict[str, dict[str, int]]:
+    """How many tables are in each state, of each format, and of each owner; values that none has are left out."""
+    counts = {"state": {name: pc.sum(is_in(tables)).as_py() or 0 for name, is_in in STATES.items()}}
+    for facet in ("format", "owner"):
+        found = pc.value_counts(tables[facet].combine_chunks()).to_pylist()
+        counts[facet] = {one["values"]: one["counts"] for one in sorted(found, key=lambda one: -one["counts"])
+                         if one["values"]}  # fmt: skip
+    return {facet: {value: count for value, count in values.items() if count} for facet, values in counts.items()}
+
+
+def _with_commits(reader: Reader, tables: pa.Table) -> pa.Table:
+    """The tables with `committed_at` of their current snapshot."""
+    columns = [*catalog_summary.KEY, "committed_at"]
+    commits = reader.read("sys.snapshots", columns, [{"column": "is_current", "op": "EQ", "values": [True]}])
+    return tables.join(commits, list(catalog_summary.KEY), join_type="left outer")
 
 
 def _groups(tables: pa.Table) -> list[dict[str, Any]]:
@@ -147,20 +192,25 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
     page, pages, part = _page(len(rows), COLUMNS_A_PAGE, asked.page)
     shown = rows[part] if asked.page else rows
     names, known_as = column_labels.references(summary.rows), column_labels.labels(summary.rows)
+    related = relationships.among(reader, lambda other: other == name) if snapshot == "current" else []
     shapes_of = _with_shapes(reader, name, shown, snapshot) if shown else summary
     snapshots = history.snapshots(reader, name)
     counts = {row["snapshot_id"]: row for row in read_table(reader, "stats.tables", name).to_pylist()}
     if not summary.known and not snapshots:
         table_summary.require(reader, name, snapshot)
-    about = next(iter(optional(reader, "sys.tables", name)), dict.fromkeys(catalog_summary.ABOUT))
+    about = dict.fromkeys((*catalog_summary.ABOUT, *_SAID)) | next(iter(optional(reader, "sys.tables", name)), {})
+    comments = {row["column_id"]: row["comment"] for row in optional(reader, "sys.columns", name)}
     jobs = read_table(reader, "sys.capture_jobs", name).sort_by([("queued_at", "descending")]).slice(0, NEWEST)
     return {
         "table": name, "snapshot": snapshot, "statistics": summary.table, "about": about,
+        "updated_at": next((row["committed_at"] for row in snapshots if row["is_current"]), None),
         "column_count": len(summary.rows), "matching": len(rows), "page": page, "pages": pages,
         "columns": [
-            _column(row, shapes_of) | {"reference": names[row["column_id"]], "label": known_as[row["column_id"]]}
+            _column(row, shapes_of) | {"reference": names[row["column_id"]], "label": known_as[row["column_id"]],
+                                       "comment": comments.get(row["column_id"])}
             for row in shown
         ],
+        "keys": _keys(reader, name, summary.rows, snapshot, related), "relationships": related,
         "uncaptured": _uncaptured(reader, name, summary.rows) if snapshot == "current" else [],
         "snapshots": _snapshots(snapshots, counts), "files": _files(reader, name, summary.table, snapshot),
         "checks": _checks(reader, name),
@@ -208,7 +258,8 @@ def _column(row: Row, summary: table_summary.TableSummary) -> dict[str, Any]:
     return {
         **row, "null_share": null_share(row), "notes": notes(row),
         "quantiles": summary.quantiles.get(column, {}),
-        "histogram": bars_of(summary, row), "most_common": _most_common(summary.common_values.get(column, [])),
+        "histogram": bars_of(summary, row), "infinite": shapes.infinite(summary.histograms.get(column, ())),
+        "most_common": _most_common(summary.common_values.get(column, []), row["nan_count"]),
     }  # fmt: skip
 
 
@@ -225,16 +276,36 @@ def to_bars(bars: Iterable[Mapping[str, Any]]) -> list[shapes.Bar]:
     return [shapes.Bar(**bar) for bar in bars]
 
 
-def _most_common(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The most common values, without those whose count may be more than half error."""
+def _most_common(rows: Sequence[Row], nans: int | None = None) -> list[dict[str, Any]]:
+    """The most common values, without those whose count may be more than half error; NaN with its own count."""
     names = ("value", "count", "count_lower", "count_upper")
+    if nans is not None:
+        exact = dict.fromkeys(names[1:], nans)
+        rows = [{**row, **exact} if row["value"] == "NaN" else row for row in rows]
     telling = [row for row in rows if row["count_lower"] is None or 2 * row["count_lower"] >= row["count"]]
     return [{name: row[name] for name in names} for row in telling[:MOST_COMMON]]
 
 
+def _keys(
+    reader: Reader, name: str, rows: Sequence[Row], snapshot: str | int, related: Sequence[Row]
+) -> list[list[str]]:  # fmt: skip
+    """Names of the columns, and of the captured groups of columns, that are keys: all of their values are distinct, or
+    other tables refer to them."""
+    groups = read_table(reader, "stats.column_groups", name, snapshot=snapshot).to_pylist()
+    named = [([row["column_name"]], row) for row in rows] + [(row["column_names"], row) for row in groups]
+    referred = [row["to_columns"] for row in related if row["to"] == name]
+    return [names for names, row in named if _is_unique(row) or names in referred]
+
+
+def _is_unique(row: Mapping[str, Any]) -> bool:
+    return bool(
+        row["null_count"] == 0 and row["ndv_exact"] and row["ndv"] == row["row_count"] and (row["row_count"] or 0) > 1
+    )
+
+
 def notes(row: Mapping[str, Any]) -> list[str]:
-    """Remarks on an unusual column: constant, unique, mostly missing."""
-    texts = []
+    """Remarks on an unusual column: constant, unique, mostly missing, with NaN."""
+    texts = [f"{table_summary.percent(row['nan_count'], row['row_count'])} % NaN"] if row["nan_count"] else []
     rows, nulls, ndv = row["row_count"], row["null_count"], row["ndv"]
     if rows and nulls is not None:
         if nulls == rows:
@@ -253,7 +324,9 @@ def _snapshots(snapshots: Sequence[Row], counts: Mapping[int, Row]) -> list[dict
     newest = list(snapshots)[-NEWEST:][::-1]
     names = ("snapshot_id", "committed_at", "operation", "is_current", "captured")
     return [
-        {name: row[name] for name in names} | {"row_count": counts.get(row["snapshot_id"], {}).get("row_count")}
+        {name: row[name] for name in names}
+        | history.changed_by(row["summary"])
+        | {"row_count": counts.get(row["snapshot_id"], {}).get("row_count")}
         for row in newest
     ]
 
@@ -302,6 +375,33 @@ def _files(reader: Reader, name: str, table: Row | None, snapshot: str | int) ->
     }  # fmt: skip
 
 
+# The page of SQL.
+
+
+def answered(statement: str) -> dict[str, Any]:
+    """A statement that has no answer yet."""
+    return {"statement": statement, "columns": [], "rows": [], "truncated": False, "elapsed_ms": 0}
+
+
+def sql(reader: Reader, statement: str) -> dict[str, Any]:
+    """A statement with its answer, of at most ANSWERED rows; an empty one has none.
+
+    Raises:
+        StatflightError: The statement is refused, or too long.
+    """
+    if not statement:
+        return answered(statement)
+    if len(statement) > STATEMENT:
+        raise InvalidArgument(f"the statement has more than {STATEMENT:,} characters")
+    started = time.perf_counter()
+    found = reader.sql(statement)
+    rows = [list(row.values()) for row in found.slice(0, ANSWERED).to_pylist()]
+    return answered(statement) | {
+        "columns": found.column_names, "rows": rows, "truncated": len(found) > ANSWERED,
+        "elapsed_ms": round(1000 * (time.perf_counter() - started)),
+    }  # fmt: skip
+
+
 # The page of a column.
 
 
@@ -320,7 +420,7 @@ def column(reader: Reader, name: str, column_name: str, then: int | None = None)
     rows = history.column_rows(reader, name, column_name)
     if not rows:
         return {"table": name, "column": column_name, "reference": column_name, "statistics": None, "history": [],
-                "then": None}  # fmt: skip
+                "then": None, "comment": None}  # fmt: skip
     ids = equal("column_id", rows[-1]["column_id"])
     summary = table_summary.gather(reader, name, "current", ids, allow_stale=True, shapes=True)
     now = summary.rows[0] if summary.rows else rows[-1]
@@ -332,9 +432,11 @@ def column(reader: Reader, name: str, column_name: str, then: int | None = None)
         if earlier.rows:
             before = {"snapshot_id": at, "histogram": bars_of(earlier, earlier.rows[0], 40)}
     names = ("snapshot_id", "committed_at", *history.STATISTICS)
+    said = optional(reader, "sys.columns", name, ids)
+    comment = said[0]["comment"] if said else None
     return {
         "table": name, "column": now["column_name"] or column_name, "reference": column_name,
-        "statistics": _column(now, summary) | {"histogram": bars_of(summary, now, 40)},
+        "statistics": _column(now, summary) | {"histogram": bars_of(summary, now, 40)}, "comment": comment,
         "history": [
             {key: row.get(key) for key in names} | {"null_share": null_share(row)} for row in rows[-POINTS:]
         ],

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from flight_server.present import charts
 from flight_server.present.render import plain, text_of
 from flight_server.present.text import harmless
-from flight_server.views import table_summary
+from flight_server.views import relationships, shapes, table_summary
 from flight_server.web import data
+from store.model.names import split_name
 
 Row = Mapping[str, Any]
+_TWO_DAYS = 2 * 86_400  # seconds
 LONGEST = 300  # characters of a value on a page
+CELL = 14  # the same of a value in a list; the title has all of it
 
 
 @lru_cache(maxsize=1)
@@ -33,13 +38,13 @@ def environment() -> Environment:
         "value": _value, "label": label, "count": table_summary.count, "size": table_summary.size,
         "moment": table_summary.moment, "age": table_summary.age, "freshness": _freshness,
         "distinct": table_summary.distinct, "rounded": table_summary.rounded,
-        "nulls": _nulls, "null_bar": _null_bar, "least": _lower, "greatest": _upper,
+        "nulls": _nulls, "nans": _nans, "null_bar": _null_bar, "least": _lower, "greatest": _upper,
         "bound": lambda text: harmless(table_summary.bound(text, None, "")), "quantile": _quantile, "spark": _spark,
         "histogram": _histogram, "line": _line, "breakable": _breakable, "partition": _partition,
-        "attribute": _attribute,
+        "attribute": _attribute, "mean": _mean, "contained": relationships.contained, "shown": _shown,
     }  # fmt: skip
     version = hashlib.sha256(style().encode()).hexdigest()[:12]  # makes browsers load it again after an upgrade
-    jinja.globals |= {"within": data.within, "style_version": version}
+    jinja.globals |= {"within": data.within, "style_version": version, "split_name": split_name}
     return jinja
 
 
@@ -50,7 +55,8 @@ def page(template: str, **values: Any) -> str:
         template: Its file among the templates.
         values: `url` (see `urls`), `asked`, and the data of the page.
     """
-    defaults = {"inline_style": "", "json_url": "", "logout": False, "caller": "", "made_at": "", "asked": data.Asked()}
+    defaults = {"inline_style": "", "json_url": "", "logout": False, "caller": "", "made_at": "", "asked": data.Asked(),
+                "trouble": "", "longest": data.STATEMENT, "examples": data.EXAMPLES}  # fmt: skip
     return environment().get_template(template).render(**(defaults | values))
 
 
@@ -93,6 +99,14 @@ def _nulls(row: Row) -> str:
     return f"{words} %" if words else ""
 
 
+def _nans(row: Row) -> str:
+    """The number of NaN and their share of the rows."""
+    if row["nan_count"] is None:
+        return ""
+    share = table_summary.percent(row["nan_count"], row["row_count"])
+    return table_summary.count(row["nan_count"]) + (f" ({share} %)" if row["nan_count"] and share else "")
+
+
 def _null_bar(row: Row) -> Markup:
     share = data.null_share(row)
     return Markup(charts.share(share, f"{_nulls(row)} null"))  # noqa: S704  charts escape their words
@@ -111,12 +125,50 @@ def _quantile(row: Row, rank: float, short: bool = False) -> str:
 
 
 def _edge(row: Row, value: str | None, exact: bool | None, sign: str, short: bool) -> str:
-    """A value with its sign; `short` leaves out the fraction and zone of a timestamp, which the title attribute has."""
-    if not short or value is None or not (row["logical_type"] or "").startswith("TIME"):
-        return harmless(table_summary.bound(value, exact, sign))
-    seconds = re.sub(r"(:\d\d)\.\d+", r"\1", value).replace("T", " ").removesuffix("Z")
-    shown = harmless(table_summary.bound(seconds, exact, sign))
-    return Markup('<span title="{}">{}</span>').format(harmless(value[:LONGEST]), shown)
+    """A value with its sign; `short` cuts it to what a list has room for, with all of it as title."""
+    whole = harmless(table_summary.bound(value, exact, sign))
+    if not short or value is None:
+        return whole
+    longest = 2 * CELL if (row["logical_type"] or "").startswith("TIME") else CELL
+    return _titled(harmless(table_summary.bound(_brief(row, value), exact, sign, longest)), whole, value)
+
+
+def _titled(brief: str, whole: str, value: str) -> Markup:
+    if brief == whole:
+        return escape(brief)
+    return Markup('<span title="{}">{}</span>').format(harmless(value[:LONGEST]), brief)
+
+
+def _brief(row: Row, value: str) -> str:
+    """A number with few digits; a timestamp to the day, or to the second if all are within two days."""
+    kind = (row["logical_type"] or "").partition("(")[0]
+    if kind in ("INT", "FLOAT", "DOUBLE", "DECIMAL"):
+        point = shapes.position(value, kind)
+        return value if point is None else shapes.number(point)
+    if not kind.startswith("TIME"):
+        return value
+    low, high = (shapes.position(row.get(side), kind) for side in ("min", "max"))
+    if kind != "TIME" and low is not None and high is not None and high - low > _TWO_DAYS:
+        return value[: value.index("T")] if "T" in value else value
+    return re.sub(r"(:\d\d)\.\d+", r"\1", value).replace("T", " ").removesuffix("Z")
+
+
+def _mean(number: float | None) -> str:
+    """A mean or deviation, all of it as title."""
+    if number is None:
+        return ""
+    brief = shapes.number(number) if math.isfinite(number) else text_of(number)
+    return _titled(brief, table_summary.rounded(number), repr(number))
+
+
+def _shown(value: Any) -> str:
+    """A cell of an answer: numbers with few digits, long texts cut, all of it as title."""
+    if isinstance(value, float) and math.isfinite(value):
+        return _titled(shapes.number(value), f"{value:,}", str(value))
+    if isinstance(value, datetime):
+        return _titled(f"{value:%Y-%m-%d %H:%M:%S}", str(value), str(value))
+    whole = _value(value)
+    return _titled(whole if len(whole) <= 2 * CELL else whole[: 2 * CELL - 1] + "…", whole, whole)
 
 
 def _breakable(name: str) -> Markup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import parse_qs
 
 import pyarrow as pa
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from flight_server.auth.principal import Principal
     from flight_server.auth.tokens import Guard
     from flight_server.config import Settings
+
+Select: TypeAlias = "Callable[[str, Principal, int], pa.Table]"
 
 log = logging.getLogger("statflight.server")
 
@@ -58,20 +60,25 @@ class Site:
         app: The server's parts.
         guard: Checks tokens.
         probes: An ASGI application that serves `/metrics` and `/health`.
+        select: Runs a statement for a caller and answers at most so many rows; None where there is no SQL.
         iceberg: An ASGI application that serves what is below `/iceberg`; None for nothing.
     """
 
-    def __init__(self, settings: Settings, app: App, guard: Guard, probes: Any, iceberg: Any = None):
+    def __init__(
+        self, settings: Settings, app: App, guard: Guard, probes: Any, select: Select | None = None,
+        iceberg: Any = None,
+    ):  # fmt: skip
         self._app, self._guard, self._secure = app, guard, settings.tls_cert is not None
+        self._select = select
         self._sessions = Sessions()
         self._threads: CapacityLimiter | None = None  # made in the event loop that it limits
         self._under_way = 0
-        catalog, table, column = map(self._limited, (self._catalog, self._table, self._column))
+        catalog, table, column, sql = map(self._limited, (self._catalog, self._table, self._column, self._sql))
         self.asgi = Starlette(
             routes=[
                 Route("/", catalog), Route("/index.json", catalog),
                 Route("/table", table), Route("/table.json", table),
-                Route("/column", column), Route("/column.json", column),
+                Route("/column", column), Route("/column.json", column), Route("/sql", sql), Route("/sql.json", sql),
                 Route("/login", self._login_page, methods=["GET"]), Route("/login", self._login, methods=["POST"]),
                 Route("/logout", self._logout, methods=["POST"]),
                 Route("/style.css", self._style), Route("/icon.svg", self._icon),
@@ -119,6 +126,20 @@ class Site:
             request, "column.html", LiveUrls(), lambda reader: data.column(reader, table, name, at), "/column.json"
         )
 
+    def _sql(self, request: Request) -> Response:
+        statement = request.query_params.get("q", "").strip()
+        as_json = request.url.path.endswith(".json")
+
+        def run(reader: LocalReader) -> dict[str, Any]:
+            try:
+                return data.sql(reader, statement)
+            except (StatflightError, pa.ArrowException) as error:
+                if as_json:
+                    raise
+                return data.answered(statement) | {"trouble": str(error)}
+
+        return self._answer(request, "sql.html", LiveUrls("/sql"), run, "/sql.json")
+
     def _answer(
         self, request: Request, template: str, urls: LiveUrls, read: Callable[[LocalReader], dict[str, Any]],
         twin: str, asked: Asked | None = None,
@@ -126,7 +147,9 @@ class Site:
         as_json = request.url.path.endswith(".json")
         try:
             caller, by_cookie = self._caller(request)
-            values = read(LocalReader(self._app.scanner, caller))
+            select = self._select
+            run = None if select is None else lambda statement: select(statement, caller, data.ANSWERED + 1)
+            values = read(LocalReader(self._app.scanner, caller, run))
         except Unauthenticated as refusal:
             return self._ask_for_token(request, "" if request.cookies.get(COOKIE) is None else str(refusal), as_json)
         except (StatflightError, pa.ArrowKeyError, ValueError) as error:
@@ -263,7 +286,8 @@ def _asked(request: Request, orders: tuple[str, ...]) -> Asked:
     return Asked(
         search=_parameter(request, "q").strip()[:200], order=order if order in orders else "",
         descending=_parameter(request, "desc") == "1", page=int(page) if page.isdecimal() and len(page) < 8 else 1,
-        within=_parameter(request, "in"),
+        within=_parameter(request, "in"), state=_parameter(request, "state"), format=_parameter(request, "format"),
+        owner=_parameter(request, "owner"),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from urllib.parse import urlencode
 
 from flight_server.web.data import Asked
@@ -55,9 +56,20 @@ class LiveUrls:
         return self._listed(asked, asked.order, asked.descending, page)
 
     def _listed(self, asked: Asked, order: str, descending: bool, page: int) -> str:
-        given = {"in": asked.within, "q": asked.search, "sort": order, "desc": "1" if descending else "",
+        given = {"in": asked.within, "q": asked.search, "state": asked.state, "format": asked.format,
+                 "owner": asked.owner, "sort": order, "desc": "1" if descending else "",
                  "page": "" if page == 1 else str(page)}  # fmt: skip
         return _with(self._path, self._fixed | given)
+
+    def faceted(self, asked: Asked, facet: str, value: str) -> str:
+        """The list limited to a value of a facet, or without that limit if it is there already."""
+        value = "" if getattr(asked, facet) == value else value
+        narrowed = replace(asked, **{facet: value})  # type: ignore[arg-type]  # facets are texts
+        return self._listed(narrowed, asked.order, asked.descending, 1)
+
+    def sql(self, statement: str = "") -> str:
+        """The page that runs a statement."""
+        return _with("/sql", {"q": statement})
 
 
 class FileUrls:

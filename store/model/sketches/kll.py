@@ -7,6 +7,7 @@ twice that error.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -139,10 +140,31 @@ def quantiles(data: bytes, ranks: Sequence[float]) -> list[float]:
 def histogram(data: bytes, buckets: int) -> list[tuple[float, float, float]]:
     """Equi-depth buckets (lower, upper, number of values); upper bounds and the first lower bound are inclusive.
 
-    A value that would fill several buckets ends only one, so there may be fewer buckets than requested.
+    A value that would fill several buckets ends only one, so there may be fewer buckets than requested. Infinite values
+    have a bucket of their own, at either end.
     """
     if (state := read_kll(data)) is None:
         return []
+    if not np.isfinite(state.values).all() or not math.isfinite(state.high - state.low):
+        return _around_infinity(state, buckets)
+    return _buckets(state, buckets)
+
+
+def _around_infinity(state: Quantiles, buckets: int) -> list[tuple[float, float, float]]:
+    is_finite = np.isfinite(state.values)
+    found: list[tuple[float, float, float]] = []
+    if is_finite.any():
+        values = state.values[is_finite]
+        low = state.low if math.isfinite(state.low) else float(values[0])
+        high = state.high if math.isfinite(state.high) else float(values[-1])
+        found = _buckets(Quantiles(values, state.weights[is_finite], low, high), buckets)
+    for end, place in ((-math.inf, 0), (math.inf, len(found) + 1)):
+        if (rows := float(state.weights[state.values == end].sum())) or end in (state.low, state.high):
+            found.insert(place, (end, end, rows))  # no rows: the sketch has dropped those few
+    return found
+
+
+def _buckets(state: Quantiles, buckets: int) -> list[tuple[float, float, float]]:
     uppers = np.unique(_at_ranks(state, np.arange(1, buckets + 1) / buckets))
     cumulative = np.cumsum(state.weights)
     below = cumulative[np.searchsorted(state.values, uppers, "right") - 1].astype(np.float64)

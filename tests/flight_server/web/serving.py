@@ -19,6 +19,7 @@ from flight_server.app import App
 from flight_server.auth.tokens import Guard
 from flight_server.process.http import Http, Probes
 from flight_server.process.metrics import Metrics
+from flight_server.sql.lazy import LazyEndpoint
 from flight_server.web.site import Site
 from store.model.sketches import kll
 from store.model.target_ids import of_column
@@ -30,7 +31,7 @@ def pages_of(app: App, tokens: Path | None = None) -> Iterator[str]:
     """The URL of the pages of an app."""
     guard = Guard(tokens, "internal secret")
     probes = Probes(Metrics(app, "0", guard.authenticate))
-    site = Site(replace(app.settings, auth=tokens), app, guard, probes)
+    site = Site(replace(app.settings, auth=tokens), app, guard, probes, LazyEndpoint(app, "0").select)
     pages = Http(site.asgi, app.settings.host, 0, "http-port")
     try:
         yield pages.uri

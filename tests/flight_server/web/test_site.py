@@ -106,7 +106,7 @@ def test_json_pages_have_the_keys_of_the_protocol_document(browser):
     documented = {
         row[0]: row[1:] for row in (re.findall(r"`([^`]+)`", line) for line in section.splitlines()) if len(row) > 1
     }
-    urls = ("/index.json", "/table.json?name=lake.s.t", "/column.json?table=lake.s.t&name=c1")
+    urls = ("/index.json", "/table.json?name=lake.s.t", "/column.json?table=lake.s.t&name=c1", "/sql.json")
     assert {url.partition("?")[0]: list(json.loads(browser.get(url).text)) for url in urls} == documented
 
 
@@ -293,6 +293,16 @@ def test_login_shows_the_tables_of_its_token(guarded):
     assert full.get("/logout", {}).status == 200 and full.get().status == 401
 
 
+def test_sql_box_shows_what_its_token_may_see(guarded):
+    def rows(token: str) -> list[str]:
+        url = "/sql.json?q=SELECT+table_name+FROM+stats.tables+ORDER+BY+1"
+        return [name for (name,) in json.loads(Browser(guarded).get(url, Authorization=f"Bearer {token}").text)["rows"]]
+
+    assert "salaries" not in rows("some") and rows("some") == [name for name in rows("all") if name == "t"]
+    assert Browser(guarded).get("/sql?q=SHOW+TABLES").status == 401
+    assert Browser(guarded).get("/sql?q=SHOW+TABLES", Authorization="Bearer writer").status == 403
+
+
 def test_bearer_token_needs_no_cookie(guarded):
     assert Browser(guarded).get(Authorization="Bearer all", Host="stats.example").status == 200
     assert Browser(guarded).get("/table.json?name=lake.s.t", Authorization="Bearer all").status == 200
@@ -344,7 +354,8 @@ def test_pages_beyond_the_limit_are_unavailable_and_health_is_served(app, monkey
     def slow(*_):
         started.release()
         assert finish.wait(30)
-        return {"catalogs": [], "tables": [], "matching": 0, "total": 0, "page": 1, "pages": 1, "columns": []}
+        return {"catalogs": [], "tables": [], "matching": 0, "total": 0, "page": 1, "pages": 1, "columns": [],
+                "facets": {}}  # fmt: skip
 
     monkeypatch.setattr(site.data, "catalog", slow)
     with pages_of(app) as base, ThreadPoolExecutor(2) as pool:
