@@ -185,8 +185,8 @@ class Settings:
         engine: Where workers read data: `auto`, `spark` or `local`; None: see `scan_engine`.
         spark_master: Spark master of the capture workers; None means local mode.
         spark: Spark settings of the workers' session, from the TOML table `[spark]`.
-        inline_max_cells: Largest capture, in cells, that a worker computes without Spark; None leaves it to the cost
-            model.
+        inline_max_cells: Largest capture, in cells, that a worker computes without Spark; None leaves it to the
+            thresholds of `capture.engines.compute.choice`.
         cache_bytes: Memory for the cache of statistics (Arrow, and records of `resolve`); 0 turns it off.
         arrow_memory_bytes: Most memory for Arrow data, such as batches of puts once they are decompressed; None means
             half of the machine's, 0 no limit.

@@ -25,7 +25,7 @@ def default_engines(
     Args:
         spark_master: Spark master of the compute engine; None for all cores of this machine.
         inline_max_cells: Largest scan, in rows times columns, that is computed in this process; None: decided by
-            measured cost.
+            the thresholds of `compute/choice.py`.
         spark: A shared session; `spark_master` is ignored then.
         engine: Where the compute engine reads data, unless a request says otherwise.
 

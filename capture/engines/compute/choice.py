@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Final
 
 from capture.compute import local
-from capture.engines.compute.cost import Cost
 from capture.spark.session import Spark, SparkUnavailable
 from capture.spec import Engine
+
+WARM_CELLS: Final = 100_000_000
+"""Cells (rows times columns) above which a job on a warm session finishes sooner, which costs half a second."""
+COLD_CELLS: Final = 1_000_000_000
+"""The same without a session, which takes 8 s to start; this process computes meanwhile."""
+LOCAL_CORES: Final = 4  # up to which a local master is no faster than this process; more threads wait for the GIL
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +33,7 @@ class Choice:
     note: str = ""
 
 
-def choose(
-    engine: Engine, asked: str, rows: int, columns: int, spark: Spark, cost: Cost, inline_max_cells: int | None
-) -> Choice:
+def choose(engine: Engine, asked: str, rows: int, columns: int, spark: Spark, inline_max_cells: int | None) -> Choice:
     """Chooses where a scan runs.
 
     Args:
@@ -39,8 +42,7 @@ def choose(
         rows: Rows to read.
         columns: Columns to read.
         spark: The session, which is started for `Engine.SPARK`.
-        cost: Measured costs, for `Engine.AUTO`.
-        inline_max_cells: Largest scan of `Engine.AUTO` in this process, in cells; None: decided by cost.
+        inline_max_cells: Largest scan of `Engine.AUTO` in this process, in cells; None: WARM_CELLS or COLD_CELLS.
 
     Raises:
         SparkUnavailable: The engine is `spark`, and Spark does not start.
@@ -58,18 +60,20 @@ def choose(
         except SparkUnavailable as error:
             raise type(error)(f"{asked} cannot run: {error}") from None
         return Choice(True, f"{asked}: {size}, {_on(spark)}")
+    is_warm = spark.is_warm
     if inline_max_cells is not None:
-        threshold: float = inline_max_cells
+        threshold = inline_max_cells
         from_ = f"above {inline_max_cells:,} cells (inline_max_cells)"
+    elif spark.is_one_try and spark.cores <= LOCAL_CORES:
+        threshold = cells
+        from_ = f"never: up to {LOCAL_CORES} cores of this machine are no faster there"
     else:
-        threshold = cost.threshold(is_warm=spark.is_warm)
-        from_ = f"above {threshold:,.0f} cells ({'a warm' if spark.is_warm else 'no warm'} session)"
-        from_ = "never, being no faster" if math.isinf(threshold) else from_
+        threshold = WARM_CELLS if is_warm else COLD_CELLS
+        from_ = f"above {threshold:,} cells ({'a warm' if is_warm else 'no warm'} session)"
     if cells <= threshold:
         return Choice(False, f"{asked}: {size}, {here}; on Spark {from_}")
     if inline_max_cells is None:
-        cold = not spark.is_warm
-        return Choice(True, f"{asked}: {size}, {_on(spark)}, as {from_}", overlapped=cold)
+        return Choice(True, f"{asked}: {size}, {_on(spark)}, as {from_}", overlapped=not is_warm)
     try:
         spark.ensure()
     except SparkUnavailable as error:

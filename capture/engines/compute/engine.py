@@ -23,7 +23,6 @@ from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import NativeStats, ScanTask
 from capture.engines.compute.choice import Choice, choose
 from capture.engines.compute.contradictions import stated_files, summary, warn
-from capture.engines.compute.cost import Cost
 from capture.engines.compute.scan_progress import ScanProgress
 from capture.engines.compute.table_scan import SAMPLE_SHARE, Key, TableScan, sketches_of
 from capture.engines.native.rollup import known_scalars
@@ -49,7 +48,6 @@ from store.model.logical_types import Kind
 from store.model.targets import TargetKind
 
 _FLUSH_ROWS: Final = 4000
-_CLUSTER_MACHINES: Final = 4  # assumed size of a cluster, in machines like this one, until it is measured
 _THREADED_CELLS: Final = 100_000  # below, threads cost more than they save
 _PIECES_PER_CORE: Final = 4  # with fewer files per core, large ones are divided among the cores
 
@@ -66,7 +64,7 @@ class ComputeEngine(CaptureEngine):
     Args:
         master: Spark master, by default `local[*]`. The session starts with the first capture that needs it.
         inline_max_cells: Largest scan of `Engine.AUTO`, in rows times columns, that is computed in this process. None:
-            decided by measured cost.
+            the thresholds of `choice.py`.
         spark: A shared session; `master` is ignored then.
         engine: Where data is read, unless a request says otherwise.
     """
@@ -92,9 +90,6 @@ class ComputeEngine(CaptureEngine):
         self.engine = engine
         self.spark = spark or Spark(master)
         self.inline_max_cells = inline_max_cells
-        self.cost = Cost()
-        if not self.spark.is_one_try:
-            self.cost.spark_rate *= _CLUSTER_MACHINES
 
     def supports(self, request: CaptureRequest) -> str:
         """Checks a request against the capabilities.
@@ -207,7 +202,6 @@ class ComputeEngine(CaptureEngine):
             waves = self._timed(draw, tasks, scan.work, scanned.report, begun + seconds, choice)
         else:
             waves = self._waves(new, scan.work, scanned.report, choice, notes)
-        started = time.monotonic()
         for flight, stored in known.tables(
             (tasks[at].file_path, i) for at in reused for i in scan.work.column_ids
         ).items():
@@ -232,8 +226,6 @@ class ComputeEngine(CaptureEngine):
             scan.withdraw(rows)
         _flush(rows, sink)
         warn(table, scan.contradictions)
-        if not draw:
-            self._learn(expected * len(scan.all_ids), time.monotonic() - started, choice)
         execution = "spark" if rows.engine_id == SPARK else "inline"
         attributes: dict[str, Any] = {"execution": execution, "files": scan.files_total, "files_reused": len(reused)}
         if scan.sampled:
@@ -248,13 +240,7 @@ class ComputeEngine(CaptureEngine):
 
     def _chosen(self, request: CaptureRequest, rows: int, columns: int) -> Choice:
         engine, asked = request.engine or self.engine, self._asked(request)
-        return choose(engine, asked, rows, columns, self.spark, self.cost, self.inline_max_cells)
-
-    def _learn(self, cells: int, seconds: float, choice: Choice) -> None:
-        if not choice.on_spark:
-            self.cost.learn_local(cells, seconds)
-        elif not choice.overlapped:
-            self.cost.learn_spark(cells, seconds)
+        return choose(engine, asked, rows, columns, self.spark, self.inline_max_cells)
 
     def _waves(
         self, numbered: Sequence[Numbered], work: Work, report: Callable[[], None], choice: Choice, notes: list[str]

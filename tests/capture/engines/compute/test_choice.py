@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from capture.engines.compute.choice import choose
-from capture.engines.compute.cost import Cost
 from capture.engines.compute.engine import ComputeEngine
 from capture.spark.session import NO_JAVA, SparkMissing, SparkUnavailable
 from capture.spec import Engine
 from capture.spi import CaptureRequest, Outcome
 from store.model.targets import Target
 from tests.capture.engines.compute.lake import MemorySink, column
-
-COST = Cost(local_rate=10e6, spark_rate=20e6, spark_seconds=1.0, start_seconds=8.0)  # from 20, cold from 100 M cells
 
 
 class Session:
@@ -32,24 +27,27 @@ class Session:
             raise self.error
 
 
-def chosen(engine=Engine.AUTO, rows=0, columns=10, spark=None, most=None, cost=COST):
-    return choose(engine, f"engine {engine}", rows, columns, spark or Session(), cost, most)
+def chosen(engine=Engine.AUTO, rows=0, columns=10, spark=None, most=None):
+    return choose(engine, f"engine {engine}", rows, columns, spark or Session(), most)
 
 
 @pytest.mark.parametrize(("rows", "is_warm", "on_spark", "overlapped"), [
-    (2_000_000, True, False, False), (2_000_001, True, True, False), (10_000_000, False, False, False),
-    (10_000_001, False, True, True),
+    (10_000_000, True, False, False), (10_000_001, True, True, False), (100_000_000, False, False, False),
+    (100_000_001, False, True, True),
 ])  # fmt: skip
 def test_auto_compares_the_cells_with_a_threshold(rows, is_warm, on_spark, overlapped):
     choice = chosen(rows=rows, spark=Session(is_warm))
     assert (choice.on_spark, choice.overlapped) == (on_spark, overlapped)
-    threshold = "20,000,000" if is_warm else "100,000,000"
+    threshold = "100,000,000" if is_warm else "1,000,000,000"
     assert f"{rows:,} rows × 10 columns = {10 * rows:,} cells" in choice.reason and threshold in choice.reason
 
 
-def test_auto_says_that_spark_is_no_faster():
-    choice = chosen(rows=10**9, cost=Cost(local_rate=2.0, spark_rate=2.0))
-    assert not choice.on_spark and "never" in choice.reason and math.isinf(Cost(2.0, 2.0).threshold(is_warm=True))
+@pytest.mark.parametrize(("cores", "on_spark"), [(4, False), (8, True)])
+def test_auto_says_that_few_cores_of_this_machine_are_no_faster(cores, on_spark):
+    spark = Session(is_warm=True)
+    spark.cores, spark.master, spark.is_one_try = cores, f"local[{cores}]", True
+    choice = chosen(rows=10**9, spark=spark)
+    assert choice.on_spark is on_spark and ("never" in choice.reason) is not on_spark
 
 
 @pytest.mark.parametrize(("most", "on_spark"), [(10, False), (9, True)])

@@ -9,8 +9,8 @@ import pytest
 from capture.compute import file_scan, local
 from capture.compute.file_scan import Work
 from capture.connectors.spi import ScanTask
+from capture.engines.compute import choice
 from capture.engines.compute import engine as engines
-from capture.engines.compute.cost import Cost
 from capture.engines.compute.engine import ComputeEngine
 from capture.spark import job
 from capture.spark.session import NO_JAVA, SparkUnavailable
@@ -85,7 +85,8 @@ def test_kernels_compute_in_process_until_spark_has_started(table, lake, monkeyp
     monkeypatch.setattr(local, "scan", scan)
     monkeypatch.setattr(local, "CORES", 1)
     engine = ComputeEngine(spark=spark)
-    engine.cost = Cost(local_rate=1.0, spark_rate=1e9, start_seconds=0.0)
+    monkeypatch.setattr(choice, "COLD_CELLS", 0)
+    monkeypatch.setattr(choice, "LOCAL_CORES", 1)
     sink, whole = MemorySink(), MemorySink()
     results = engine.capture_batch(all_columns(table), sink)
     assert {result.outcome for result in results} == {Outcome.CAPTURED}
