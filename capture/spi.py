@@ -234,21 +234,25 @@ class Capabilities:
         Returns:
             The first reason against it; an empty string if there is none.
         """
-        if request.target.kind not in self.target_kinds:
-            return f"target {request.target.kind} unsupported"
-        if self.connectors and request.table.connector.format not in self.connectors:
-            return f"format {request.table.connector.format} unsupported"
-        kinds = self.target_kinds[request.target.kind] or frozenset(KINDS)
-        if missing := request.kinds - kinds:
+        return self.mismatch_of(request.spec, request.table.connector.format, request.mode)
+
+    def mismatch_of(self, spec: CaptureSpec, format: str, mode: Mode) -> str:
+        """`mismatch` of a capture of a table of this format."""
+        kind = spec.target.kind
+        if kind not in self.target_kinds:
+            return f"target {kind} unsupported"
+        if self.connectors and format not in self.connectors:
+            return f"format {format} unsupported"
+        if missing := spec.kinds - (self.target_kinds[kind] or frozenset(KINDS)):
             return f"kinds {', '.join(sorted(missing))} unsupported"
-        if request.mode not in self.modes:
-            return f"mode {request.mode} unsupported"
-        if request.sampling not in self.sampling:
-            return f"sampling {request.sampling} unsupported"
-        if request.budget and not self.budgets:
+        if mode not in self.modes:
+            return f"mode {mode} unsupported"
+        if spec.sampling not in self.sampling:
+            return f"sampling {spec.sampling} unsupported"
+        if spec.budget and not self.budgets:
             return "budget of a sample unsupported"
-        if request.partitions and not (self.partitions and request.target.kind in PARTITIONED):
-            return f"partitions unsupported for target {request.target.kind}"
+        if spec.partitions and not (self.partitions and kind in PARTITIONED):
+            return f"partitions unsupported for target {kind}"
         return ""
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from capture.spec import CaptureSpec, Engine
-from capture.spi import CaptureEngine, rank
+from capture.spi import Capabilities, CaptureEngine, Mode, rank
 from store.model.targets import TargetKind
 
 if TYPE_CHECKING:
@@ -40,33 +41,30 @@ def default_engines(
     return engines
 
 
-def takers(
-    engines: Sequence[Mapping[str, Any]], format: str, spec: CaptureSpec, mode: str = "ASYNC"
-) -> list[Mapping[str, Any]]:
-    """Engines that support a capture, the first candidate first.
+def supporting(engines: Sequence[Mapping[str, Any]], format: str, spec: CaptureSpec) -> list[Mapping[str, Any]]:
+    """Engines that support a capture that nobody waits for, the first candidate first.
 
     Args:
         engines: Rows of `sys.engines`.
         format: Format of the table's connector.
         spec: The capture.
-        mode: SYNC or ASYNC.
 
     Returns:
         The rows of the supporting engines.
     """
-    import json
-
-    target, fit = spec.target, []
-    for row in engines:
-        able = json.loads(row["statistic_kinds"] or "{}").get(str(target.kind))
-        if able is None or mode not in row["execution_modes"] or spec.sampling not in row["sampling"]:
-            continue
-        if (row["connectors"] and format not in row["connectors"]) or (able and not spec.kinds <= set(able)):
-            continue
-        if target.kind is TargetKind.EXPRESSION and target.engine_kind != row["engine_id"]:
-            continue
-        fit.append(row)
+    fit = [row for row in engines if not _capabilities(row).mismatch_of(spec, format, Mode.ASYNC)]
+    if spec.target.kind is TargetKind.EXPRESSION:
+        fit = [row for row in fit if row["engine_id"] == spec.target.engine_kind]
     return sorted(fit, key=lambda row: (rank(row["priority"], spec.kinds), row["engine_id"]))
+
+
+def _capabilities(row: Mapping[str, Any]) -> Capabilities:
+    """The capabilities in a row of `sys.engines`, which does not tell partitions and budgets."""
+    kinds = json.loads(row["statistic_kinds"] or "{}")
+    return Capabilities(
+        {target: frozenset(of) for target, of in kinds.items()}, frozenset(row["connectors"] or ()),
+        frozenset(row["execution_modes"] or ()), frozenset(row["sampling"] or ()), partitions=True, budgets=True,
+    )  # fmt: skip
 
 
 def described(engines: Sequence[CaptureEngine]) -> list[dict[str, Any]]:
@@ -93,6 +91,4 @@ def described(engines: Sequence[CaptureEngine]) -> list[dict[str, Any]]:
 
 
 def _kinds(by_target: Mapping[Any, frozenset[str]]) -> str:
-    import json
-
     return json.dumps({str(target): sorted(kinds) for target, kinds in sorted(by_target.items())})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from capture.publishers import check_home
 from flight_server.actions.registry import Call, Results, action
 from store.model.catalog_entries import EXTERNAL, TableEntry
-from store.model.errors import InvalidArgument, NotFound
+from store.model.errors import InvalidArgument
 from store.model.structs import Options, Snapshot, Struct, Table, Text, Truth
 
 
@@ -26,12 +26,9 @@ def publish(call: Call, wanted: _Publish) -> Results:
     check_home(wanted.to)
     app = call.app
     table = _table(call, wanted.table)
-    if isinstance(wanted.snapshot, int):
-        snapshot_id = app.catalog.snapshot(table, wanted.snapshot).snapshot_id
-    elif table.current_snapshot_id is None:
-        raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
-    else:
-        snapshot_id = app.publishing.snapshot_of(table, table.current_snapshot_id)
+    snapshot_id = app.catalog.snapshot_id(table, wanted.snapshot)
+    if not isinstance(wanted.snapshot, int):
+        snapshot_id = app.publishing.snapshot_of(table, snapshot_id)
     yield app.publishing.publish(
         table, wanted.to, snapshot_id, dry_run=bool(wanted.dry_run), allow_inherited=bool(wanted.allow_inherited),
         options=wanted.options or {}, is_cancelled=call.is_cancelled,

@@ -12,19 +12,10 @@ from capture.spec_body import parse_partitions
 from flight_server.actions.registry import Call, Results, action
 from flight_server.wire.scan_request import of_json, parse_json
 from store.model import logical_types, sketches
-from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, NotFound
 from store.model.freshness import EXACT, INHERITED
 from store.model.structs import Snapshot, Struct, Table, Text, Truth
 from store.model.targets import Target
-
-
-def _snapshot_id(call: Call, table: TableEntry, snapshot: str | int) -> int:
-    if isinstance(snapshot, int):
-        return call.app.catalog.snapshot(table, snapshot).snapshot_id
-    if table.current_snapshot_id is None:
-        raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
-    return table.current_snapshot_id
 
 
 class _Records(Struct):
@@ -37,7 +28,7 @@ class _Records(Struct):
 def delete_stats(call: Call, records: _Records) -> Results:
     target = Target.parse(records.target) if records.target is not None else None
     table = call.app.access.table(records.table, call.principal, "stats.write")
-    snapshot_id = None if records.snapshot is None else _snapshot_id(call, table, records.snapshot)
+    snapshot_id = None if records.snapshot is None else call.app.catalog.snapshot_id(table, records.snapshot)
     yield {"deleted": call.app.store.delete(table, snapshot_id, target)}
     call.app.commit.on_committed(table)
 
@@ -75,7 +66,7 @@ class _OneRecord(Struct):
 def stats_meta(call: Call, record: _OneRecord) -> Results:
     target = Target.parse(record.target)
     table = call.app.access.table(record.table, call.principal, "stats.read")
-    meta = call.app.store.meta(table, _snapshot_id(call, table, record.snapshot), target)
+    meta = call.app.store.meta(table, call.app.catalog.snapshot_id(table, record.snapshot), target)
     yield {
         "content_hash": meta.content_hash, "generation": meta.generation,
         "created_at": meta.created_at and meta.created_at.isoformat(),
@@ -131,7 +122,7 @@ def _theta(call: Call, of: _SketchedColumn, allow_partial: bool, chosen: list[An
     A sketch of a sample, or of some of the files, is used only with `allow_partial`.
     """
     table = call.app.access.table(of.table, call.principal, "stats.read")
-    snapshot_id = _snapshot_id(call, table, of.snapshot)
+    snapshot_id = call.app.catalog.snapshot_id(table, of.snapshot)
     column_id = call.app.catalog.column_id(table, of.column)
     sketches_of, files = (
         call.app.scanner.table(of_json({

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from capture.compute.partial import HASHED, NUMERIC
-from capture.engines import takers
+from capture.engines import supporting
 from capture.kinds import impossible, lacking
 from capture.orchestrator import Answer, ControlPlane, Question
 from capture.spec import CaptureSpec
@@ -130,7 +130,7 @@ class Captures:
         """True when an engine that reads metadata only is the first choice for each of these. It seldom knows widths,
         and then the data is read."""
         engines = self.engines()
-        able = (takers(engines, table.format, spec) for spec in specs)
+        able = (supporting(engines, table.format, spec) for spec in specs)
         light = all(not rows or rows[0]["priority"] >= METADATA_PRIORITY for rows in able)
         return light and not any("WIDTH" in spec.kinds for spec in specs)
 
@@ -334,7 +334,7 @@ class ResolvePlane(ControlPlane):
     def follow_up(self, questions: Sequence[Question]) -> None:
         table = self.captures.catalog.by_key(questions[0].table_key)
         engines = self.captures.engines()
-        wanted = [(q.snapshot_id, q.spec) for q in questions if takers(engines, table.format, q.spec)]
+        wanted = [(q.snapshot_id, q.spec) for q in questions if supporting(engines, table.format, q.spec)]
         if wanted:
             snapshots = {snapshot_id for snapshot_id, _ in wanted}
             snapshot = str(next(iter(snapshots))) if len(snapshots) == 1 else ALL

@@ -120,9 +120,9 @@ class Publishing:
             StatflightError: The worker's; the statistics may still be there.
         """
         recorded = (row["snapshot_id"] for row in self._catalog.publications(table) if row["home"] == home)
-        snapshot_id = next(recorded, table.current_snapshot_id)
+        snapshot_id = next(recorded, None)
         if snapshot_id is None:
-            raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
+            snapshot_id = self._catalog.snapshot_id(table, None)
         payload = self._payload("withdraw", table, home, snapshot_id, options)
         withdrawn = bool(self._run(payload, is_cancelled)["withdrawn"])
         self._database.write(lambda connection: self._catalog.drop_publication(connection, table, home))

@@ -153,6 +153,18 @@ class Catalog(Publications, SnapshotRegistry):
             )
         return SnapshotEntry(*rows[0])
 
+    def snapshot_id(self, table: TableEntry, snapshot: str | int | None) -> int:
+        """The id of a request's snapshot: that of the current one for "current" and None, else the id itself.
+
+        Raises:
+            NotFound: The table has no such snapshot, or none at all (UNKNOWN_SNAPSHOT).
+        """
+        if isinstance(snapshot, int):
+            return self.snapshot(table, snapshot).snapshot_id
+        if table.current_snapshot_id is None:
+            raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
+        return table.current_snapshot_id
+
     def snapshots(self, table: TableEntry) -> list[SnapshotEntry]:
         """The stored snapshots of a table, oldest first."""
         rows = self.database.rows(
