@@ -30,7 +30,7 @@ from flight_server.reads.records import RecordFinder
 from flight_server.reads.scan_plan import ScanPlanner
 from flight_server.reads.scanner import Scanner
 from flight_server.reads.slice_cache import SliceCache
-from flight_server.reads.streams import MAX_QUERIES, Streams
+from flight_server.reads.streams import Streams
 from flight_server.reads.usage import Usage
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
@@ -83,12 +83,7 @@ class App:
         self.access = Access(self.catalog)
         self.vault = Vault(settings.db.with_name(settings.db.name + ".secrets"))
 
-        self.streams = Streams(
-            settings.max_streams,
-            settings.stream_seconds,
-            settings.max_stream_bytes,
-            settings.max_queries or MAX_QUERIES,
-        )
+        self.streams = Streams(settings.max_streams, settings.stream_seconds, settings.max_stream_bytes)
         self.slices = SliceCache(settings.cache_bytes)
         self.scanner = Scanner(self.database, self.catalog, self.versions, self.slices, self.streams)
         self.planner = ScanPlanner(self.database, self.catalog, self.streams)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 from store.model.errors import InvalidArgument, InvalidField, Words, nearest
 
@@ -156,7 +156,7 @@ def _spark(value: Any) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a server, worker or client.
+    """Settings of a server, worker or client, each with its reader.
 
     Attributes:
         store: The store of statistics: `duckdb`; the server runs on no other yet (`store.stores`).
@@ -170,7 +170,6 @@ class Settings:
         insecure: Allows a server without tokens on other addresses than the loopback.
         metrics_port: Port of the Prometheus metrics; None means none.
         health_port: Port of gRPC health checks; None means none.
-        table_metrics: Number of tables whose rows, bytes and nulls are metrics, the largest first.
         log_level: Lowest level of the log: debug, info, warning or error.
         log_format: Form of the log: text or json.
         watch_seconds: Seconds between two inspections of each connected lake; 0 means never.
@@ -191,7 +190,6 @@ class Settings:
         arrow_memory_bytes: Most memory for Arrow data, such as batches of puts once they are decompressed; None means
             half of the machine's, 0 no limit.
         max_streams: Maximum number of concurrent large answers.
-        max_queries: Maximum number of queries that search for their first rows; None means twice the processors.
         max_stream_bytes: Maximum memory of one answer.
         stream_seconds: Maximum duration of one answer, pauses of its reader included.
         auto_analyze: Default policy of connectors (see `capture.policy`).
@@ -211,55 +209,53 @@ class Settings:
         token: Bearer token of clients and workers.
     """
 
-    store: str = "duckdb"
-    db: Path = Path("statflight.duckdb")
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    workers: int = 1
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_client_ca: Path | None = None
-    auth: Path | None = None
-    insecure: bool = False
-    metrics_port: int | None = None
-    health_port: int | None = None
-    table_metrics: int = 0
-    log_level: str = "info"
-    log_format: str = "text"
-    watch_seconds: float = 60.0
-    http_port: int | None = None
-    lease_seconds: float = 120.0
-    sync_enabled: bool = True
-    sync_budget_ms: int = 1000
-    max_sync_budget_ms: int = 10_000
-    require_registered_tables: bool = False
-    timestamp_no_tz_policy: ZonedTimestamps = ZonedTimestamps.REFUSE
-    session_timezone: str = "UTC"
-    engine: str | None = None
-    spark_master: str | None = None
-    spark: Mapping[str, str] = field(default_factory=dict)
-    inline_max_cells: int | None = None
-    cache_bytes: int = 256 << 20
-    arrow_memory_bytes: int | None = None
-    max_streams: int = 128
-    max_queries: int | None = None
-    max_stream_bytes: int = 1 << 30
-    stream_seconds: float = 3600.0
-    auto_analyze: str = "off"
-    auto_analyze_seconds: float = 300.0
-    checks: Path | None = None
-    check_late_seconds: float = 900.0
-    webhook: str | None = None
-    webhook_secret: str | None = field(default=None, repr=False)
-    replicate_to: str | None = None
-    replicate_seconds: float = 1.0
-    durability: str = "local"
-    follow: str | None = None
-    standby: bool = False
-    writer_lease_seconds: float = 10.0
-    replica_keep: float = 7 * 86_400.0
-    server: str = f"grpc://127.0.0.1:{DEFAULT_PORT}"
-    token: str | None = field(default=None, repr=False)
+    store: Annotated[str, _text] = "duckdb"
+    db: Annotated[Path, _path] = Path("statflight.duckdb")
+    host: Annotated[str, _text] = "127.0.0.1"
+    port: Annotated[int, _whole(0, 65_535)] = DEFAULT_PORT
+    workers: Annotated[int, _whole(0, 1024)] = 1
+    tls_cert: Annotated[Path | None, _path] = None
+    tls_key: Annotated[Path | None, _path] = None
+    tls_client_ca: Annotated[Path | None, _path] = None
+    auth: Annotated[Path | None, _path] = None
+    insecure: Annotated[bool, _truth] = False
+    metrics_port: Annotated[int | None, _whole(0, 65_535)] = None
+    health_port: Annotated[int | None, _whole(0, 65_535)] = None
+    log_level: Annotated[str, _word("debug", "info", "warning", "error")] = "info"
+    log_format: Annotated[str, _word("text", "json")] = "text"
+    watch_seconds: Annotated[float, _seconds_or_never] = 60.0
+    http_port: Annotated[int | None, _whole(0, 65_535)] = None
+    lease_seconds: Annotated[float, _seconds] = 120.0
+    sync_enabled: Annotated[bool, _truth] = True
+    sync_budget_ms: Annotated[int, _whole(1, 3_600_000)] = 1000
+    max_sync_budget_ms: Annotated[int, _whole(1, 3_600_000)] = 10_000
+    require_registered_tables: Annotated[bool, _truth] = False
+    timestamp_no_tz_policy: Annotated[ZonedTimestamps, _policy] = ZonedTimestamps.REFUSE
+    session_timezone: Annotated[str, _zone] = "UTC"
+    engine: Annotated[str | None, _word("auto", "spark", "local")] = None
+    spark_master: Annotated[str | None, _text] = None
+    spark: Annotated[Mapping[str, str], _spark] = field(default_factory=dict)
+    inline_max_cells: Annotated[int | None, _whole(0)] = None
+    cache_bytes: Annotated[int, _whole(0)] = 256 << 20
+    arrow_memory_bytes: Annotated[int | None, _whole(0)] = None
+    max_streams: Annotated[int, _whole(1)] = 128
+    max_stream_bytes: Annotated[int, _whole(1)] = 1 << 30
+    stream_seconds: Annotated[float, _seconds] = 3600.0
+    auto_analyze: Annotated[str, _auto] = "off"
+    auto_analyze_seconds: Annotated[float, _seconds] = 300.0
+    checks: Annotated[Path | None, _path] = None
+    check_late_seconds: Annotated[float, _seconds] = 900.0
+    webhook: Annotated[str | None, _url] = None
+    webhook_secret: Annotated[str | None, _text] = field(default=None, repr=False)
+    replicate_to: Annotated[str | None, _text] = None
+    replicate_seconds: Annotated[float, _seconds] = 1.0
+    durability: Annotated[str, _word("local", "replicated")] = "local"
+    follow: Annotated[str | None, _text] = None
+    standby: Annotated[bool, _truth] = False
+    writer_lease_seconds: Annotated[float, _seconds] = 10.0
+    replica_keep: Annotated[float, _seconds] = 7 * 86_400.0
+    server: Annotated[str, _text] = f"grpc://127.0.0.1:{DEFAULT_PORT}"
+    token: Annotated[str | None, _text] = field(default=None, repr=False)
 
     @property
     def zone_policy(self) -> ZonePolicy:
@@ -310,55 +306,7 @@ class Settings:
 
 
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {
-    "store": _text,
-    "db": _path,
-    "host": _text,
-    "port": _whole(0, 65_535),
-    "workers": _whole(0, 1024),
-    "tls_cert": _path,
-    "tls_key": _path,
-    "tls_client_ca": _path,
-    "auth": _path,
-    "insecure": _truth,
-    "metrics_port": _whole(0, 65_535),
-    "health_port": _whole(0, 65_535),
-    "table_metrics": _whole(0, 10_000),
-    "log_level": _word("debug", "info", "warning", "error"),
-    "log_format": _word("text", "json"),
-    "watch_seconds": _seconds_or_never,
-    "http_port": _whole(0, 65_535),
-    "lease_seconds": _seconds,
-    "sync_enabled": _truth,
-    "sync_budget_ms": _whole(1, 3_600_000),
-    "max_sync_budget_ms": _whole(1, 3_600_000),
-    "require_registered_tables": _truth,
-    "timestamp_no_tz_policy": _policy,
-    "session_timezone": _zone,
-    "engine": _word("auto", "spark", "local"),
-    "spark_master": _text,
-    "spark": _spark,
-    "inline_max_cells": _whole(0),
-    "cache_bytes": _whole(0),
-    "arrow_memory_bytes": _whole(0),
-    "max_streams": _whole(1),
-    "max_queries": _whole(1),
-    "max_stream_bytes": _whole(1),
-    "stream_seconds": _seconds,
-    "auto_analyze": _auto,
-    "auto_analyze_seconds": _seconds,
-    "checks": _path,
-    "check_late_seconds": _seconds,
-    "webhook": _url,
-    "webhook_secret": _text,
-    "replicate_to": _text,
-    "replicate_seconds": _seconds,
-    "durability": _word("local", "replicated"),
-    "follow": _text,
-    "standby": _truth,
-    "writer_lease_seconds": _seconds,
-    "replica_keep": _seconds,
-    "server": _text,
-    "token": _text,
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Settings, include_extras=True).items()
 }
 _SECRETS: Final = frozenset({"token", "webhook_secret"})
 _GONE: Final = {"hot_bytes": "cache_bytes"}

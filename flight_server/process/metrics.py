@@ -22,7 +22,6 @@
 | statflight_stale_tables | | tables of connectors whose current snapshot has no table record |
 | statflight_table_stale_seconds | table | … and seconds since that snapshot; the stalest only |
 | statflight_check_failing | table, column, rule, level | 1 if a rule of `--checks` fails, else 0 |
-| statflight_table_rows, …_size_bytes, …_null_share | table | with the setting `table_metrics`, of so many tables |
 | statflight_store_writable | | 0 while writes are refused: the disk is full, the file was moved |
 | statflight_store_free_bytes | | free space on the disk of the database |
 | statflight_build_info | version | 1 |
@@ -52,7 +51,6 @@ from flight_server.app import App
 from flight_server.auth.principal import Principal
 from flight_server.checks.evaluate import State
 from flight_server.control.capture_counters import READ
-from flight_server.process.table_gauges import table_gauges
 from store.model.catalog_entries import EXTERNAL
 from store.model.errors import Unauthenticated
 from store.model.names import join_name
@@ -161,7 +159,6 @@ class _AppCollector:
             yield from self._publications()
             yield from self._tables()
             yield from self._checks()
-            yield from table_gauges(self._app.database, self._app.settings.table_metrics)
 
     def _store(self) -> Iterator[Metric]:
         database = self._app.database

@@ -53,7 +53,7 @@ RUNS = int(os.environ.get("STATFLIGHT_BENCH_RUNS", "4"))
 CHOSEN = [int(number) for number in os.environ.get("STATFLIGHT_BENCH_QUERIES", "").split(",") if number]
 TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 SIDES = ("without", "published", "ANALYZE")
-INLINE = {"STATFLIGHT_INLINE_MAX_CELLS": str(2**40)}  # the worker starts no second JVM
+INLINE = {"STATFLIGHT_ENGINE": "local"}  # the worker starts no second JVM
 
 
 @pytest.fixture(scope="module")

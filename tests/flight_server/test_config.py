@@ -68,10 +68,10 @@ def test_removed_setting_names_its_replacement(given, named):
 def test_environment_values_are_parsed_from_text():
     env = {"STATFLIGHT_SYNC_ENABLED": "no", "STATFLIGHT_REQUIRE_REGISTERED_TABLES": "TRUE",
            "STATFLIGHT_LEASE_SECONDS": "0.5", "STATFLIGHT_TIMESTAMP_NO_TZ_POLICY": "refuse",
-           "STATFLIGHT_INLINE_MAX_CELLS": "10"}  # fmt: skip
+           "STATFLIGHT_MAX_STREAMS": "10"}  # fmt: skip
     settings = read(env=env)
     assert (settings.sync_enabled, settings.require_registered_tables, settings.lease_seconds) == (False, True, 0.5)
-    assert (settings.timestamp_no_tz_policy, settings.inline_max_cells) == ("REFUSE", 10)
+    assert (settings.timestamp_no_tz_policy, settings.max_streams) == ("REFUSE", 10)
 
 
 def test_process_environment_is_read_by_default(monkeypatch):

