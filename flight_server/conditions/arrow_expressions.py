@@ -51,22 +51,31 @@ class _Untranslatable:
     weaker: Tree | None = None
 
 
-def from_expression(expression: pc.Expression) -> Tree:
+def from_expression(expression: pc.Expression, *, naive_is_utc: bool = False) -> Tree:
     """The filter tree that selects the same rows as an expression.
+
+    Args:
+        expression: The expression.
+        naive_is_utc: Read timestamps without a time zone as UTC; they are refused otherwise.
 
     Raises:
         ValueError: The expression is not a condition on columns, or has no filter tree.
     """
-    whole = _read(expression)
+    whole = _read(expression, naive_is_utc)
     if isinstance(whole, _Untranslatable):
         raise whole.error
     return _condition(whole)
 
 
-def weakened(expression: pc.Expression) -> Tree | None:
-    """A filter tree that selects at least the rows of an expression; None if it would select all."""
+def weakened(expression: pc.Expression, *, naive_is_utc: bool = False) -> Tree | None:
+    """A filter tree that selects at least the rows of an expression; None if it would select all.
+
+    Args:
+        expression: The expression.
+        naive_is_utc: See `from_expression`.
+    """
     try:
-        whole = _read(expression)
+        whole = _read(expression, naive_is_utc)
     except ValueError:
         return None
     if isinstance(whole, _Untranslatable):
@@ -88,7 +97,7 @@ def compared_columns(expression: pc.Expression) -> set[str]:
     return names
 
 
-def _read(expression: pc.Expression) -> Any:
+def _read(expression: pc.Expression, naive_is_utc: bool) -> Any:
     if not isinstance(expression, pc.Expression):
         raise ValueError(f"expected a pyarrow.compute expression, got {type(expression).__name__}")
     try:
@@ -109,10 +118,16 @@ def _read(expression: pc.Expression) -> Any:
             case "field_ref":
                 open_[-1].arguments.append(_Column(value))
             case "literal":
-                open_[-1].arguments.append(literals.column(int(value))[0])
+                scalar = literals.column(int(value))[0]
+                if naive_is_utc and pa.types.is_timestamp(scalar.type):
+                    scalar = scalar.cast(pa.timestamp(scalar.type.unit, "UTC"))
+                open_[-1].arguments.append(scalar)
             case "options":
                 # Besides the options, the struct has a field with the name of its type.
-                open_[-1].options.append(literals.column(int(value))[0].as_py())
+                options = literals.column(int(value))[0].as_py()
+                if naive_is_utc and isinstance(options.get("value_set"), list):
+                    options["value_set"] = [_in_utc(each) for each in options["value_set"]]
+                open_[-1].options.append(options)
             case _:
                 raise ValueError(f"a nested field is not a column of a flight; {_LANGUAGE}")
     (whole,) = open_[0].arguments
@@ -160,6 +175,10 @@ def _tree(call: _Call) -> Tree:
     if not isinstance(right, pa.Scalar):
         raise ValueError(f"a filter compares a column with a value; {_LANGUAGE}")
     return {"column": _column(left), "op": op, "values": [_value(right)]}
+
+
+def _in_utc(value: Any) -> Any:
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value
 
 
 def _joined(word: str, left: Tree, right: Tree) -> Tree:

@@ -32,6 +32,7 @@ from store.history.materialized import MaterializedSlices
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument
 from store.model.predicates import tree
+from store.model.predicates.tree import And, Leaf, Op
 from store.model.schemas import FLIGHTS, Flight
 
 SMALL_BYTES: Final = 1 << 20  # largest cached answer that does not count as a stream
@@ -148,6 +149,7 @@ class Scanner:
             NotFound: The ticket's rows were changed since and are no longer kept (GONE).
             ResourceExhausted: The answer exceeds the size limit, or too many streams are running.
         """
+        request = self._fully_named(request)
         if request.generation is None or self._kept(request) is not None:
             return self._read(request, principal, is_cancelled)
         answer = self._read(request, principal, is_cancelled)
@@ -158,6 +160,20 @@ class Scanner:
                 answer.close()
             raise
         return answer
+
+    def _fully_named(self, request: ScanRequest) -> ScanRequest:
+        """The request with its table's full name, by which rows are cached, if a part of the name says which it is."""
+        named = [tree.equal_values(request.node, column) for column in NAMES]
+        if request.node is None or request.plan.name is not None or named[2] is None or len(named[2]) != 1:
+            return request
+        tables = [
+            table.name for table in self.catalog.tables()
+            if all(parts is None or part in parts for part, parts in zip(table.name, named, strict=True))
+        ]  # fmt: skip
+        if len(tables) != 1:
+            return request
+        leaves = [Leaf(column, Op.EQ, (part,)) for column, part in zip(NAMES, tables[0], strict=True)]
+        return replace(request, node=And((request.node, *leaves)))
 
     def _check_generation(self, request: ScanRequest) -> None:
         table = None if request.plan.name is None else self.catalog.find(request.plan.name)

@@ -258,7 +258,7 @@ class Streams:
 
     def run(
         self, cursor: Connection, start: Callable[[], Any], schema: pa.Schema, is_cancelled: Callable[[], bool] = never,
-        shape: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+        shape: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None, slots: FairSemaphore | None = None,
     ) -> pa.Table | Stream:  # fmt: skip
         """Runs a query.
 
@@ -268,6 +268,8 @@ class Streams:
             schema: Schema of the batches.
             is_cancelled: True once the caller has disconnected.
             shape: Function applied to each batch of a stream; None for none.
+            slots: Limit of queries that run at once; None for that of all reads. A query that waits for reads needs its
+                own, or such queries could take the slots that they wait for.
 
         Returns:
             All rows, not shaped, if they are few; else a stream of shaped batches.
@@ -277,7 +279,7 @@ class Streams:
         """
         watched = self._watch_over(cursor, is_cancelled)
         try:
-            with watched.running(), self.query_slots.acquire(watched.check):
+            with watched.running(), (slots or self.query_slots).acquire(watched.check):
                 reader: Iterator[pa.RecordBatch] = iter(start())
                 first: list[pa.RecordBatch] = []
                 small = True

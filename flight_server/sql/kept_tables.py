@@ -1,18 +1,57 @@
-"""Tables of an in-memory DuckDB with rows of a flight, shared by many statements."""
+"""Whole columns of flights, kept for repeated statements over all tables, such as those of dashboards."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Callable, Hashable
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.duckdb.database import Connection
+from store.duckdb.lru import LruCache
 
+MAX_BYTES: Final = 64 << 20  # most bytes of kept columns
+NOT_AGAIN_FOR_S: Final = 300.0  # time after which columns that were too large are tried again
 _MAX_MEMBERS: Final = 65_536  # columns with more distinct texts do not become ENUMs
 _TEXT_BYTES: Final = 16  # size of a text in a table besides its characters
+
+
+class WholeColumns:
+    """A cache of whole columns, valid for the newest commit.
+
+    Args:
+        epoch: Returns the number of the newest commit.
+        most_bytes: Budget in bytes, at most MAX_BYTES; 0 turns the cache off.
+    """
+
+    def __init__(self, epoch: Callable[[], int], most_bytes: int):
+        self._epoch = epoch
+        self._kept: LruCache[Hashable, tuple[int, Any]] = LruCache(min(most_bytes, MAX_BYTES))
+        self._too_large: LruCache[Hashable, float] = LruCache(1024)
+        self.clear = self._kept.clear
+
+    def get(self, key: Hashable, read: Callable[[int], Any]) -> Any:
+        """The columns, from the cache if possible; None if they are too large.
+
+        Args:
+            key: Identity of the columns.
+            read: Reads the columns, a value with `nbytes`; returns None if they have more bytes than its argument.
+        """
+        epoch = self._epoch()
+        cached = self._kept.get(key)
+        if cached is not None and cached[0] == epoch:
+            return cached[1]
+        if time.monotonic() < (self._too_large.get(key) or 0):
+            return None
+        columns = read(self._kept.limit)
+        if columns is None:
+            self._too_large.put(key, time.monotonic() + NOT_AGAIN_FOR_S)
+        elif self._epoch() == epoch:
+            self._kept.put(key, (epoch, columns), columns.nbytes)
+        return columns
 
 
 class KeptTable:
@@ -57,9 +96,9 @@ class KeptTable:
         self._enums.add(name)
         return encoded
 
-    def query(self, keys: Collection[str]) -> str:
-        """The SELECT of all rows, with ENUMs cast to text except in the columns `keys`."""
-        texts = self._enums.difference(keys)
+    def query(self, *, as_text: bool) -> str:
+        """The SELECT of all rows, with ENUMs cast to text if `as_text`."""
+        texts = self._enums if as_text else ()
         shown = (f'CAST("{name}" AS VARCHAR) AS "{name}"' if name in texts else f'"{name}"' for name in self._columns)
         return f'SELECT {", ".join(shown)} FROM "{self._name}"."rows"'
 

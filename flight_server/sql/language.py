@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 from sqlglot import Dialect, exp
@@ -169,6 +169,23 @@ def write(statement: exp.Expression) -> str:
             if named[name] < 0:
                 raise refusal(f'the function "{name[:100]}" is not allowed')
     return sql
+
+
+def with_literals(sql: str, texts: Sequence[str]) -> str:
+    """The SQL of `write` with literals in place of the first of its parameters, the others numbered from 1.
+
+    Args:
+        sql: The SQL.
+        texts: SQL of the literals.
+    """
+    written, at = [], 0
+    for mark, number in itertools.pairwise(tokens(sql)):
+        if mark.token_type is TokenType.PARAMETER:
+            place = int(number.text) - 1
+            text = texts[place] if place < len(texts) else f"${place + 1 - len(texts)}"
+            written += [sql[at : mark.start], text]
+            at = number.end + 1
+    return "".join([*written, sql[at:]])
 
 
 def _check_size(statement: exp.Expression) -> None:

@@ -1,4 +1,4 @@
-"""Plans of statements: the flights to read, with columns and conditions, and the SQL that DuckDB runs over their rows.
+"""Plans of statements: the flights to read, and the SQL that DuckDB runs over them.
 
 A plan does not depend on the caller, so it can be cached and shared. A statement that only filters and limits one
 flight needs no DuckDB: its plan is `direct`.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 from sqlglot import exp
 
-from flight_server.sql import conditions, flights, group_keys, language, parameter_types, text_sizes
+from flight_server.sql import flights, language, parameter_types, pushdown, text_sizes
 from flight_server.sql.flights import NAIVE, Table
 from flight_server.sql.language import Query
 from flight_server.sql.pushdown import Slot
@@ -29,14 +29,13 @@ _PLAIN: Final = exp.DataType.Type.TIMESTAMP
 
 @dataclass(frozen=True)
 class Source:
-    """A scan of a flight for a statement: columns, condition (`node`), the name of its rows in the SQL (`label`), and
-    the columns that may be ENUMs (`keys`)."""
+    """A flight in a statement: its name in the SQL (`label`), the columns that the statement may use, and the condition
+    of a direct read (`node`)."""
 
     table: Table
     label: str
     columns: tuple[str, ...]
-    node: Node | None
-    keys: frozenset[str] = frozenset()
+    node: Node | None = None
 
 
 @dataclass(frozen=True)
@@ -83,38 +82,25 @@ def _make(statement: Query) -> Plan:
     nodes: dict[type, list[Any]] = {}
     for node, _ in language.nodes(statement):
         nodes.setdefault(type(node), []).append(node)
-    common = conditions.uses_of(nodes.get(exp.CTE, []), nodes.get(exp.Table, []))
+    common = {node.alias.lower() for node in nodes.get(exp.CTE, [])}
     reads = [(node, table) for node in nodes.get(exp.Table, []) if (table := flights.find(node, common)) is not None]
     if len(reads) > language.MAX_TABLES:
         raise language.refusal(f"the statement reads more than {language.MAX_TABLES} tables")
     wanted = {node.name.lower() for node in nodes.get(exp.Identifier, [])}
     star = any(not isinstance(node.parent, exp.Count) for node in nodes.get(exp.Star, []))
     sources: list[Source] = []
-    exact = True
     for number, (node, table) in enumerate(reads, 1):
-        if flights.renames_columns(node):  # by position: all columns are needed, and conditions use other names
-            columns, tree, whole = tuple(table.flight.schema.names), None, False
-        else:
-            columns = tuple(n for n in table.flight.schema.names if star or n in wanted) or (_narrowest(table.flight),)
-            tree, whole = conditions.of_flight(node, table, common)
-        exact = exact and whole
-        sources.append(Source(table, f"{table.schema}.{table.name} {number}", columns, tree))
-    parameters = parameter_types.find(nodes.get(exp.Placeholder, []), [table for _, table in reads])
-    direct = _direct(statement, sources[0], reads[0][0]) if len(reads) == 1 and exact else None
-    if direct is not None:
-        (source,) = sources
-        alone = Source(source.table, source.label, direct[0], source.node)
-        return Plan((alone,), tuple(parameters), "", "", False, direct[1])
-    identifiers = nodes.get(exp.Identifier, [])
-    sources = [replace(source, keys=group_keys.separate(node, table, identifiers))
-               for source, (node, table) in zip(sources, reads, strict=True)]  # fmt: skip
+        all_ = star or flights.renames_columns(node)  # which renames by position
+        columns = tuple(n for n in table.flight.schema.names if all_ or n in wanted) or (_narrowest(table.flight),)
+        sources.append(Source(table, f"{table.schema}.{table.name} {number}", columns))
+    parameters = tuple(parameter_types.find(nodes.get(exp.Placeholder, []), [table for _, table in reads]))
+    if len(reads) == 1 and (direct := _direct(statement, sources[0], reads[0][0])) is not None:
+        return Plan((direct[0],), parameters, "", "", False, direct[1])
     now = _rewrite(statement, [(node, source.label) for (node, _), source in zip(reads, sources, strict=True)],
                    len(parameters) + 1)  # fmt: skip
     typed = statement.copy() if parameters or now else None  # copied first, because generating SQL changes some trees
     text = language.write(statement)
-    return Plan(
-        tuple(sources), tuple(parameters), text, text if typed is None else _typed(typed, parameters), now, None
-    )
+    return Plan(tuple(sources), parameters, text, text if typed is None else _typed(typed, parameters), now, None)
 
 
 def _typed(statement: exp.Expression, parameters: Sequence[pa.DataType]) -> str:
@@ -135,13 +121,21 @@ def _narrowest(flight: Flight) -> str:
 # Statements that need no DuckDB.
 
 
-def _direct(statement: Query, source: Source, node: exp.Table) -> tuple[tuple[str, ...], Direct] | None:
-    """The flight's columns and the direct read; None if the statement needs DuckDB."""
+def _direct(statement: Query, source: Source, node: exp.Table) -> tuple[Source, Direct] | None:
+    """The flight's columns and condition, and the direct read; None if the statement needs DuckDB."""
     args = {name for name, value in statement.args.items() if value}
     from_ = statement.args.get("from_") or statement.args.get("from")
     if not args <= {"expressions", "from_", "from", "where", "limit"} or from_ is None or from_.this is not node:
         return None
+    if flights.renames_columns(node):
+        return None
     fields, alias = flights.fields_of(source.table), (node.alias or node.name).lower()
+
+    def field_of(column: exp.Expression) -> pa.Field | None:
+        if not isinstance(column, exp.Column) or not isinstance(column.this, exp.Identifier):
+            return None
+        return fields.get(column.name.lower()) if column.table.lower() in ("", alias) else None
+
     columns: list[str] = []
     names: list[str] = []
     for item in statement.expressions:
@@ -150,10 +144,7 @@ def _direct(statement: Query, source: Source, node: exp.Table) -> tuple[tuple[st
             columns += source.table.flight.schema.names
             names += source.table.flight.schema.names
             continue
-        if not isinstance(inner, exp.Column) or (inner.table and inner.table.lower() != alias):
-            return None
-        field = fields.get(inner.name.lower()) if isinstance(inner.this, exp.Identifier) else None
-        if field is None:
+        if (field := field_of(inner)) is None:
             return None
         columns.append(field.name)
         names.append(item.alias if isinstance(item, exp.Alias) else field.name)
@@ -166,9 +157,11 @@ def _direct(statement: Query, source: Source, node: exp.Table) -> tuple[tuple[st
             limit = min(int(value.this), 2**62)
         else:
             return None
-    if len(set(columns)) < len(columns):
+    where = statement.args.get("where")
+    condition = None if where is None else pushdown.tree_of(where.this, field_of)
+    if len(set(columns)) < len(columns) or (where is not None and condition is None):
         return None
-    return tuple(columns), Direct(tuple(names), limit)
+    return Source(source.table, source.label, tuple(columns), condition), Direct(tuple(names), limit)
 
 
 # SQL for DuckDB.

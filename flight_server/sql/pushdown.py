@@ -1,13 +1,9 @@
-"""Translation of WHERE conditions to predicate trees, which flights apply before DuckDB sees the rows.
-
-A tree may select more rows than its condition, never fewer; DuckDB applies the condition again unless the translation
-is exact.
-"""
+"""Translation of WHERE clauses to predicate trees, for statements that need no DuckDB."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -45,37 +41,20 @@ class _Untranslatable(Exception):
     """A condition that has no predicate tree."""
 
 
-def conjuncts(conditions: Iterable[exp.Expression]) -> list[exp.Expression]:
-    """Splits conditions, combined by AND, into terms none of which is an AND."""
-    terms, open_ = [], list(conditions)[::-1]
-    while open_:
-        node = open_.pop()
-        if isinstance(node, exp.Paren):
-            open_.append(node.this)
-        elif isinstance(node, exp.And):
-            open_ += [node.expression, node.this]
-        else:
-            terms.append(node)
-    return terms
-
-
-def tree_of(terms: Sequence[exp.Expression], column: Column) -> tuple[Node | None, bool]:
-    """Translates terms, combined by AND, to a predicate tree.
+def tree_of(condition: exp.Expression, column: Column) -> Node | None:
+    """Translates a condition to the predicate tree that selects the same rows.
 
     Args:
-        terms: Terms, as `conjuncts` returns them.
+        condition: The condition.
         column: Resolves columns of the flight.
 
     Returns:
-        The tree of the terms that can be translated, None if none can; and True if all can.
+        The tree; None if the condition has none.
     """
-    nodes, exact = [], True
-    for term in terms:
-        try:
-            nodes.append(_tree(term, column))
-        except _Untranslatable:
-            exact = False
-    return (And(tuple(nodes)) if len(nodes) > 1 else nodes[0] if nodes else None), exact
+    try:
+        return _tree(condition, column)
+    except _Untranslatable:
+        return None
 
 
 def bind(node: Node | None, values: Sequence[Any]) -> Node | None:

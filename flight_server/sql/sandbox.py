@@ -1,7 +1,7 @@
 """An in-memory DuckDB for statements, locked so that it reads no files and loads no extensions.
 
-Rows of flights are registered on the cursor of a single statement, or kept in tables that statements reach only by
-temporary views on their cursor. Errors of a statement become one clear line; a crash of this instance affects no stored
+Flights are registered on the cursor of a single statement, or kept in tables that statements reach only by temporary
+views on their cursor. Errors of a statement become one clear line; a crash of this instance affects no stored
 data.
 """
 
@@ -14,14 +14,13 @@ import threading
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
-from flight_server.sql.kept_tables import KeptTable
+from flight_server.sql.kept_tables import MAX_BYTES, KeptTable
 from flight_server.sql.language import refusal
-from flight_server.sql.whole_columns import MAX_BYTES
 from store.duckdb.database import Connection
 from store.model.errors import InvalidArgument, ResourceExhausted, StatflightError, nearest
 
@@ -39,17 +38,6 @@ _UNKNOWN: Final = (
     re.compile(r'does not have a column named "([^"]*)"'),
 )
 _UNKNOWN_TABLE: Final = re.compile(r'Referenced table "([^"]*)" not found')
-
-
-class View(NamedTuple):
-    """A kept table, and those of its columns that may be ENUMs in a statement."""
-
-    table: KeptTable
-    keys: frozenset[str]
-
-
-Rows: TypeAlias = pa.Table | View
-"""The rows of a flight for a statement."""
 
 
 class Sandbox:
@@ -116,7 +104,7 @@ class Sandbox:
             raise self.error_for(error, known) from None
 
     def rows(
-        self, cursor: Connection, sql: str, parameters: Sequence[Any], tables: Mapping[str, Rows], schema: pa.Schema
+        self, cursor: Connection, sql: str, parameters: Sequence[Any], tables: Mapping[str, Any], schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         """Runs a statement.
 
@@ -124,7 +112,7 @@ class Sandbox:
             cursor: Cursor for the statement; the caller interrupts and closes it.
             sql: The statement.
             parameters: Values of its parameters.
-            tables: The tables that it reads, by name.
+            tables: The tables that it reads, by name: kept tables, or objects that DuckDB can scan.
             schema: Schema of its result.
 
         Yields:
@@ -134,19 +122,34 @@ class Sandbox:
             InvalidArgument: The statement fails on these rows, such as a cast of a text that is not a number.
             ResourceExhausted: The statement exceeds the memory limit.
         """
-        try:
+
+        def batches(*, as_text: bool) -> Iterator[pa.RecordBatch]:
             for name, table in tables.items():
-                if isinstance(table, View):
-                    cursor.execute(f'CREATE TEMP VIEW "{name}" AS {table.table.query(table.keys)}')
+                if isinstance(table, KeptTable):
+                    cursor.execute(f'CREATE OR REPLACE TEMP VIEW "{name}" AS {table.query(as_text=as_text)}')
                 else:
                     cursor.register(name, table)
             reader = cursor.sql(sql, params=list(parameters) or None).to_arrow_reader(BATCH_ROWS)
-            if reader.schema.equals(schema):
-                yield from reader
-                return
             for batch in reader:
+                if batch.schema.equals(schema):
+                    yield batch
+                    continue
                 columns = [column.cast(type_) for column, type_ in zip(batch.columns, schema.types, strict=True)]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+        try:
+            found = batches(as_text=False)
+            try:
+                first = next(found, None)
+            except (duckdb.Error, pa.ArrowException, OSError) as error:
+                kept = any(isinstance(table, KeptTable) for table in tables.values())
+                if not kept or not isinstance(self.error_for(error, ()), InvalidArgument):
+                    raise
+                found = batches(as_text=True)  # a text may have been compared with an ENUM that does not have it
+                first = next(found, None)
+            if first is not None:
+                yield first
+                yield from found
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self.error_for(error, ()) from None
 

@@ -1,20 +1,21 @@
 """Plans shared by statements that differ only in literals, because planning takes longer than execution.
 
-Literals of comparisons become parameters, if the plan compares each of them with a column of a suitable type, so that
-it reads the same rows as a plan with the literals.
+Literals of comparisons become parameters of a plan, and are put back into its SQL, or into the condition of a direct
+read if their types suit its columns. Planning anew takes 1 ms, and for DuckDB 2 ms.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import TokenType
 
-from flight_server.sql import language
+from flight_server.sql import language, pushdown
 from flight_server.sql.plan import Plan
 from flight_server.sql.pushdown import Slot
 from store.model.predicates.literals import is_readable
@@ -61,36 +62,32 @@ def split(sql: str) -> tuple[str, list[Literal]] | None:
     return ("".join([*parts, sql[at:]]), literals) if literals else None
 
 
-def values_for(plan: Plan, literals: Sequence[Literal]) -> tuple[Any, ...] | None:
-    """The values of a plan's parameters for literals.
+def filled(plan: Plan, literals: Sequence[Literal]) -> Plan | None:
+    """The plan of a statement, from that of its shape.
 
     Args:
         plan: The plan of the statement with parameters.
         literals: The literals that `split` returned.
 
     Returns:
-        The values; None if the plan with these values could differ from one with the literals.
+        The plan with the literals; None if it could differ from one of the statement itself.
     """
-    fields: dict[int, list[pa.Field]] = {}
-    for source in plan.sources:
-        for slot in _slots(source.node):
-            fields.setdefault(slot.number, []).append(slot.field)
-    if len(plan.parameters) != len(literals) or len(fields) != len(literals):
+    if len(plan.parameters) != len(literals):
         return None
-    values: list[Any] = []
-    for number, literal in enumerate(literals):
-        for field in fields[number]:
-            type_ = field.type
-            is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
-            if not (pa.types.is_string(type_) if literal.quoted else is_number and is_readable(literal.text, type_)):
-                return None
-        if not literal.quoted and plan.direct is None:
-            if not literal.text.isdecimal():
-                return None  # DuckDB would read the literal as a decimal, not as a float
-            values.append(int(literal.text))
-        else:
-            values.append(literal.text)
-    return tuple(values)
+    if plan.direct is None:
+        texts = [f"'{literal.text}'" if literal.quoted else literal.text for literal in literals]
+        return replace(plan, parameters=(), sql=language.with_literals(plan.sql, texts))
+    (source,) = plan.sources
+    slots = list(_slots(source.node))
+    if len(slots) != len(literals):
+        return None
+    for slot in slots:
+        type_, literal = slot.field.type, literals[slot.number]
+        is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
+        if not (pa.types.is_string(type_) if literal.quoted else is_number and is_readable(literal.text, type_)):
+            return None
+    node = pushdown.bind(source.node, [literal.text for literal in literals])
+    return replace(plan, parameters=(), sources=(replace(source, node=node),))
 
 
 def _slots(node: Node | None) -> Iterator[Slot]:

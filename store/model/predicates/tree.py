@@ -100,17 +100,18 @@ _ARITY: Final = {Op.BETWEEN: 2, Op.IS_NULL: 0, Op.IS_NOT_NULL: 0} | dict.fromkey
 # From JSON.
 
 
-def parse(tree: Any, where: str = "filter") -> Node:
+def parse(tree: Any, where: str = "filter", *, as_text: bool = False) -> Node:
     """The tree of a JSON value.
 
     Args:
         tree: The JSON value.
         where: Its name, for messages.
+        as_text: See `Leaf`.
 
     Raises:
         InvalidArgument: The value is malformed, has an unknown operator, missing or surplus values, or exceeds a limit.
     """
-    return _Parser().node(tree, where, 1)
+    return _Parser(as_text).node(tree, where, 1)
 
 
 def parse_predicates(trees: Any, where: str = "predicates") -> Node | None:
@@ -126,7 +127,8 @@ def parse_predicates(trees: Any, where: str = "predicates") -> Node | None:
 class _Parser:
     """Parses one tree and counts its nodes and literal bytes, to bound the work of evaluating it."""
 
-    def __init__(self) -> None:
+    def __init__(self, as_text: bool = False) -> None:
+        self._as_text = as_text
         self._nodes = 0
         self._bytes = 0
 
@@ -182,7 +184,7 @@ class _Parser:
             self._bytes += _size(value)
         if self._bytes > MAX_LITERAL_BYTES:
             raise InvalidArgument(f"{where}: values: more than {MAX_LITERAL_BYTES} bytes of literals")
-        return Leaf(column, op, tuple(values))
+        return Leaf(column, op, tuple(values), self._as_text)
 
 
 def _size(value: Scalar) -> int:

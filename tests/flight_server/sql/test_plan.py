@@ -1,10 +1,8 @@
-"""Statements: accepted and rejected SQL, error messages, and pushdown of conditions to the flights."""
+"""Statements: accepted and rejected SQL, error messages, and those that are read directly."""
 
 # ruff: noqa: E501  statements are read more easily on one line
 
 from __future__ import annotations
-
-import re
 
 import duckdb
 import pyarrow as pa
@@ -17,7 +15,7 @@ from flight_server.sql.flights import naive
 from flight_server.sql.sandbox import Sandbox
 from store.model.errors import StatflightError
 from store.model.predicates.arrow import to_arrow
-from store.model.predicates.tree import And, Leaf, Op
+from store.model.predicates.tree import Leaf, Op
 from store.model.schemas import FLIGHTS
 
 ACCEPTED = [
@@ -161,46 +159,7 @@ def test_simple_statements_are_read_directly_without_duckdb():
     assert not any(plan.make(sql).direct for sql in NOT_DIRECT)
 
 
-def pushed(sql):
-    return [source.node for source in plan.make(sql).sources]
-
-
-def test_conditions_on_a_flight_are_pushed_down():
-    one = Leaf("ndv", Op.GT, ("1",))
-    assert pushed("SELECT 1 FROM stats.columns WHERE ndv > 1 AND column_name LIKE 'a%' ORDER BY ndv") == [one]
-    assert pushed("SELECT 1 FROM stats.columns c, stats.tables t WHERE c.ndv > 1 AND data_file_count = 2") == [
-        one, Leaf("data_file_count", Op.EQ, ("2",))
-    ]  # fmt: skip
-    assert pushed("SELECT 1 FROM stats.columns c JOIN stats.tables t ON c.ndv > 1 AND t.table_name = c.table_name") == [
-        one,
-        None,
-    ]
-    assert pushed("SELECT 1 FROM stats.columns c LEFT JOIN stats.tables t USING (table_name) WHERE ndv > 1") == [
-        one,
-        None,
-    ]
-    assert pushed("SELECT (SELECT max(ndv) FROM stats.columns WHERE 1 < ndv)") == [one]
-    assert pushed("SELECT row_number() OVER () FROM stats.columns WHERE ndv > 1 QUALIFY ndv < 9") == [one]
-    assert pushed("SELECT 1 FROM stats.columns WHERE ndv > 1 UNION SELECT ndv FROM stats.columns") == [one, None]
-
-
-def test_conditions_on_a_subquery_are_pushed_down_to_its_flight():
-    """Subqueries that pass the columns on unchanged, perhaps under other names."""
-    one, two = Leaf("ndv", Op.GT, ("1",)), Leaf("column_id", Op.EQ, ("2",))
-    for sql, nodes in (
-        ("SELECT * FROM (SELECT * FROM stats.columns) t WHERE ndv > 1 LIMIT 3", [one]),
-        ("SELECT max(n) FROM (SELECT ndv AS n, column_id FROM stats.columns WHERE column_id = 2) t WHERE t.n > 1", [And((two, one))]),
-        ("SELECT * FROM (SELECT * FROM (SELECT c.* FROM stats.columns c WHERE ndv > 1) a) b WHERE b.column_id = 2", [one]),
-        ("SELECT * FROM (SELECT * FROM (SELECT * FROM stats.columns) a WHERE ndv > 1) b WHERE column_id = 2", [And((one, two))]),
-        ("WITH x AS (SELECT * FROM stats.columns WHERE ndv > 1) SELECT * FROM x WHERE column_id = 2", [And((one, two))]),
-        ("SELECT * FROM (SELECT * FROM stats.columns) c JOIN sys.flights f ON f.name = c.table_name AND c.ndv > 1", [one, None]),
-        ("SELECT * FROM (SELECT * FROM stats.columns) c, (SELECT * FROM sys.flights) f WHERE ndv > 1", [None, None]),  # ambiguous
-    ):  # fmt: skip
-        assert pushed(sql) == nodes, sql
-        assert not plan.make(sql).direct
-
-
-def test_column_aliases_are_positional_and_prevent_pushdown(sandbox):
+def test_column_aliases_are_positional(sandbox):
     for sql in (
         "SELECT row_count FROM stats.tables AS t(row_count) WHERE row_count > 5",
         "SELECT x FROM stats.tables AS t(x, y) WHERE y = 'a' GROUP BY x",
@@ -208,14 +167,8 @@ def test_column_aliases_are_positional_and_prevent_pushdown(sandbox):
     ):
         made = plan.make(sql)
         (source,) = made.sources
-        assert source.node is None and made.direct is None and not source.keys
+        assert made.direct is None
         assert list(source.columns) == FLIGHTS["stats.tables"].schema.names
-    for sql in (
-        "WITH x AS (SELECT * FROM stats.columns) SELECT * FROM x AS t(ndv) WHERE ndv > 1",
-        "WITH x(ndv) AS (SELECT * FROM stats.columns) SELECT * FROM x WHERE ndv > 1",
-        "SELECT * FROM (SELECT * FROM stats.columns) AS t(ndv) WHERE ndv > 1",
-    ):
-        assert pushed(sql) == [None], sql
     fields = naive(FLIGHTS["stats.tables"].schema)
     assert sandbox.schema(sandbox.cursor(), 'SELECT y FROM "t" AS t(x, y)', {"t": fields}, []) == pa.schema(
         {"y": pa.string()}
@@ -229,33 +182,6 @@ def test_time_escapes_become_timestamps():
     made = plan.make(sql)
     assert made.direct and made.sources[0].node.children[:2] == (day, at)
     assert made.parameters == (pa.float64(),)
-
-
-def test_unsafe_conditions_are_not_pushed_down():
-    for sql in (
-        "SELECT * FROM (SELECT * FROM stats.columns LIMIT 3) t WHERE ndv > 1",
-        "SELECT * FROM (SELECT DISTINCT ndv FROM stats.columns) t WHERE ndv > 1",
-        "SELECT * FROM (SELECT ndv, count(*) FROM stats.columns GROUP BY 1) t WHERE ndv > 1",
-        "SELECT * FROM (SELECT ndv, rank() OVER (ORDER BY column_id) AS r FROM stats.columns) t WHERE ndv > 1",
-        "SELECT * FROM (SELECT ndv + 1 AS ndv FROM stats.columns) t WHERE ndv > 1",
-        "SELECT * FROM (SELECT ndv_lower AS ndv, ndv AS ndv FROM stats.columns) t WHERE ndv > 1",
-        "SELECT * FROM (SELECT *, 1 AS ndv FROM stats.columns) t WHERE ndv > 1",
-        "SELECT * FROM (SELECT * EXCLUDE (ndv), 2 AS ndv FROM stats.columns) t WHERE ndv > 1",
-        "SELECT * FROM (SELECT column_id, ndv FROM stats.columns) t(ndv, x) WHERE ndv > 1",
-        "SELECT * FROM sys.flights LEFT JOIN (SELECT * FROM stats.columns) t ON t.ndv > 1",
-        "SELECT * FROM (SELECT * FROM stats.columns UNION SELECT * FROM stats_all.columns) t WHERE ndv > 1",
-        "WITH x AS (SELECT * FROM stats.columns) SELECT * FROM x a, x b WHERE a.ndv > 1",
-        "WITH x AS (SELECT * FROM stats.columns) SELECT * FROM (SELECT 1) y WHERE EXISTS (SELECT ndv FROM x) AND 2 > 1",
-        "SELECT (SELECT max(ndv) FROM (SELECT * FROM stats.columns) t) AS ndv FROM sys.flights WHERE ndv > 1",
-        "SELECT 1 FROM stats.columns c LEFT JOIN stats.tables t ON t.data_file_count = 2",
-        "SELECT 1 FROM stats.tables t RIGHT JOIN stats.columns c USING (table_name) WHERE t.data_file_count IS NULL",
-        "SELECT 1 FROM stats.columns c FULL JOIN stats.tables t USING (table_name) WHERE c.ndv > 1",
-        "SELECT 1 FROM stats.columns c JOIN stats.tables t USING (table_name) WHERE row_count > 1",  # ambiguous
-        "SELECT 1 FROM stats.columns WHERE ndv > 1 OR length(column_name) = 1",
-        "SELECT ndv FROM stats.columns GROUP BY ndv HAVING ndv > 1",
-        "SELECT count(*) FILTER (WHERE ndv > 1) FROM stats.columns",
-    ):
-        assert not any(pushed(sql)), sql
 
 
 def test_only_referenced_columns_are_read():
@@ -313,78 +239,12 @@ CONDITIONS = st.recursive(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(CONDITIONS)
-def test_pushed_down_filter_selects_the_rows_of_duckdb(duck, condition):
+def test_direct_condition_selects_the_rows_of_duckdb(duck, condition):
     made = plan.make(f"SELECT column_id FROM stats.columns WHERE {condition}")
     assert made.direct
-    wrapped = plan.make(f"SELECT column_id FROM (SELECT * FROM stats.columns) t WHERE {condition}")
-    assert wrapped.sources[0].node == made.sources[0].node
     (batch,) = ROWS.to_batches()
     kept = batch.take(to_arrow(made.sources[0].node, ROWS.schema)(batch))["column_id"].to_pylist()
     assert kept == [i for (i,) in duck.sql(f"SELECT column_id FROM t WHERE {condition}").fetchall()]
-
-
-PLAIN = "stats.columns"
-ITEMS = st.recursive(
-    st.just(PLAIN),
-    lambda inner: st.one_of(
-        st.builds("(SELECT * FROM {} i)".format, inner), st.builds("(SELECT * FROM {} i WHERE {})".format, inner, CONDITIONS),
-        st.builds("(SELECT ndv_exact, column_name, ndv AS column_id, column_id AS ndv FROM {} i)".format, inner),
-        st.builds("(SELECT column_id, CAST(rank() OVER (ORDER BY i.ndv) AS DOUBLE) AS ndv, column_name, ndv_exact FROM {} i WHERE {})".format, inner, CONDITIONS),
-        st.builds("(SELECT * FROM {} i ORDER BY column_name, ndv LIMIT 3)".format, inner),
-        st.builds("(SELECT DISTINCT column_id, ndv, column_name, ndv_exact FROM {} i)".format, inner),
-        st.builds("(SELECT column_id, max(ndv) AS ndv, min(column_name) AS column_name, bool_or(ndv_exact) AS ndv_exact FROM {} i GROUP BY 1)".format, inner),
-        st.builds("(SELECT column_id, ndv, column_name, ndv_exact FROM {} i UNION ALL SELECT column_id, ndv, column_name, ndv_exact FROM stats.columns)".format, inner),
-    ),
-    max_leaves=3,
-)  # fmt: skip
-
-
-def qualified(alias, condition):
-    return re.sub(r"\b(column_id|ndv|column_name|ndv_exact)\b", rf"{alias}.\1", condition)
-
-
-STATEMENTS = st.one_of(
-    st.builds("SELECT column_id, ndv, column_name, ndv_exact FROM {} a WHERE {}".format, ITEMS, CONDITIONS),
-    st.builds("WITH x AS (SELECT * FROM {} a WHERE {}) SELECT column_id, ndv FROM x WHERE {}".format, ITEMS, CONDITIONS, CONDITIONS),
-    st.builds(
-        lambda kind, left, right, on, where: (
-            f"SELECT a.column_id, a.ndv, b.column_id, b.ndv FROM {left} a {kind} JOIN {right} b"
-            f" ON a.column_id = b.column_id AND {qualified('a', on[0])} AND {qualified('b', on[1])} WHERE {qualified('a', where[0])} AND {qualified('b', where[1])}"
-        ),
-        st.sampled_from(["", "LEFT", "RIGHT", "FULL"]), ITEMS, ITEMS, st.tuples(CONDITIONS, CONDITIONS),
-        st.tuples(st.one_of(st.just("TRUE"), CONDITIONS), st.one_of(st.just("TRUE"), CONDITIONS)),
-    ),
-    st.builds(
-        lambda item, inner, where: f"SELECT ndv FROM {item} a WHERE EXISTS (SELECT 1 FROM {inner} b WHERE b.column_id = a.column_id AND {where})",
-        ITEMS, ITEMS, CONDITIONS.map(lambda condition: qualified("b", condition)),
-    ),
-)  # fmt: skip
-
-
-def rows_of(sandbox, made, filtered):
-    """Rows of a plan over ROWS, with or without its pushed-down conditions."""
-
-    def table(source):
-        given = {name: ROWS[name] if name in ROWS.column_names else pa.nulls(len(ROWS), source.table.flight.schema.field(name).type)
-                 for name in source.columns}  # fmt: skip
-        (batch,) = (
-            pa.table(given).cast(naive(pa.schema([source.table.flight.schema.field(n) for n in given]))).to_batches()
-        )
-        kept = filtered and source.node is not None
-        return pa.Table.from_batches([batch.take(to_arrow(source.node, ROWS.schema)(batch)) if kept else batch])
-
-    cursor = sandbox.cursor()
-    for source in made.sources:
-        cursor.register(source.label, table(source))
-    return sorted(map(repr, cursor.sql(made.sql).fetchall()))
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(STATEMENTS)
-def test_pushdown_never_changes_a_result(sandbox, statement):
-    made = plan.make(statement)
-    if not made.direct:
-        assert rows_of(sandbox, made, True) == rows_of(sandbox, made, False)
 
 
 # The sandbox that runs statements.

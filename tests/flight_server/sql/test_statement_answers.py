@@ -139,5 +139,5 @@ def test_explain(sql):
     lines = [row["plan"] for row in sql("EXPLAIN SELECT column_name FROM stats.columns WHERE ndv > 10 AND ndv < ?")]
     assert lines == ["read stats.columns: column_name", "  where ndv GT '10' AND ndv LT ?1"]
     lines = [row["plan"] for row in sql("EXPLAIN SELECT count(*) FROM stats_all.tables WHERE row_count > 5 LIMIT 2")]
-    assert lines[:2] == ["read stats_all.tables: row_count", "  where row_count GT '5'"]
-    assert lines[2].startswith("then in DuckDB: SELECT COUNT(*)")
+    assert lines[0] == "read stats_all.tables: row_count"
+    assert lines[1].startswith("then in DuckDB: SELECT COUNT(*)") and "row_count > 5" in lines[1]
