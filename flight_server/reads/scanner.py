@@ -31,7 +31,6 @@ from store.duckdb.table_versions import TableVersions
 from store.history.materialized import MaterializedSlices
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument
-from store.model.predicates import tree
 from store.model.predicates.tree import And, Leaf, Op
 from store.model.schemas import FLIGHTS, Flight
 
@@ -124,18 +123,20 @@ class Scanner:
         """The tables that the predicates allow and the caller may see; None for all."""
         if "table_name" not in request.flight.schema.names and principal.sees_all:
             return None
-        names = [tree.equal_values(request.node, c) for c in ("table_catalog", "table_schema", "table_name")]
-        if principal.sees_all and not any(name is not None for name in names):
+        if principal.sees_all and not any(names is not None for names in request.table_names):
             return None
+        return [table for table in self._matching(request) if principal.sees(*table.name)]
+
+    def _matching(self, request: ScanRequest) -> list[TableEntry]:
+        """The tables that the predicates allow."""
+        names = request.table_names
         if all(name is not None and len(name) == 1 for name in names):  # one table by its full name, the usual case
             table = self.catalog.find(tuple(next(iter(name or ())) for name in names))  # type: ignore[arg-type]
-            matching = [table] if table else []
-        else:
-            matching = [
-                table for table in self.catalog.tables()
-                if all(name is None or part in name for part, name in zip(table.name, names, strict=True))
-            ]  # fmt: skip
-        return [table for table in matching if principal.sees(*table.name)]
+            return [table] if table else []
+        return [
+            table for table in self.catalog.tables()
+            if all(name is None or part in name for part, name in zip(table.name, names, strict=True))
+        ]  # fmt: skip
 
     def read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never) -> Answer:
         """Answers a scan, with all commits acknowledged before this call.
@@ -163,16 +164,13 @@ class Scanner:
 
     def _fully_named(self, request: ScanRequest) -> ScanRequest:
         """The request with its table's full name, by which rows are cached, if a part of the name says which it is."""
-        named = [tree.equal_values(request.node, column) for column in NAMES]
-        if request.node is None or request.plan.name is not None or named[2] is None or len(named[2]) != 1:
+        _, _, named = request.table_names
+        if request.node is None or request.plan.name is not None or named is None or len(named) != 1:
             return request
-        tables = [
-            table.name for table in self.catalog.tables()
-            if all(parts is None or part in parts for part, parts in zip(table.name, named, strict=True))
-        ]  # fmt: skip
+        tables = self._matching(request)
         if len(tables) != 1:
             return request
-        leaves = [Leaf(column, Op.EQ, (part,)) for column, part in zip(NAMES, tables[0], strict=True)]
+        leaves = [Leaf(column, Op.EQ, (part,)) for column, part in zip(NAMES, tables[0].name, strict=True)]
         return replace(request, node=And((request.node, *leaves)))
 
     def _check_generation(self, request: ScanRequest) -> None:

@@ -18,7 +18,6 @@ import pyarrow.dataset as ds
 
 from flight_server.auth.principal import Principal
 from flight_server.conditions.arrow_expressions import from_expression, weakened
-from flight_server.conditions.one_table import NAMES
 from flight_server.sql.flights import NAIVE, naive
 from flight_server.sql.plan import Source
 from flight_server.wire.scan_request import ScanRequest
@@ -61,7 +60,7 @@ class Reads:
 
     Attributes:
         error: The error of the read that failed; DuckDB raises another in its place.
-        of_all_tables: Labels of the sources whose last scan was not limited to tables by their names.
+        of_all_tables: Labels of the sources of which a scan was not limited to tables by their names.
     """
 
     def __init__(self, app: App, caller: Principal, is_cancelled: Callable[[], bool]):
@@ -88,9 +87,7 @@ class Reads:
         node, exact = (None, True) if filter is None else _condition(filter)
         read = tuple(columns) if exact else source.columns
         request = ScanRequest(source.table.flight, read, node, source.table.snapshot)
-        if any(tree.equal_values(node, name) is not None for name in NAMES):
-            self.of_all_tables.discard(source.label)
-        else:
+        if all(names is None for names in request.table_names):
             self.of_all_tables.add(source.label)
         rows = next((rows for other, rows in self._read if other == request), None)
         if rows is None:

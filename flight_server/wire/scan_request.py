@@ -14,7 +14,7 @@ import pyarrow.flight as flight
 from msgspec import Meta
 
 from flight_server.conditions import exact_json
-from flight_server.conditions.one_table import TableCondition
+from flight_server.conditions.one_table import NAMES, TableCondition
 from flight_server.conditions.one_table import plan as plan_of
 from store.duckdb.lru import LruCache
 from store.model.errors import InvalidArgument, InvalidField, NotFound, nearest
@@ -122,6 +122,11 @@ class ScanRequest:
     def plan(self) -> TableCondition:
         """The decomposed condition."""
         return plan_of(self.node, self.flight.schema)
+
+    @cached_property
+    def table_names(self) -> list[set[str] | None]:
+        """The catalogs, schemas and names of tables that the condition allows; None for any."""
+        return [tree.equal_values(self.node, column) for column in NAMES]
 
     def with_columns(self, columns: tuple[str, ...]) -> ScanRequest:
         """The request with other columns."""
