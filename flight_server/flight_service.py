@@ -26,9 +26,9 @@ from flight_server.auth.handshake import Greeting, NoHandshake, greet
 from flight_server.auth.principal import ANONYMOUS, Principal
 from flight_server.auth.tokens import Authenticator, Guard
 from flight_server.process import audit_log
+from flight_server.process.lazy_endpoint import LazyEndpoint
 from flight_server.reads import scan_plan
 from flight_server.reads.streams import Stream
-from flight_server.sql.lazy import LazyEndpoint
 from flight_server.wire import flight_sql, plan_request, scan_request, status, tickets
 from flight_server.writes import ingest
 from store.model.errors import (

@@ -48,6 +48,8 @@ VIEWS = {"table_names", "views"}
 REQUESTS = BASE | {"wire", "conditions", "auth"}
 DATA = REQUESTS | {"reads", "writes"}
 APP = DATA | VIEWS | {"checks", "control", "app"}
+SPEC = {"spec"}
+READING = {"connectors", "flight_rows", "spi"}
 ROOMS = {
     "store": {
         "model": set(),
@@ -60,6 +62,24 @@ ROOMS = {
         "invariants": HISTORY | {"queue"},
         "staged_listings": HISTORY | {"catalog"},
         "stats_store": HISTORY | {"catalog", "staged_listings", "stores"},
+    },
+    "capture": {
+        "connectors": set(),
+        "flight_rows": set(),
+        "policy": set(),
+        "spec": set(),
+        "spec_body": SPEC,
+        "spi": {"connectors"} | SPEC,
+        "compute": READING,
+        "kinds": {"compute"},
+        "partitions": READING | SPEC,
+        "spark": READING | {"compute"},
+        "engines": READING | SPEC | {"compute", "kinds", "partitions", "spark"},
+        "homes": {"connectors"},  # publishers only once one is needed
+        "publishers": {"compute", "connectors", "homes"},
+        "registry": {"spi"},
+        "orchestrator": {"spi"} | SPEC,
+        "store_sink": {"connectors", "engines", "registry", "spi"},
     },
     "flight_server": {
         "config": set(),

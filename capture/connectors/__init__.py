@@ -51,7 +51,7 @@ def connector_class(format: str) -> type[Connector]:
         connector: type[Connector] = getattr(importlib.import_module(module), name)
     except ImportError as missing:
         if missing.name and missing.name.partition(".")[0] in _OURS:
-            if missing.name == module:
+            if module.startswith(missing.name):
                 raise InvalidArgument(f"format: {format} is not part of this build", code="UNIMPLEMENTED") from None
             raise
         raise InvalidArgument(

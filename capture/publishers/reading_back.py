@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from capture.connectors.options import takes_source_statistics
 from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds, Connector, ConnectorConfig, NativeStats, Snapshot
-from capture.publishers import OPTION, READ_OPTION, catalogs_of, options_of, publisher_class
+from capture.homes import OPTION, READ_OPTION, catalogs_of, options_of, publisher_class
 from capture.publishers.spi import ColumnStatistics, Destination, HomeStatistics, TableStatistics
 from store.model.errors import StatflightError
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from capture.publishers import check_home_options
+from capture.homes import check_home_options
 from flight_server.actions.registry import Call, Results, action
 from store.model.errors import InvalidField
 from store.model.structs import Options, Struct, Text, Truth

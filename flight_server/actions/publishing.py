@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capture.publishers import check_home
+from capture.homes import check_home
 from flight_server.actions.registry import Call, Results, action
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import InvalidArgument

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from capture.publishers import homes_of, options_of
+from capture.homes import homes_of, options_of
 from flight_server.control.job_queue import JobQueue
 from flight_server.control.lakes import Lakes
 from store.catalog.catalog import Catalog

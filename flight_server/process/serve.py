@@ -23,6 +23,7 @@ from flight_server.config import Settings
 from flight_server.flight_service import StatflightServer
 from flight_server.process.certificates import with_tls
 from flight_server.process.housekeeping import Housekeeping
+from flight_server.process.lazy_endpoint import LazyEndpoint
 from flight_server.process.listener import Listener, tls_options
 from flight_server.process.log import configure
 from flight_server.process.runtime import (
@@ -35,7 +36,6 @@ from flight_server.process.runtime import (
 )
 from flight_server.process.signals import Signals
 from flight_server.process.workers import OwnWorkers, WorkersEndpoint
-from flight_server.sql.lazy import LazyEndpoint
 from store.duckdb.database import Database
 from store.model.errors import InvalidArgument
 from store.replication.role import Role
@@ -167,6 +167,8 @@ def _serve_http(
             from flight_server.iceberg_rest.door import Door
             from flight_server.web.site import Site
         except ImportError as missing:
+            if str(missing.name).startswith("flight_server.web"):
+                raise InvalidArgument("--http-port: the pages are not part of this build") from None
             raise InvalidArgument(
                 f"--http-port needs {missing.name or missing}", hint="pip install 'statflight[web]'"
             ) from None

@@ -26,7 +26,7 @@ from capture.connectors.progress import reporting
 from capture.connectors.secrets import redact_all, resolve
 from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema
 from capture.engines import described
-from capture.publishers.reading_back import with_catalogs
+from capture.homes import publisher_class, with_catalogs
 from capture.registry import Registry
 from capture.spark.session import Spark
 from capture.spec_body import parse_spec
@@ -36,7 +36,6 @@ from flight_server.worker.draft_sink import DraftSink
 from flight_server.worker.lake_inspection import inspect
 from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper, Renewals
 from flight_server.worker.outbox import MAX_SIZE, Ended, Outbox, rows_together
-from flight_server.worker.publishing import publish_table
 from store.model.errors import InvalidArgument, StatflightError, UpstreamError, first_line, may_pass, to_json
 
 log = logging.getLogger("statflight.worker")
@@ -369,6 +368,9 @@ class Worker:
             (self.spark or Spark()).held() as session,
             reporting(lambda message: keeper.progress(None, message)),
         ):
+            publisher_class(payload["to"])  # says what a build without publishers lacks
+            from flight_server.worker.publishing import publish_table
+
             return {"result": publish_table(self.server, connector, resolve(config["options"]), payload, session)}
 
     # Capturing.

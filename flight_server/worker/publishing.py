@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.connectors.spi import CONTAINERS, Connector, ConnectorConfig
-from capture.publishers import publisher_class
+from capture.homes import publisher_class
 from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import ColumnStatistics, Destination, TableStatistics, may_publish
 from flight_server.client.connection import Connection

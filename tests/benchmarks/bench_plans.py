@@ -36,7 +36,7 @@ import pytest
 
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
-from capture.publishers import publisher_class
+from capture.homes import publisher_class
 from capture.publishers.publishing import publish
 from capture.publishers.spi import Destination
 from capture.spark.plans import Operator, cost_based, plan_of, true_rows

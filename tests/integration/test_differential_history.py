@@ -20,7 +20,7 @@ import pytest
 from capture.connectors.spi import ConnectorConfig
 from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
-from capture.publishers import publisher_class
+from capture.homes import publisher_class
 from capture.publishers.publishing import publish
 from capture.publishers.spi import ColumnStatistics, Destination, TableStatistics
 from capture.registry import Registry

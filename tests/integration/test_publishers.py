@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from capture.connectors.spi import ConnectorConfig
-from capture.publishers import publisher_class
+from capture.homes import publisher_class
 from capture.publishers.publishing import publish
 from store.model.errors import UpstreamError
 from tests.capture.publishers import test_iceberg, test_lance, test_paimon, test_trino_delta

@@ -18,7 +18,7 @@ import pytest
 
 from capture.connectors import open_connector
 from capture.connectors.spi import Connector, ConnectorConfig
-from capture.publishers import publisher_class
+from capture.homes import publisher_class
 from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import ColumnStatistics, Destination, LostRace, Publisher, TableStatistics
 from store.model import sketches

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from capture.publishers import homes_of
+from capture.homes import homes_of
 from flight_server.control.publishing import INTERVAL_SECONDS, SETTLE_SECONDS, Publishing
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database

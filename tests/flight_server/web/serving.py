@@ -18,8 +18,8 @@ import numpy as np
 from flight_server.app import App
 from flight_server.auth.tokens import Guard
 from flight_server.process.http import Http, Probes
+from flight_server.process.lazy_endpoint import LazyEndpoint
 from flight_server.process.metrics import Metrics
-from flight_server.sql.lazy import LazyEndpoint
 from flight_server.web.site import Site
 from store.model.sketches import kll
 from store.model.target_ids import of_column

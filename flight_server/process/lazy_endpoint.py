@@ -1,4 +1,4 @@
-"""The Flight SQL endpoint, loaded at first use, because importing its SQL parser is slow."""
+"""The Flight SQL endpoint, loaded at first use: importing its SQL parser is slow, and a build may be without it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flight_server.app import App
 from flight_server.auth.principal import Principal
 from flight_server.reads.streams import never
 from flight_server.wire import flight_sql
-from store.model.errors import PermissionDenied
+from store.model.errors import PermissionDenied, Unimplemented
 
 if TYPE_CHECKING:
     from flight_server.sql.endpoint import SqlEndpoint
@@ -33,11 +33,19 @@ class LazyEndpoint:
         self._endpoint: SqlEndpoint | None = None
 
     def get(self) -> SqlEndpoint:
-        """The endpoint; created at the first call."""
+        """The endpoint; created at the first call.
+
+        Raises:
+            Unimplemented: This build has no Flight SQL.
+        """
         with self._lock:
             if self._endpoint is None:
-                from flight_server.sql.endpoint import SqlEndpoint
-
+                try:
+                    from flight_server.sql.endpoint import SqlEndpoint
+                except ModuleNotFoundError as missing:
+                    if missing.name is None or not missing.name.startswith("flight_server.sql"):
+                        raise
+                    raise Unimplemented("Flight SQL is not part of this build") from None
                 self._endpoint = SqlEndpoint(self._app, self._release)
             return self._endpoint
 

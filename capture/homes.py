@@ -1,0 +1,162 @@
+"""Homes of statistics: the table formats and catalogs in which engines look for them, and connector options for them.
+
+They are the built-in ones, which need no installation, and the entry points of group `statflight.publishers`. Their
+publishers are loaded when one is needed, so that a build may be without `capture.publishers`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final
+
+from capture.connectors.options import takes_source_statistics
+from capture.connectors.spi import Connector, ConnectorConfig
+from store.model.errors import InvalidArgument, nearest
+
+if TYPE_CHECKING:
+    from capture.publishers.spi import Publisher
+
+GROUP: Final = "statflight.publishers"
+OPTION: Final = "publish"  # connector option: homes to which its tables are published after each capture
+READ_OPTION: Final = "statistics_from"  # connector option: catalogs from which captures take over statistics
+
+BUILT_IN: Final = {
+    "ducklake": "capture.publishers.ducklake:DuckLakePublisher",
+    "glue": "capture.publishers.glue:GluePublisher",
+    "hive": "capture.publishers.hive:HivePublisher",
+    "iceberg": "capture.publishers.iceberg:IcebergPublisher",
+    "lance": "capture.publishers.lance:LancePublisher",
+    "paimon": "capture.publishers.paimon:PaimonPublisher",
+    "spark": "capture.publishers.spark_catalog:SparkCatalogPublisher",
+    "trino": "capture.publishers.trino_delta:TrinoDeltaPublisher",
+}
+CATALOGS: Final = ("glue", "hive", "spark")  # homes outside the tables, which connectors do not read
+_READING_BACK: Final = "capture.publishers.reading_back"
+_OURS: Final = ("capture", "store")
+
+
+@lru_cache(maxsize=1)
+def known_homes() -> dict[str, str]:
+    """Home → `module:class` of its publisher."""
+    return {point.name: point.value for point in entry_points(group=GROUP)} | BUILT_IN
+
+
+def check_home(home: str, field: str = "to") -> str:
+    """Checks that a home exists and returns its name.
+
+    Args:
+        home: Name from a caller.
+        field: Field or option with the name, for errors.
+
+    Raises:
+        InvalidArgument: The home does not exist; lists the homes.
+    """
+    homes = known_homes()
+    if home not in homes:
+        raise InvalidArgument(
+            f'{field}: "{home}" is not a home; expected one of {", ".join(sorted(homes))}',
+            hint=nearest(home.lower(), sorted(homes)), code="UNKNOWN_HOME",
+            params={"field": field, "expected": "|".join(sorted(homes)), "actual": home},
+        )  # fmt: skip
+    return home
+
+
+def homes_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The homes in a connector's option `publish`.
+
+    Raises:
+        InvalidArgument: A home does not exist.
+    """
+    return tuple(check_home(name, f"options.{OPTION}") for name in _names(options, OPTION))
+
+
+def catalogs_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The catalogs in a connector's option `statistics_from`.
+
+    Raises:
+        InvalidArgument: A home does not exist, or is not a catalog.
+    """
+    names = _names(options, READ_OPTION)
+    field = f"options.{READ_OPTION}"
+    for name in names:
+        check_home(name, field)
+        if name in BUILT_IN and name not in CATALOGS:
+            raise InvalidArgument(
+                f"{field}: statistics of {name} are in the table and are always read; expected some of "
+                + ", ".join(CATALOGS),
+                params={"field": field, "expected": "|".join(CATALOGS), "actual": name},
+            )
+    return names
+
+
+def check_home_options(options: Mapping[str, Any]) -> None:
+    """Rejects connector options for homes, or options of homes, that do not exist.
+
+    Raises:
+        InvalidArgument: Names the option.
+    """
+    homes_of(options)
+    catalogs_of(options)
+    for name in options:
+        word, _, rest = name.partition(".")
+        home, _, own = rest.partition(".")
+        if word not in (OPTION, READ_OPTION) or not rest:
+            continue
+        check_home(home, f"options.{name}")
+        known = publisher_class(home).options if home in CATALOGS else frozenset({own})
+        if own not in known:
+            raise InvalidArgument(
+                f"options.{name}: is not an option of {home}; expected {', '.join(sorted(known))}",
+                hint=nearest(own, sorted(known)), params={"field": f"options.{name}"},
+            )  # fmt: skip
+
+
+def options_of(options: Mapping[str, Any], home: str, *prefixes: str) -> dict[str, str]:
+    """The options of a home among those of a connector, `publish.HOME.OPTION`, without their prefix.
+
+    Args:
+        options: Options of the connector.
+        home: The home.
+        prefixes: Prefixes instead of `publish`; the last one takes precedence.
+    """
+    of_home: dict[str, str] = {}
+    for prefix in (f"{word}.{home}." for word in prefixes or (OPTION,)):
+        of_home |= {name.removeprefix(prefix): str(value) for name, value in options.items() if name.startswith(prefix)}
+    return of_home
+
+
+def _names(options: Mapping[str, Any], option: str) -> tuple[str, ...]:
+    names = (name.strip() for name in str(options.get(option) or "").split(","))
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
+def publisher_class(home: str) -> type[Publisher]:
+    """The publisher class of a home.
+
+    Raises:
+        InvalidArgument: The home does not exist, or its publisher or library is not installed.
+    """
+    module, _, name = known_homes()[check_home(home)].partition(":")
+    try:
+        publisher: type[Publisher] = getattr(importlib.import_module(module), name)
+    except ImportError as missing:
+        if missing.name and missing.name.partition(".")[0] in _OURS:
+            if module.startswith(missing.name):
+                raise InvalidArgument(f"to: {home} is not part of this build", code="UNIMPLEMENTED") from None
+            raise
+        raise InvalidArgument(
+            f"to: {home} needs the library {missing.name or home}, which is not installed here",
+            hint="pip install 'statflight[all]', or the extra of that name", params={"field": "to", "actual": home},
+        ) from None  # fmt: skip
+    return publisher
+
+
+def with_catalogs(connector: Connector, config: ConnectorConfig, spark: Callable[[], Any] | None = None) -> Connector:
+    """The connector, which reads statistics from catalogs too if its options say so (`publishers.reading_back`)."""
+    if takes_source_statistics(config.options) and not catalogs_of(config.options):
+        return connector
+    with_them: Connector = importlib.import_module(_READING_BACK).with_catalogs(connector, config, spark)
+    return with_them

@@ -1,0 +1,117 @@
+"""Builds without a part: the server starts, stores and reads, and says what is missing when it is asked for."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pyarrow.parquet as pq
+import pytest
+
+from flight_server.client import StatsClient
+from flight_server.wire.flight_sql import write_any
+from tests.sources import PACKAGES, ROOT
+
+SERVE = "import sys; from flight_server.cli import main; sys.exit(main())"
+
+
+def without(directory: Path, left_out: str) -> Path:
+    """A copy of the sources without a folder."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, directory / package, ignore=ignored)
+    shutil.rmtree(directory / left_out)
+    return directory
+
+
+def command(sources: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(sources)!r}); {SERVE}", *arguments]
+
+
+@contextmanager
+def served(sources: Path) -> Iterator[StatsClient]:
+    """A client of a server with a worker that runs these sources."""
+    log = sources / "server.log"
+    environment = os.environ | {"PYTHONPATH": str(sources)}
+    serve = command(sources, "serve", "--db", str(sources / "stats.duckdb"), "--port", "0", "--workers", "1")
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            serve, cwd=sources, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+    try:
+        assert process.stdout is not None
+        found = re.search(r"grpc://\S+", process.stdout.readline())
+        assert found, log.read_text()
+        with StatsClient(found[0]) as client:
+            yield client
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert "Traceback" not in log.read_text()
+
+
+ROWS = pa.table({
+    "table_catalog": ["lake"], "table_schema": ["s"], "table_name": ["t"], "snapshot_id": [1], "column_id": [1],
+    "column_name": ["c"], "row_count": [10],
+})  # fmt: skip
+
+
+def captured(client: StatsClient, directory: Path) -> None:
+    """Checks that rows can be put and read, and a table captured."""
+    client.put("stats.columns", ROWS)
+    assert client.read("stats.columns", ["row_count"]).to_pylist() == [{"row_count": 10}]
+    lake = directory / "lake" / "orders"
+    lake.mkdir(parents=True)
+    pq.write_table(pa.table({"id": range(5)}), lake / "1.parquet")
+    client.actions.register_connector(catalog="files", format="parquet", uri=f"file://{directory}", discover=True)
+    outcomes = client.capture("files.lake.orders", kinds=["ROW_COUNT"])
+    assert {each["outcome"] for each in outcomes} == {"CAPTURED"}
+
+
+def test_without_paimon(tmp_path):
+    sources = without(tmp_path / "src", "capture/connectors/paimon")
+    with served(sources) as client:
+        captured(client, tmp_path)
+        with pytest.raises(pa.ArrowException, match="paimon is not part of this build"):
+            client.actions.register_connector(catalog="p", format="paimon", uri=f"file://{tmp_path}")
+
+
+def test_without_publishers(tmp_path):
+    sources = without(tmp_path / "src", "capture/publishers")
+    with served(sources) as client:
+        captured(client, tmp_path)
+        with pytest.raises(pa.ArrowException, match="trino is not part of this build"):
+            client.actions.publish(table="files.lake.orders", to="trino")
+
+
+def test_without_flight_sql(tmp_path):
+    sources = without(tmp_path / "src", "flight_server/sql")
+    with served(sources) as client:
+        captured(client, tmp_path)
+        ticket = flight.Ticket(write_any("CommandStatementQuery", (1, b"SELECT 1")))
+        with (
+            flight.connect(client.uri) as plain,
+            pytest.raises(pa.ArrowNotImplementedError, match="Flight SQL is not part of this build"),
+        ):
+            plain.do_get(ticket).read_all()
+
+
+def test_without_pages(tmp_path):
+    sources = without(tmp_path / "src", "flight_server/web")
+    with served(sources) as client:
+        captured(client, tmp_path)
+    pages = command(sources, "serve", "--db", str(tmp_path / "db.duckdb"), "--port", "0", "--http-port", "0")
+    done = subprocess.run(
+        pages, cwd=sources, env=os.environ | {"PYTHONPATH": str(sources)}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode != 0 and "--http-port: the pages are not part of this build" in done.stderr
+    assert "Traceback" not in done.stderr
