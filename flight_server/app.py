@@ -15,6 +15,7 @@ from flight_server.auth.vault import Vault
 from flight_server.checks.rules import load as load_rules
 from flight_server.config import Settings
 from flight_server.control.access import Access
+from flight_server.control.alarms import Alarms
 from flight_server.control.auto_analyze import AutoAnalyze
 from flight_server.control.capture_commit import CaptureCommit
 from flight_server.control.capture_plane import Captures, ResolvePlane
@@ -107,9 +108,15 @@ class App:
         self.lakes.on_discovered = self.auto.review
         self.watch = Watch(self.lakes, self.queue, self._connected, self._watch_interval)
         self.publishing = Publishing(self.database, self.catalog, self.lakes, self.queue)
-        webhook = None if settings.webhook is None else Webhook(settings.webhook, settings.webhook_secret)
+        receivers = [Webhook(url, settings.webhook_secret) for url in (settings.webhook or "").split()]
         self.checking = Checking(
-            self.database, self.catalog, self.scanner, settings.checks, rules, webhook, settings.check_late_seconds
+            self.database,
+            self.catalog,
+            self.scanner,
+            settings.checks,
+            rules,
+            Alarms(receivers, settings.webhook_digest_seconds),
+            settings.check_late_seconds,
         )
         self.commit.on_committed = self._captured
         register_computed(

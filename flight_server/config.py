@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
+from flight_server.alarm_address import alarm_address
 from store.model.errors import InvalidArgument, InvalidField, Words, nearest
 
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ def _text(value: Any) -> str:
     return value.strip()
 
 
-def _url(value: Any) -> str:
+def _receivers(value: Any) -> str:
     text = _text(value)
-    if not text.startswith(("http://", "https://")):
-        raise ValueError("an address such as https://host/path")
+    for url in text.split():
+        alarm_address(url)
     return text
 
 
@@ -196,7 +197,8 @@ class Settings:
         auto_analyze_seconds: Seconds between two inspections of lakes with a policy.
         checks: File of rules that are checked after each capture.
         check_late_seconds: How long a rule waits for statistics of the current snapshot until it is late.
-        webhook: URL to which changes of the rules' states are posted.
+        webhook: Addresses to which changes of the rules' states are sent, separated by spaces (see `control.alarms`).
+        webhook_digest_seconds: For how long changes are gathered into one message; 0 sends each at once.
         webhook_secret: Signs the posts.
         replicate_to: Place to which the database's log is shipped: a directory, s3://, gs:// or abfss://.
         replicate_seconds: Seconds between two shipments, and between two looks of a follower.
@@ -245,7 +247,8 @@ class Settings:
     auto_analyze_seconds: Annotated[float, _seconds] = 300.0
     checks: Annotated[Path | None, _path] = None
     check_late_seconds: Annotated[float, _seconds] = 900.0
-    webhook: Annotated[str | None, _url] = None
+    webhook: Annotated[str | None, _receivers] = field(default=None, repr=False)
+    webhook_digest_seconds: Annotated[float, _seconds_or_never] = 0.0
     webhook_secret: Annotated[str | None, _text] = field(default=None, repr=False)
     replicate_to: Annotated[str | None, _text] = None
     replicate_seconds: Annotated[float, _seconds] = 1.0
@@ -308,7 +311,7 @@ class Settings:
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     name: hint.__metadata__[0] for name, hint in get_type_hints(Settings, include_extras=True).items()
 }
-_SECRETS: Final = frozenset({"token", "webhook_secret"})
+_SECRETS: Final = frozenset({"token", "webhook", "webhook_secret"})
 _GONE: Final = {"hot_bytes": "cache_bytes"}
 """Settings that older files and environments may have, and what to set instead."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from fractions import Fraction
 from functools import partial
@@ -188,6 +189,16 @@ class _Entry(Struct):
         return replace(rule, text=f"{rule.text} against {against}", against=against)
 
 
+class _Silence(Struct):
+    table: _Patterns
+    until: Annotated[datetime, Meta(title="must be a time", description="such as 2026-12-01T08:00:00Z")]
+
+    def value(self) -> tuple[tuple[str, ...], datetime]:
+        """The patterns, and the end, in UTC where it names no zone."""
+        tables = (self.table,) if isinstance(self.table, str) else tuple(self.table)
+        return tables, self.until if self.until.tzinfo else self.until.replace(tzinfo=UTC)
+
+
 def load(path: Path) -> list[Rule]:
     """The rules of a TOML file of `[[rule]]` tables.
 
@@ -195,8 +206,8 @@ def load(path: Path) -> list[Rule]:
         InvalidArgument: The file cannot be read, or a rule is invalid.
     """
     content = read_toml(path, "rules file")
-    if strange := [key for key in content if key != "rule"]:
-        raise InvalidArgument(f'{path}: unknown key "{strange[0]}"', hint="a rules file has [[rule]] tables only")
+    if strange := [key for key in content if key not in ("rule", "silence")]:
+        raise InvalidArgument(f'{path}: unknown key "{strange[0]}"', hint="a rules file has [[rule]] and [[silence]]")
     entries = content.get("rule")
     if not isinstance(entries, list) or not entries:
         raise InvalidArgument(f"{path}: has no [[rule]]")
@@ -207,3 +218,15 @@ def load(path: Path) -> list[Rule]:
         except InvalidArgument as wrong:
             raise InvalidArgument(f"{path}: rule {number}: {wrong}") from None
     return rules
+
+
+def silences(path: Path) -> list[tuple[tuple[str, ...], datetime]]:
+    """The `[[silence]]` tables of a rules file: patterns of tables, and the time until which no alarm tells of them.
+
+    Raises:
+        InvalidArgument: The file cannot be read, or a silence is invalid.
+    """
+    try:
+        return [read(entry, _Silence, "silence").value() for entry in read_toml(path, "rules file").get("silence", ())]
+    except InvalidArgument as wrong:
+        raise InvalidArgument(f"{path}: {wrong}") from None

@@ -16,9 +16,10 @@ import pyarrow as pa
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.checks import rules as grammar
 from flight_server.checks.evaluate import Result, State, check
-from flight_server.control.webhook import Webhook
+from flight_server.control.alarms import Alarms
 from flight_server.reads.local_reader import LocalReader
 from flight_server.reads.scanner import Scanner
+from flight_server.table_names import of_table
 from store.catalog.catalog import Catalog
 from store.catalog.checks import CheckRow, CheckStore, StateChange
 from store.duckdb.database import Database
@@ -40,7 +41,7 @@ class Checking:
         scanner: Reads the statistics that rules need.
         path: The rules file; None checks nothing.
         rules: The parsed rules.
-        webhook: Where changes of state are posted.
+        alarms: Where changes of state are sent.
         late_seconds: Time after a table's first look at a snapshot in which a rule waits for what it is about.
         clock: Seconds, monotonic.
 
@@ -53,13 +54,14 @@ class Checking:
 
     def __init__(
         self, database: Database, catalog: Catalog, scanner: Scanner, path: Path | None,
-        rules: Sequence[grammar.Rule], webhook: Webhook | None, late_seconds: float,
+        rules: Sequence[grammar.Rule], alarms: Alarms, late_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
-        self._catalog, self._path, self._webhook, self._clock = catalog, path, webhook, clock
+        self._catalog, self._path, self._alarms, self._clock = catalog, path, alarms, clock
         self._store = CheckStore(database)
         self._reader = LocalReader(scanner, ANONYMOUS, lambda statement: self.select(statement))
         self._rules = rules
+        alarms.silences = () if path is None else grammar.silences(path)
         self._stamp = self._look()
         self._late_seconds = late_seconds
         self._captured: dict[int, float] = {}  # table key → when something was last captured of it
@@ -76,8 +78,7 @@ class Checking:
     def stop(self) -> None:
         """Stops the thread; tables still waiting are not checked."""
         self._stop.set()
-        if self._webhook is not None:
-            self._webhook.stop()
+        self._alarms.stop()
 
     def captured(self, table: TableEntry) -> None:
         """Notes that a table was captured."""
@@ -88,6 +89,7 @@ class Checking:
     def run(self) -> int:
         """Checks the tables whose captures have ended; returns how many. Called periodically."""
         now = self._clock()
+        self._alarms.flush()
         with self._lock:
             ready = [key for key, since in self._captured.items() if now - since >= SETTLE_SECONDS]
             for key in ready:
@@ -125,11 +127,16 @@ class Checking:
         reported = [change for change in changes if change.before is not None or change.row.state != State.PASSED]
         for change in reported:
             log.info("check of %s: %s is %s", table.full_name, _name(change), change.row.state)
-        if reported and self._webhook is not None:
-            self._webhook.post({
-                "table": table.full_name, "snapshot_id": table.current_snapshot_id, "checked_at": at.isoformat(),
+        if reported:
+            self._alarms.post({
+                "table": table.full_name, "owner": self._owner(table),
+                "snapshot_id": table.current_snapshot_id, "checked_at": at.isoformat(),
                 "changes": [_change_json(change) for change in reported],
             })  # fmt: skip
+
+    def _owner(self, table: TableEntry) -> str | None:
+        rows = self._reader.read("sys.tables", ["owner"], of_table(table.full_name)).to_pylist()
+        return rows[0]["owner"] if rows else None
 
     def _waits_no_longer(self, table: TableEntry, pending: bool) -> bool:
         """True once rules have waited for a table's current snapshot for `late_seconds`."""
@@ -149,7 +156,7 @@ class Checking:
             return
         self._stamp = stamp
         try:
-            self._rules = grammar.load(self._path)
+            self._rules, self._alarms.silences = grammar.load(self._path), grammar.silences(self._path)
         except InvalidArgument as error:
             log.warning("the rules file has changed, and the rules before stay in use: %s", error)
 

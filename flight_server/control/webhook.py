@@ -1,18 +1,23 @@
-"""Posts JSON to a URL, signed and with retries, from its own thread, so that a slow receiver delays nothing else."""
+"""Sends messages, signed and with retries, from its own thread, so that a slow receiver delays nothing else."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import logging
 import queue
+import smtplib
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from email import message_from_bytes
 from typing import Any, Final
+from urllib.parse import unquote
+
+from flight_server.alarm_address import alarm_address
+from flight_server.control.alarms import Message, bodies
 
 log = logging.getLogger("statflight.server")
 
@@ -26,8 +31,8 @@ class Webhook:
     """Sends messages in order.
 
     Args:
-        url: `http://…` or `https://…`.
-        secret: Signs each body; without one there is no signature.
+        url: The address of a receiver; see `alarms`.
+        secret: Signs each body that is posted; without one there is no signature.
         timeout: Seconds for the receiver to answer.
         pauses: Seconds before each further try.
     """
@@ -35,21 +40,24 @@ class Webhook:
     def __init__(
         self, url: str, secret: str | None = None, timeout: float = SECONDS, pauses: tuple[float, ...] = PAUSES
     ):
-        self._url, self._secret, self._timeout, self._pauses = url, secret, timeout, pauses
+        self._parts = parts = alarm_address(url)
+        host = parts.netloc.rpartition("@")[2]
+        self._url = parts._replace(scheme=parts.scheme.rpartition("+")[2], netloc=host).geturl()
+        self._secret, self._timeout, self._pauses = secret, timeout, pauses
         self._waiting: queue.Queue[bytes] = queue.Queue(MOST_WAITING)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._opener = urllib.request.build_opener(_NoRedirect)
 
-    def post(self, message: Mapping[str, Any]) -> None:
-        """Queues a message and returns at once."""
-        body = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
-        while True:
-            try:
-                self._waiting.put_nowait(body)
-                break
-            except queue.Full:
-                self._drop()
+    def post(self, *messages: Message) -> None:
+        """Queues messages and returns at once."""
+        for body in bodies(self._parts, messages):
+            while True:
+                try:
+                    self._waiting.put_nowait(body)
+                    break
+                except queue.Full:
+                    self._drop()
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="webhook", daemon=True)
             self._thread.start()
@@ -96,7 +104,20 @@ class Webhook:
         log.warning("webhook: a message is given up: %s", reason)
         return False
 
+    def _mail(self, body: bytes) -> None:
+        parts = self._parts
+        server = smtplib.SMTP_SSL if parts.scheme == "smtps" else smtplib.SMTP
+        with server(parts.hostname or "", parts.port or 0, timeout=self._timeout) as smtp:
+            if parts.scheme == "smtp" and smtp.ehlo()[0] == 250 and smtp.has_extn("starttls"):
+                smtp.starttls()
+            if parts.username:
+                smtp.login(unquote(parts.username), unquote(parts.password or ""))
+            smtp.send_message(message_from_bytes(body))
+
     def _send(self, body: bytes) -> None:
+        if self._parts.scheme.startswith("smtp"):
+            self._mail(body)
+            return
         headers = {"Content-Type": "application/json", "User-Agent": "statflight"}
         if self._secret:
             headers[SIGNATURE] = self.signature(body)

@@ -37,6 +37,9 @@ class Clock:
 class Notifications(list):
     post = list.append
 
+    def flush(self):
+        """Nothing is gathered."""
+
     def stop(self):
         """Nothing to stop."""
 
