@@ -10,6 +10,7 @@ from msgspec import field
 from capture import partitions
 from capture.spec_body import parse_partitions
 from flight_server.actions.registry import Call, Results, action
+from flight_server.checks import learned
 from flight_server.wire.scan_request import of_json, parse_json
 from store.model import logical_types, sketches
 from store.model.errors import InvalidArgument, NotFound
@@ -31,6 +32,29 @@ def delete_stats(call: Call, records: _Records) -> Results:
     snapshot_id = None if records.snapshot is None else call.app.catalog.snapshot_id(table, records.snapshot)
     yield {"deleted": call.app.store.delete(table, snapshot_id, target)}
     call.app.commit.on_committed(table)
+
+
+class _Expected(Struct):
+    table: Table
+    measure: Text
+    snapshot: Snapshot
+    column: Text | None = None
+
+
+@action(_Expected, "Takes a value that a learned rule calls strange for expected")
+def expect(call: Call, expected: _Expected) -> Results:
+    table = call.app.access.table(expected.table, call.principal, "stats.write")
+    measure, column = expected.measure, expected.column
+    if measure not in learned.MEASURES or (column is None) != (measure not in learned.OF_COLUMN):
+        raise InvalidArgument(
+            f"measure: {measure!r} of {'the table' if column is None else 'a column'} is not learned",
+            hint=f"of a table are {', '.join(learned.OF_TABLE)}, of a column {', '.join(learned.OF_COLUMN)}",
+        )
+    if column is not None:
+        call.app.catalog.column_id(table, column)
+    snapshot_id = call.app.catalog.snapshot_id(table, expected.snapshot)
+    call.app.checking.expect(table, snapshot_id, column, measure)
+    yield {"table": table.full_name, "snapshot_id": snapshot_id, "column": column, "measure": measure}
 
 
 class _Expiry(Struct):

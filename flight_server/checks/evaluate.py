@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final
 
-from flight_server.checks import drift, measures, references, statements
+from flight_server.checks import drift, learned, measures, references, statements
 from flight_server.checks.limits import Limit
-from flight_server.checks.rules import CONTAINMENT, OF_TABLE, PREVIOUS, SELECT, Level, Rule
+from flight_server.checks.results import Result, State
+from flight_server.checks.rules import CONTAINMENT, LEARNED, OF_TABLE, PREVIOUS, SELECT, Level, Rule
 from flight_server.views import history, table_summary
 from flight_server.views.reader import Reader, equal, read_table
 from flight_server.views.table_summary import Row, TableSummary
@@ -24,56 +23,14 @@ _NOT_DRIFTING: Final = frozenset({"STRING", "BINARY", "UUID", "JSON", "VARIANT"}
 _OF_DISTRIBUTION: Final = frozenset({"ndv", "distinct_fraction", "mean", "stddev", "avg_width_bytes"})  # not counts
 
 
-class State(StrEnum):
-    """Results of a rule; a rule of level warn does not fail. Only the server, which waits, calls a rule late."""
-
-    PASSED = "PASSED"
-    WARNED = "WARNED"
-    FAILED = "FAILED"
-    LATE = "LATE"
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of a rule on one table or column.
-
-    Attributes:
-        table: Full name.
-        column: Its name, None for a rule about the table.
-        rule: Its text.
-        measure: Name of the measure.
-        level: Level of the rule.
-        state: UNKNOWN fails a rule like a wrong value does.
-        value: Value of the measure, as canonical text where it is no number; None if unknown.
-        snapshot_id: Snapshot of the statistics.
-        detail: The error of an estimate, or why the value is unknown.
-        pending: True if a capture of the current snapshot may still turn the result: the value is unknown, or of an
-            earlier snapshot.
-    """
-
-    table: str
-    column: str | None
-    rule: str
-    measure: str
-    level: Level
-    state: State
-    value: float | str | None
-    snapshot_id: int | None
-    detail: str = ""
-    pending: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """The result as an object of JSON values."""
-        return asdict(self)
-
-
 class _NoHistory(Exception):
     """Raised when a rule compares with earlier snapshots, and there are too few of them."""
 
 
 def check(
-    reader: Reader, table: str, rules: Sequence[Rule], against: int | str | None = None, now: datetime | None = None
-) -> list[Result]:
+    reader: Reader, table: str, rules: Sequence[Rule], against: int | str | None = None, now: datetime | None = None,
+    only_timely: bool = False,
+) -> list[Result]:  # fmt: skip
     """Evaluates the rules that apply to a table.
 
     Args:
@@ -83,12 +40,13 @@ def check(
         against: Snapshot to compare with, for rules that name none: an id, or "previous" for the captured one before
             the current. When there is none, rules that compare with it have no result.
         now: The time; that of the clock by default.
+        only_timely: Gives only results that time alone may turn.
 
     Raises:
         InvalidArgument: A rule compares snapshots and names none, and `against` is None.
         pa.ArrowKeyError: The table, or the snapshot to compare with, does not exist.
     """
-    mine = [rule for rule in rules if rule.is_about(table)]
+    mine = [rule for rule in rules if rule.is_about(table) and (rule.is_timely or not only_timely)]
     if against is None and (comparing := [rule for rule in mine if rule.needs_snapshot]):
         raise InvalidArgument(
             f"the rule {comparing[0].text!r} compares snapshots", hint="say --against previous, or --against ID"
@@ -99,7 +57,8 @@ def check(
         table_summary.require(reader, table, against)
     facts = table_summary.gather(reader, table, "current")
     subject = _Subject(reader, facts, "current", against, now or datetime.now(UTC))
-    return [result for rule in mine for result in subject.results(rule)]
+    results = [result for rule in mine for result in subject.results(rule)]
+    return [result for result in results if result.measure in learned.TIMELY or not only_timely]
 
 
 def compare(
@@ -133,6 +92,9 @@ class _Subject:
     def results(self, rule: Rule) -> Iterator[Result]:
         if rule.compares and self._against_of(rule) == PREVIOUS and self._previous is None:
             return  # a first snapshot has no predecessor
+        if rule.measure == LEARNED:
+            yield from learned.results(self._reader, self._facts, rule, self._now)
+            return
         if rule.is_of_table:
             with suppress(_NoHistory):
                 yield self._result(rule, None)

@@ -1,7 +1,8 @@
 """Rules, alone or in a TOML file with patterns and levels.
 
 `[COLUMN:] [change of] MEASURE CONDITION`, with the conditions of `limits.py`; `[N% of] COLUMN in TABLE.COLUMN`, for a
-column whose values are among those of another; `(SELECT …) CONDITION`, about the one value of a SELECT.
+column whose values are among those of another; `(SELECT …) CONDITION`, about the one value of a SELECT; `[COLUMN:]
+learned`, for what the history lets expect.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ OF_COLUMN: Final = (
 )  # fmt: skip
 CONTAINMENT: Final = "containment"  # the measure of COLUMN in TABLE.COLUMN
 SELECT: Final = "select"  # the measure of a SELECT
+LEARNED: Final = "learned"  # a rule that asks for what was learned of the table and its columns
 AGAINST: Final = frozenset({"drift", "schema_changes"})  # measures that compare two snapshots
 _CONDITION: Final = r"\s*(?P<condition>(?:[<>=!]|\b(?:not\s+)?(?:in|matches)\b|\bbetween\b|\bwithin\b).*)"
 _RULE: Final = re.compile(
     rf"\s*(?:(?P<column>.*\S)\s*:\s*)?(?P<change>change\s+of\s+)?(?P<measure>\w+){_CONDITION}", re.DOTALL
 )
+_LEARNED: Final = re.compile(r"\s*(?:(?P<column>.*\S)\s*:\s*)?learned\s*", re.DOTALL)
 _SELECT: Final = re.compile(rf"\s*\((?P<sql>\s*(?:SELECT|WITH)\b.*)\){_CONDITION}", re.DOTALL | re.IGNORECASE)
 _NAME: Final = r'(?:"[^"]*"|[^\s:()"])+'
 _REFERENCE: Final = re.compile(rf"\s*(?:(?P<share>[\d.]+)\s*%\s+of\s+)?(?P<column>{_NAME})\s+in\s+(?P<of>{_NAME})\s*")
@@ -59,7 +62,7 @@ class Rule:
 
     Attributes:
         text: The rule as written.
-        measure: One of `OF_TABLE` or `OF_COLUMN`, `CONTAINMENT` or `SELECT`.
+        measure: One of `OF_TABLE` or `OF_COLUMN`, `CONTAINMENT`, `SELECT` or `LEARNED`.
         condition: What must hold of the measure's value.
         columns: Patterns of column names; empty for all columns and for measures of the table.
         tables: Patterns of full table names.
@@ -84,6 +87,11 @@ class Rule:
     def is_of_table(self) -> bool:
         """True for measures of a whole table, which name no column."""
         return self.measure in OF_TABLE or self.measure == SELECT
+
+    @property
+    def is_timely(self) -> bool:
+        """True if time alone may turn the result."""
+        return self.measure in ("age_seconds", LEARNED)
 
     @property
     def compares(self) -> bool:
@@ -111,7 +119,7 @@ def parse(
     """Parses a rule.
 
     Args:
-        text: One of the three forms.
+        text: One of the forms above.
         level: Level of the rule.
         tables: Patterns of the tables it applies to.
         columns: Patterns of columns, used if the text names none.
@@ -126,12 +134,14 @@ def parse(
         return make(CONTAINMENT, least, columns=(match["column"],), of=match["of"])
     if match := _SELECT.fullmatch(text):
         return make(SELECT, _condition(text, match["condition"], SELECT), of=match["sql"])
+    if match := _LEARNED.fullmatch(text):
+        return make(LEARNED, Condition("", ()), columns=(match["column"],) if match["column"] else tuple(columns))
     match = _RULE.fullmatch(text)
     if match is None:
         raise InvalidArgument(
             f"the rule {text!r} cannot be read",
             hint="must be [COLUMN:] MEASURE CONDITION, such as 'null_fraction <= 1%' or 'id: ndv >= 80% of previous', "
-            "COLUMN in TABLE.COLUMN, or (SELECT …) CONDITION",
+            "COLUMN in TABLE.COLUMN, (SELECT …) CONDITION, or learned",
         )
     measure, measures = match["measure"], [*OF_TABLE, *OF_COLUMN]
     measure = _ALIASES.get(measure, measure)

@@ -9,8 +9,8 @@ import typer
 
 from flight_server.checks import rules as grammar
 from flight_server.checks import suggest as suggestions
-from flight_server.checks.evaluate import Result, State
 from flight_server.checks.evaluate import check as evaluate
+from flight_server.checks.results import Result, State
 from flight_server.commands.common import (
     SERVER,
     Server,
@@ -23,9 +23,10 @@ from flight_server.commands.common import (
     for_each,
     snapshot_of,
 )
-from flight_server.commands.output import misuse, say, tell, until_the_reader_leaves
+from flight_server.commands.output import misuse, say, tell, tell_json, until_the_reader_leaves
 from flight_server.present import check_results
 from flight_server.present.check_results import ResultFormat
+from flight_server.views.expectations import LEAST
 from store.model.errors import InvalidArgument
 
 
@@ -42,6 +43,13 @@ def check(
     suggest: Annotated[
         bool, typer.Option("--suggest", help="Print rules that hold for the captured statistics.")
     ] = False,
+    expected: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="MEASURE SNAPSHOT",
+            help="Take a value that a learned rule calls strange, 'amount: mean', for expected.",
+        ),
+    ] = None,
     format: Annotated[
         ResultFormat, typer.Option("--format", "-f", help="How results are written.")
     ] = ResultFormat.TABLE,
@@ -53,6 +61,14 @@ def check(
     targets = check_targets(tables)
     at = None if against is None else snapshot_of(against, grammar.PREVIOUS)
     rules_given = _rules(rule or [], rules or [])
+    if expected is not None:
+        column, _, measure = expected[0].rpartition(":")
+        about = {"measure": measure.strip(), "snapshot": snapshot_of(expected[1], "current")}
+        about |= {"column": column.strip()} if column else {}
+        with connect(server, token, tls_roots) as client:
+            names, missing = expand(client, targets)
+            missing += for_each(names, lambda name: tell_json(client.act("expect", {"table": name, **about})))
+        raise typer.Exit(1 if missing else 0)
     if suggest:
         with connect(server, token, tls_roots) as client:
             names, missing = expand(client, targets)
@@ -76,6 +92,10 @@ def check(
             mine = evaluate(client, name, rules_given, at)
             results.extend(mine)
             judged = {result.rule for result in mine}
+            if any(one.measure == grammar.LEARNED for one in rules_given) and not any(
+                result.rule.startswith(grammar.LEARNED) for result in mine
+            ):
+                say(f"{name}: learned: nothing is expected until {LEAST} captured snapshots are known")
             for one in rules_given:
                 if one.compares and one.is_about(name) and one.text not in judged:
                     say(f"{name}: {one.text}: not checked, for there is nothing to compare")

@@ -9,6 +9,7 @@ import pyarrow as pa
 import typer
 
 from flight_server.checks import evaluate, rules
+from flight_server.checks.results import State
 from flight_server.commands.common import (
     SERVER,
     Server,
@@ -73,7 +74,7 @@ def diff(
         say(f"{name}: the statistics of {ids[0]} and {ids[1]} are the same")
     with until_the_reader_leaves():  # who reads less is told the status all the same
         _write(differences, format)
-    caught = [result for result in caught if result.state is evaluate.State.PASSED]
+    caught = [result for result in caught if result.state is State.PASSED]
     for result in caught:
         warn(f"statflight: {result.column or 'table'}: {result.rule}: {result.detail or result.value}")
     if caught:

@@ -14,8 +14,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flight_server.auth.principal import ANONYMOUS
+from flight_server.checks import learned
 from flight_server.checks import rules as grammar
-from flight_server.checks.evaluate import Result, State, check
+from flight_server.checks.evaluate import check
+from flight_server.checks.results import Result, State
 from flight_server.control.alarms import Alarms
 from flight_server.reads.local_reader import LocalReader
 from flight_server.reads.scanner import Scanner
@@ -30,6 +32,7 @@ log = logging.getLogger("statflight.server")
 
 SETTLE_SECONDS: Final = 1.0  # after the last capture of a table
 LOOK_SECONDS: Final = 0.5
+TIMELY_SECONDS: Final = 60.0  # between two looks at rules that time alone may turn
 
 
 class Checking:
@@ -66,6 +69,8 @@ class Checking:
         self._late_seconds = late_seconds
         self._captured: dict[int, float] = {}  # table key → when something was last captured of it
         self._waiting: dict[int, _Wait] = {}  # by table key
+        self._referring: set[int] = set()  # tables with values that a referenced table lacks, by key
+        self._timely: dict[int, float] = {}  # by table key: when rules about the time are due
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self.results: dict[str, list[Result]] = {}
@@ -99,14 +104,40 @@ class Checking:
         ]
         if ready:
             self._renew()
-        for key in ready:
+            ready += self._referring.difference(ready)  # what was captured may be what they refer to
+        due = [key for key, at in self._timely.items() if now >= at and key not in ready]
+        for key in [*ready, *due]:
             try:
-                self._check(self._catalog.by_key(key))
+                (self._check if key in ready else self._check_time)(self._catalog.by_key(key))
             except (NotFound, KeyError, pa.ArrowKeyError):  # its connector was dropped since
-                self._waiting.pop(key, None)
+                for keys in (self._waiting, self._timely):
+                    keys.pop(key, None)
+                self._referring.discard(key)
             except StatflightError as error:
                 log.warning("checks: %s", error)
         return len(ready)
+
+    def expect(self, table: TableEntry, snapshot_id: int, column: str | None, measure: str) -> None:
+        """Takes a value of a learned rule for expected, and checks the table again.
+
+        Args:
+            table: The table.
+            snapshot_id: Snapshot of the value.
+            column: Its column; None for measures of the table.
+            measure: One of `learned.MEASURES`.
+        """
+        self._store.expect(table.table_key, snapshot_id, column, learned.rule_of(measure), measure)
+        self.captured(table)
+
+    def _check_time(self, table: TableEntry) -> None:
+        """Checks the rules that time alone may turn; stores their results only if one has turned."""
+        self._timely[table.table_key] = self._clock() + TIMELY_SECONDS
+        before = self.results.get(table.full_name, [])
+        news = check(self._reader, table.full_name, self._rules, grammar.PREVIOUS, only_timely=True)
+        found = {(result.rule, result.column): result for result in news if not result.pending}
+        if any(old.state != found.get((old.rule, old.column), old).state for old in before):
+            self.results[table.full_name] = [found.get((old.rule, old.column), old) for old in before]
+            self._store_results(table, self.results[table.full_name])
 
     def _check(self, table: TableEntry) -> None:
         found = check(self._reader, table.full_name, self._rules, grammar.PREVIOUS)
@@ -120,6 +151,15 @@ class Checking:
             known = {(result.rule, result.column) for result in results}
             kept = [old for old in self.results.get(table.full_name, ()) if old.rule in names]
             self.results[table.full_name] = [*results, *(old for old in kept if (old.rule, old.column) not in known)]
+        lacking = any(
+            one.measure == grammar.CONTAINMENT and (one.pending or one.state != State.PASSED) for one in found
+        )
+        (self._referring.add if lacking else self._referring.discard)(table.table_key)
+        if any(result.measure in learned.TIMELY for result in results):
+            self._timely[table.table_key] = self._clock() + TIMELY_SECONDS
+        self._store_results(table, results)
+
+    def _store_results(self, table: TableEntry, results: Sequence[Result]) -> None:
         if table.current_snapshot_id is None or not results:
             return
         at = datetime.now(UTC)

@@ -64,8 +64,9 @@ def histogram(bars: Sequence[Bar], logical_type: str, label: str, width: int = 4
 
 
 def line(
-    points: Sequence[tuple[str, float | None]], label: str, width: int = 640, height: int = 160, unit: str = ""
-) -> str:
+    points: Sequence[tuple[str, float | None]], label: str, width: int = 640, height: int = 160, unit: str = "",
+    bands: Sequence[Sequence[float] | None] = (),
+) -> str:  # fmt: skip
     """Draws a value over snapshots, with gaps where it is unknown.
 
     Args:
@@ -73,11 +74,15 @@ def line(
         label: Text alternative for screen readers.
         width, height: Pixels.
         unit: Follows a value in its title.
+        bands: Lowest and highest expected value of each point; those far beyond the values are cut.
     """
     numbers = [value for _, value in points if value is not None]
     if not numbers:
         return ""
     low, high = min(numbers), max(numbers)
+    expected = [bound for band in bands if band is not None for bound in band]
+    room = (high - low) or abs(high) or 1.0
+    low, high = (max(min([low, *expected]), low - room), min(max([high, *expected]), high + room))
     if low > 0 and low > high / 2 and low != high:
         low -= (high - low) * 0.1  # the axis does not start at zero; its labels show that
     else:
@@ -87,11 +92,22 @@ def line(
     inner_width, inner_height = width - LEFT - RIGHT, height - TOP - BOTTOM
     step = inner_width / max(len(points) - 1, 1)
     path, marks, pen = [], [], "M"
+
+    def down(value: float) -> float:
+        return TOP + inner_height * (1 - (min(max(value, low), high) - low) / (high - low))
+
+    shades = "".join(
+        f'<rect class="expected" x="{max(LEFT + (place - 0.5) * step, LEFT):.1f}" y="{down(band[1]):.1f}" '
+        f'width="{step:.1f}" height="{max(down(band[0]) - down(band[1]), 1.0):.1f}">'
+        f"<title>{_text(points[place][0])}: expected {band[0]:,.6g} to {band[1]:,.6g}{unit}</title></rect>"
+        for place, band in enumerate(bands)
+        if band is not None
+    )
     for place, (name, value) in enumerate(points):
         if value is None:
             pen = "M"
             continue
-        x, y = LEFT + place * step, TOP + inner_height * (1 - (value - low) / (high - low))
+        x, y = LEFT + place * step, down(value)
         path.append(f"{pen}{x:.1f} {y:.1f}")
         pen = "L"
         marks.append(
@@ -104,7 +120,7 @@ def line(
     words = "".join(
         f'<text x="{x}" y="{height - 6}" text-anchor="{anchor}">{_text(name)}</text>' for x, name, anchor in ends
     )
-    body = f'{_frame(width, height, low, high)}<path class="line" d="{" ".join(path)}"/>{"".join(marks)}{words}'
+    body = f'{_frame(width, height, low, high)}{shades}<path class="line" d="{" ".join(path)}"/>{"".join(marks)}{words}'
     return _svg("history", label, width, height, body)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from xml.etree import ElementTree
 
-from flight_server.checks.evaluate import Result, State
+from flight_server.checks.results import Result, State
 from flight_server.present import render, text
 
 

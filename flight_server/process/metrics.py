@@ -49,7 +49,7 @@ from prometheus_client.exposition import choose_encoder
 
 from flight_server.app import App
 from flight_server.auth.principal import Principal
-from flight_server.checks.evaluate import State
+from flight_server.checks.results import State
 from flight_server.control.capture_counters import READ
 from store.model.catalog_entries import EXTERNAL
 from store.model.errors import Unauthenticated

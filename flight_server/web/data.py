@@ -11,13 +11,15 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flight_server.checks import learned
 from flight_server.present import column_labels
 from flight_server.table_names import full_name
-from flight_server.views import catalog_summary, history, relationships, shapes, table_summary
+from flight_server.views import catalog_summary, expectations, history, relationships, shapes, table_summary
 from flight_server.views.reader import Leaf, Reader, equal, optional, read_table
 from flight_server.views.table_summary import Row
 from store.model.errors import InvalidArgument
 from store.model.names import join_name, split_name
+from store.model.schemas import EXPECTED
 
 TABLES_A_PAGE: Final = 100
 COLUMNS_A_PAGE: Final = 50
@@ -335,7 +337,8 @@ def _checks(reader: Reader, name: str) -> list[Row]:
     """The newest result of each rule of the server, misses first."""
     newest: dict[tuple[str, str | None], Row] = {}
     for row in sorted(optional(reader, "sys.checks", name), key=lambda row: row["checked_at"]):
-        newest[row["rule"], row["column_name"]] = row
+        if row["state"] != EXPECTED:
+            newest[row["rule"], row["column_name"]] = row
     return sorted(newest.values(), key=lambda row: row["state"] == "PASSED")
 
 
@@ -405,6 +408,20 @@ def sql(reader: Reader, statement: str) -> dict[str, Any]:
 # The page of a column.
 
 
+def _expected(rows: Sequence[Row]) -> list[dict[str, list[float]]]:
+    """For each snapshot of a column the bounds between which the history before lets values be, by name."""
+    bounds: list[dict[str, list[float]]] = [{} for _ in rows]
+    for name, measure in (("row_count", "row_count"), ("null_share", "null_fraction"), ("mean", "mean")):
+        known = [(i, value) for i, row in enumerate(rows) if (value := learned.value_of(measure, row)) is not None]
+        judged = expectations.expectations(
+            [value for _, value in known], [rows[i]["committed_at"] for i, _ in known], learned.kind_of(measure, rows)
+        )
+        for (i, _), found in zip(known, judged, strict=True):
+            if found is not None:
+                bounds[i][name] = [found.low, found.high]
+    return bounds
+
+
 def column(reader: Reader, name: str, column_name: str, then: int | None = None) -> dict[str, Any]:
     """A column: its current statistics, its history, and its histogram at two snapshots.
 
@@ -438,7 +455,8 @@ def column(reader: Reader, name: str, column_name: str, then: int | None = None)
         "table": name, "column": now["column_name"] or column_name, "reference": column_name,
         "statistics": _column(now, summary) | {"histogram": bars_of(summary, now, 40)}, "comment": comment,
         "history": [
-            {key: row.get(key) for key in names} | {"null_share": null_share(row)} for row in rows[-POINTS:]
+            {key: row.get(key) for key in names} | {"null_share": null_share(row), "expected": expected}
+            for row, expected in zip(rows[-POINTS:], _expected(rows)[-POINTS:], strict=True)
         ],
         "then": before,
     }  # fmt: skip

@@ -209,4 +209,5 @@ def _line(rows: Sequence[Row], key: str, name: str) -> Markup:
     points = [(str(row["snapshot_id"]), row[key]) for row in rows]
     if len({value for _, value in points if value is not None}) == 0:
         return Markup("")
-    return Markup(charts.line(points, f"{name} over {len(points)} snapshots", 380, 140))  # noqa: S704  as above
+    bands = [row["expected"].get(key) for row in rows]
+    return Markup(charts.line(points, f"{name} over {len(points)} snapshots", 380, 140, bands=bands))  # noqa: S704  as above

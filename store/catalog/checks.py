@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from store.duckdb.database import Connection, Database, insert_rows
+from store.model.schemas import EXPECTED
 
 SNAPSHOTS_KEPT: Final = 200  # per table; results of older snapshots are deleted
 
@@ -53,6 +54,13 @@ class CheckStore:
         """
         return self._database.write(lambda connection: _put(connection, table_key, snapshot_id, rows, at))
 
+    def expect(self, table_key: int, snapshot_id: int, column: str | None, rule: str, measure: str) -> None:
+        """Marks the value of a learned rule at a snapshot as expected."""
+        row = [table_key, snapshot_id, column, rule, measure, "fail", EXPECTED, None, None]
+        self._database.write(lambda connection: connection.execute(
+            "INSERT INTO checks SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, now(), now()", row
+        ))  # fmt: skip
+
 
 def _put(
     connection: Connection, table_key: int, snapshot_id: int, rows: Sequence[CheckRow], at: datetime
@@ -61,7 +69,7 @@ def _put(
         (column, rule): (state, changed_at)
         for column, rule, state, changed_at in connection.execute(
             "SELECT column_name, rule, arg_max(state, checked_at), arg_max(changed_at, checked_at) FROM checks"
-            " WHERE table_key = ? GROUP BY ALL", [table_key],
+            " WHERE table_key = ? AND state <> ? GROUP BY ALL", [table_key, EXPECTED],
         ).fetchall()
     }  # fmt: skip
     stored: list[list[Any]] = []
@@ -75,7 +83,9 @@ def _put(
             table_key, snapshot_id, row.column_name, row.rule, row.measure, row.level, row.state, row.value,
             row.detail or None, at, changed_at,
         ])  # fmt: skip
-    connection.execute("DELETE FROM checks WHERE table_key = ? AND snapshot_id = ?", [table_key, snapshot_id])
+    connection.execute(
+        "DELETE FROM checks WHERE table_key = ? AND snapshot_id = ? AND state <> ?", [table_key, snapshot_id, EXPECTED]
+    )
     insert_rows(connection, "checks", stored)
     connection.execute(
         "DELETE FROM checks WHERE table_key = $1 AND snapshot_id NOT IN (SELECT snapshot_id FROM checks"

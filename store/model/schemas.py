@@ -82,6 +82,7 @@ PARTITION_SPECS: Final = "iceberg.partition-specs"
 """Property of an Iceberg table with buckets: all its partition specs, in Iceberg's JSON."""
 THETA: Final = "apache-datasketches-theta-v1"
 KLL: Final = "apache-datasketches-kll-doubles-v1"
+EXPECTED: Final = "EXPECTED"  # state in sys.checks of a value that someone has called expected; no check replaces it
 FREQUENT_ITEMS: Final = "apache-datasketches-frequent-items-utf8-v1"
 
 

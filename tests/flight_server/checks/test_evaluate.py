@@ -13,7 +13,8 @@ import pytest
 
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.checks import rules, suggest
-from flight_server.checks.evaluate import State, check
+from flight_server.checks.evaluate import check
+from flight_server.checks.results import State
 from flight_server.present import check_results
 from flight_server.reads.local_reader import LocalReader
 from store.catalog.discovery import Discovery

@@ -8,7 +8,8 @@ import pytest
 
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.checks import rules
-from flight_server.checks.evaluate import State, check, compare
+from flight_server.checks.evaluate import check, compare
+from flight_server.checks.results import State
 from flight_server.process.lazy_endpoint import LazyEndpoint
 from flight_server.reads.local_reader import LocalReader
 from flight_server.views import table_summary

@@ -1,0 +1,152 @@
+"""The rule `learned`: each measure of a table and of its columns is as its history lets expect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+from flight_server.checks import drift, measures
+from flight_server.checks.results import Result, State
+from flight_server.checks.rules import Level, Rule
+from flight_server.views import expectations, history
+from flight_server.views.expectations import COUNT, Kind
+from flight_server.views.reader import Reader, equal, optional, read_table
+from flight_server.views.table_summary import Row, TableSummary
+from store.model.schemas import EXPECTED
+
+GAP: Final = "commit_gap"
+TIMELY: Final = frozenset({"age_seconds", GAP})  # measures that time alone changes
+OF_TABLE: Final = ("row_count", "size_bytes")
+OF_COLUMN: Final = ("null_fraction", "distinct_fraction", "mean", "drift")
+MEASURES: Final = (*OF_TABLE, GAP, *OF_COLUMN)
+_SKETCHES: Final = 30  # newest snapshots whose sketches are compared
+_LEAST_CHANGE: Final = {"null_fraction": 0.002, "distinct_fraction": 0.02, "drift": 0.05}
+
+
+def rule_of(measure: str) -> str:
+    """The text by which the results of one measure are known."""
+    return f"learned {measure}"
+
+
+def kind_of(measure: str, rows: Sequence[Row]) -> Kind:
+    """How values of a measure are compared; `rows` are the records of the column, for the spread of its values."""
+    if measure == "mean":
+        spreads = [row["stddev"] for row in rows if row["stddev"] is not None]
+        return expectations.plain(median(spreads) if spreads else 0.0)
+    least = _LEAST_CHANGE.get(measure)
+    return COUNT if least is None else expectations.share(least)
+
+
+def value_of(measure: str, row: Row) -> float | None:
+    """The value of a measure in a record; None if unknown."""
+    try:
+        value = measures.of_table(measure, row) if measure in OF_TABLE else measures.of_column(measure, row)[0]
+    except (measures.UnknownValue, measures.DoesNotApply):
+        return None
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    measure: str
+    column: str | None
+    kind: Kind
+    values: list[float]
+    rows: list[Row]  # the snapshot of each value, with `committed_at`
+
+    @classmethod
+    def of(cls, measure: str, column: str | None, rows: Sequence[Row]) -> _Series:
+        known = [(value, row) for row in rows if (value := value_of(measure, row)) is not None]
+        return cls(measure, column, kind_of(measure, rows), [one for one, _ in known], [row for _, row in known])
+
+
+def results(reader: Reader, facts: TableSummary, rule: Rule, now: datetime) -> Iterator[Result]:
+    """Judges what is captured of the current snapshot; of a measure without a value of it there is no result.
+
+    Args:
+        reader: Reads the server's flights.
+        facts: The current statistics of the table.
+        rule: The rule; with patterns of columns it is about these alone.
+        now: The time, for the gap since the last commit.
+    """
+    missed = State.FAILED if rule.level is Level.FAIL else State.WARNED
+    snapshots = history.snapshots(reader, facts.name)
+    current = next((row["snapshot_id"] for row in snapshots if row["is_current"]), None)
+    if not rule.columns:
+        yield from _gap(facts.name, snapshots, current, rule, now)
+    marked = {
+        (row["column_name"], row["rule"], row["snapshot_id"])
+        for row in optional(reader, "sys.checks", facts.name, equal("state", EXPECTED))
+    }
+    judged = []
+    for one in _series(reader, facts, rule, current):
+        if one.rows and one.rows[-1]["snapshot_id"] == current:
+            key = one.column, rule_of(one.measure)
+            expected = [i for i, row in enumerate(one.rows) if (*key, row["snapshot_id"]) in marked]
+            times = [row["committed_at"] for row in one.rows]
+            if found := expectations.newest(one.values, times, one.kind, expected):
+                judged.append((one, found))
+    believed = expectations.most_are_false([found.probability for _, found in judged])
+    for one, found in judged:
+        strange = found.strange and found.probability <= believed
+        told = f"expected {found.low:,.6g} to {found.high:,.6g}, by {found.count} snapshots"
+        if strange and found.is_level:
+            told += "; it is the third in a row, and learned as the new level"
+        yield Result(
+            facts.name, one.column, rule_of(one.measure), one.measure, rule.level, missed if strange else State.PASSED,
+            one.values[-1], current, told,
+        )  # fmt: skip
+
+
+def _gap(table: str, snapshots: Sequence[Row], current: int | None, rule: Rule, now: datetime) -> Iterator[Result]:
+    times = [row["committed_at"] for row in snapshots if row["committed_at"] is not None]
+    longest = expectations.longest_gap(times, now)
+    if longest is not None:
+        gap = (now - times[-1]).total_seconds()
+        missed = State.FAILED if rule.level is Level.FAIL else State.WARNED
+        yield Result(
+            table, None, rule_of(GAP), GAP, rule.level, State.PASSED if gap <= longest.total_seconds() else missed, gap,
+            current, f"a commit is expected within {longest.total_seconds():,.0f} seconds of the last",
+        )  # fmt: skip
+
+
+def _series(reader: Reader, facts: TableSummary, rule: Rule, current: int | None) -> Iterator[_Series]:
+    if not rule.columns:
+        rows = history.table_rows(reader, facts.name)
+        yield from (_Series.of(measure, None, rows) for measure in OF_TABLE)
+    columns: dict[int, list[Row]] = {}
+    for row in history.in_order(reader, facts.name, read_table(reader, "stats.columns", facts.name).to_pylist()):
+        columns.setdefault(row["column_id"], []).append(row)
+    columns = {
+        key: rows for key, rows in columns.items()
+        if rows[-1]["snapshot_id"] == current and rule.takes(rows[-1]["column_name"] or "")
+    }  # fmt: skip
+    for rows in columns.values():
+        for measure in OF_COLUMN[:-1]:
+            yield _Series.of(measure, rows[-1]["column_name"], rows)
+    yield from _drifts(reader, facts.name, columns)
+
+
+def _drifts(reader: Reader, table: str, columns: dict[int, list[Row]]) -> Iterator[_Series]:
+    """The distance of each captured distribution from the one before."""
+    newest = {row["snapshot_id"]: row for rows in columns.values() for row in rows[-_SKETCHES:]}
+    if len(newest) <= expectations.LEAST:
+        return
+    sketches = read_table(
+        reader, "stats.sketches", table, ["column_id", "snapshot_id", "data"], equal("role", "QUANTILES"),
+        equal("target_kind", "COLUMN"), equal("snapshot_id", *newest),
+    ).to_pylist()  # fmt: skip
+    data = {(row["column_id"], row["snapshot_id"]): row["data"] for row in sketches}
+    for column_id, rows in columns.items():
+        known = [row for row in rows[-_SKETCHES:] if (column_id, row["snapshot_id"]) in data]
+        values, at = [], []
+        for before, after in pairwise(known):
+            pair = (data[column_id, row["snapshot_id"]] for row in (before, after))
+            if (found := drift.distance(*pair)) is not None:
+                values.append(found.value)
+                at.append(after)
+        yield _Series("drift", rows[-1]["column_name"], kind_of("drift", rows), values, at)
