@@ -77,6 +77,7 @@ EXAMPLES: Final = {
     "check": (
         "statflight check orders --rule 'row_count >= 1000' --rule 'id: distinct_fraction = 1'",
         "statflight check 'lake.*' --rules rules.toml --against previous --format junit",
+        "statflight check orders --rule learned --rule 'customer_id in customers.id'",
         "statflight check orders --suggest",
     ),
     "report": ("statflight report orders -o orders.html", "statflight report 'lake.*' -o report"),

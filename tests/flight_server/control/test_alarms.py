@@ -92,7 +92,7 @@ def test_silences_of_a_rules_file(tmp_path):
     assert rules.silences(path) == [(("lake.*",), datetime(2026, 12, 1, 8, tzinfo=UTC))]
     assert len(rules.load(path)) == 1
     path.write_text(head + 'until = "soon"\n')
-    with pytest.raises(InvalidArgument, match="until = 2026"):
+    with pytest.raises(InvalidArgument, match="until"):
         rules.silences(path)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pytest
 
 from flight_server.app import App
@@ -12,12 +13,16 @@ from flight_server.auth.principal import ANONYMOUS
 from flight_server.checks.evaluate import check
 from flight_server.checks.rules import parse
 from flight_server.config import Settings
-from flight_server.control.checking import SETTLE_SECONDS, Checking
+from flight_server.control.checking import SETTLE_SECONDS, TIMELY_SECONDS, Checking
 from flight_server.process.metrics import Metrics
 from flight_server.reads.local_reader import LocalReader
 from flight_server.views.reader import equal
 from store.catalog.discovery import Discovery
 from store.model.errors import InvalidArgument
+from store.model.schemas import THETA
+from store.model.sketches import theta
+from store.model.sketches.murmur3 import hash_longs
+from store.model.target_ids import of_column
 from tests.flight_server.serving import app_in, put
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
@@ -226,3 +231,65 @@ def test_invalid_rules_file_fails_startup_before_the_database_exists(tmp_path):
     with pytest.raises(InvalidArgument, match="rules file"):
         App(Settings(db=tmp_path / "stats.duckdb", checks=tmp_path / "rules.toml"))
     assert not (tmp_path / "stats.duckdb").exists()
+
+
+def test_value_called_expected_is_kept_by_the_checks_that_follow(setup):
+    app, path, _, snapshot = setup
+    path.write_text('[[rule]]\nexpect = "row_count > 5"\n')
+    os.utime(path, ns=(2, 2))
+    snapshot(1, 0)
+    app.checking.expect(app.catalog.get("lake.s.t"), 1, None, "row_count")
+    snapshot(1, 0)
+    assert sorted(row[2] for row in rows(app)) == ["EXPECTED", "PASSED"]
+
+
+def test_age_is_looked_at_while_nothing_is_captured(setup):
+    app, path, notifications, _ = setup
+    path.write_text('[[rule]]\nexpect = "age_seconds <= 1h"\n[[rule]]\nexpect = "row_count > 5"\n')
+    os.utime(path, ns=(2, 2))
+
+    def passed(hours, seconds):
+        at = KEY | {"snapshot_id": 1, "captured_at": datetime.now(UTC) - timedelta(hours=hours)}
+        put(app, [at | {"row_count": 100 + int(10 * hours)}], "stats.tables", "replace_snapshot")
+        before = checked()
+        app.checking._clock.now += seconds
+        app.checking.run()
+        return sorted((row[1], row[2]) for row in rows(app)), checked() != before
+
+    def checked():
+        return LocalReader(app.scanner, ANONYMOUS).read("sys.checks", ["checked_at"]).to_pylist()
+
+    put(app, [KEY | {"snapshot_id": 1, "row_count": 100}], "stats.tables")
+    app.checking.captured(app.catalog.get("lake.s.t"))
+    both = [(None, "PASSED"), (None, "PASSED")]
+    assert passed(0.5, SETTLE_SECONDS) == (both, True)
+    assert passed(0.6, TIMELY_SECONDS) == (both, False)  # nothing has turned, and nothing is written
+    assert passed(1.5, TIMELY_SECONDS / 2) == (both, False)  # not yet looked at
+    assert passed(1.5, TIMELY_SECONDS / 2) == ([(None, "FAILED"), (None, "PASSED")], True)
+    assert [change["rule"] for change in notifications[0]["changes"]] == ["age_seconds <= 1h"]
+
+
+def test_table_is_checked_again_when_what_it_refers_to_is_captured(setup):
+    app, path, _, _ = setup
+    path.write_text('[[rule]]\nexpect = "t.id in parents.id"\n')
+    os.utime(path, ns=(2, 2))
+
+    def sketch(name, values):
+        at = {"table_catalog": "lake", "table_schema": "s", "table_name": name, "snapshot_id": 1}
+        put(app, [at | {"column_id": 1, "column_name": "id", "logical_type": "INT", "row_count": len(values)}])
+        sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "NDV",
+                  "sketch_type": THETA, "data": theta(hash_longs(np.array(values)))}  # fmt: skip
+        put(app, [at | sketch], "stats.sketches")
+
+    sketch("t", [1, 2, 3])
+    sketch("parents", [1, 2])
+    put(app, [KEY | {"snapshot_id": 1, "row_count": 3}], "stats.tables")
+    app.checking.captured(app.catalog.get("lake.s.t"))
+    app.checking._clock.now += SETTLE_SECONDS
+    app.checking.run()
+    assert [row[2] for row in rows(app)] == ["FAILED"]
+    sketch("parents", [1, 2, 3])
+    app.checking.captured(app.catalog.get("lake.s.parents"))
+    app.checking._clock.now += SETTLE_SECONDS
+    app.checking.run()
+    assert [row[2] for row in rows(app)] == ["PASSED"]
