@@ -17,13 +17,12 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.connectors.delta.log import DeltaSchema, parse_schema
-from capture.connectors.options import patient, storage_options
+from capture.connectors.delta.lake_table import Outline
 from capture.connectors.storage.places import Place, open_place
 from capture.publishers.data_pass import scan
 from capture.publishers.files import delete_file, read_file, replace_file, sweep
 from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher
-from store.model.errors import InvalidArgument
+from store.model.errors import NotFound
 from store.model.logical_types import Kind, parse
 from store.model.sketches.airlift_hll import HyperLogLog, hash_values, supports
 
@@ -41,32 +40,33 @@ class TrinoDeltaPublisher(Publisher):
 
     def prepare(self) -> Draft:
         statistics = self.statistics
-        table = self._table(statistics.snapshot_id)
-        newest = self._table()
-        if newest.version() != statistics.snapshot_id and _files(newest) != _files(table):
-            raise self.moved_on(f"version {newest.version()}")
-        without = _files_without_statistics(table)
+        table, files = self._logged(statistics.snapshot_id)
+        newest = self._newest()
+        if newest != statistics.snapshot_id and _rows(self._logged(newest)[1]) != _rows(files):
+            raise self.moved_on(f"version {newest}")
+        without = files["num_records"].null_count
         columns, left_out = self._chosen(table)
         detail = f"{without} data files have no statistics in the log: Trino will ignore these" if without else ""
         return Draft(
             statistics.snapshot_id, self._place.name, dict.fromkeys((c.name for c in columns), None), left_out,
-            (table, columns), detail=detail,
+            (table, files, columns), detail=detail,
         )  # fmt: skip
 
     def write(self, draft: Draft) -> int | None:
-        table, columns = draft.content
-        analyzed, schema = self._analyze(columns), self._schema(table)
+        table, files, columns = draft.content
+        analyzed = self._analyze(columns)
         entries = {}
         for column in columns:
             sketch, size = analyzed[column.name]
             entry: dict[str, Any] = {"ndvSummary": base64.b64encode(sketch.serialize()).decode()}
             if parse(column.logical_type).kind in _VARIABLE:
                 entry["totalSizeInBytes"] = size
-            leaf = schema.leaf(column.name)
+            leaf = table.schema.leaf(column.name)
             assert leaf is not None
             entries[leaf.physical[0]] = entry
+        newest = pc.max(files["modification_time"]).as_py() or 0  # Trino's next ANALYZE reads only newer files
         self._written = {
-            "modelVersion": MODEL_VERSION, "alreadyAnalyzedModifiedTimeMax": _instant(_modified_ms(table)),
+            "modelVersion": MODEL_VERSION, "alreadyAnalyzedModifiedTimeMax": _instant(newest),
             "columnStatistics": entries,
         }  # fmt: skip
         folder = open_place(self._location, self.destination.config.options).below(FILE.rpartition("/")[0])
@@ -85,7 +85,8 @@ class TrinoDeltaPublisher(Publisher):
         document = self._document()
         if document is None:
             return None
-        names = {leaf.physical[0]: leaf.column.name for leaf in self._schema(self._table()).columns}
+        schema = self._logged(self._newest())[0].schema
+        names = {leaf.physical[0]: leaf.column.name for leaf in schema.columns}
         return HomeStatistics(
             None, self._place.name, {names.get(n, n): None for n in document.get("columnStatistics", {})}
         )
@@ -96,15 +97,14 @@ class TrinoDeltaPublisher(Publisher):
         delete_file(self._place)
         return True
 
-    def _chosen(self, table: Any) -> tuple[list[ColumnStatistics], dict[str, str]]:
+    def _chosen(self, table: Outline) -> tuple[list[ColumnStatistics], dict[str, str]]:
         """The columns that Trino can use, and column → reason for the others."""
-        partitions, schema = set(table.metadata().partition_columns or ()), self._schema(table)
         columns, left_out = [], dict(self.statistics.left_out)
         for column in self.statistics.columns:
-            leaf = schema.leaf(column.name)
+            leaf = table.schema.leaf(column.name)
             if leaf is None or len(leaf.physical) > 1:
                 left_out[column.name] = "Trino keeps statistics of top-level columns only"
-            elif column.name in partitions:
+            elif column.name in table.partitions:
                 left_out[column.name] = "a partition column: Trino counts its values in the log"
             elif not supports(column.logical_type):
                 left_out[column.name] = f"{column.logical_type} has no statistics in Trino"
@@ -148,27 +148,23 @@ class TrinoDeltaPublisher(Publisher):
     def _place(self) -> Place:
         return open_place(self._location, self.destination.config.options).below(FILE)
 
-    def _table(self, version: int | None = None) -> Any:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
+    def _newest(self) -> int:
+        """The newest version."""
+        connector, about = self.destination.connector, self.statistics
+        version = connector.enumerate_snapshots(
+            about.namespace, about.name, target_snapshot_ids=frozenset()
+        ).current_snapshot_id
+        assert version is not None, "a Delta table has a version"
+        return version
 
-        options = self.destination.config.options
-        storage = storage_options(options)
-        if not self._place.is_local:
-            storage = patient(storage, options)
+    def _logged(self, version: int) -> tuple[Outline, pa.Table]:
+        """Metadata and live files of a version, see `DeltaConnector.logged`."""
+        connector: Any = self.destination.connector
         try:
-            return DeltaTable(self._location, version=version, storage_options=storage or None)
-        except DeltaError:
+            outline, files = connector.logged(self.statistics.namespace, self.statistics.name, version)
+        except NotFound:
             raise self.moved_on("another version") from None
-
-    @staticmethod
-    def _schema(table: Any) -> DeltaSchema:
-        metadata = table.metadata()
-        mapped = (metadata.configuration or {}).get("delta.columnMapping.mode", "none") in ("name", "id")
-        try:
-            return parse_schema(table.schema().to_json(), mapped)
-        except ValueError as error:
-            raise InvalidArgument(f"trino: {error}") from None
+        return outline, files
 
 
 def _of_file(values: pa.ChunkedArray, logical_type: str) -> tuple[HyperLogLog, int]:
@@ -182,28 +178,9 @@ def _of_file(values: pa.ChunkedArray, logical_type: str) -> tuple[HyperLogLog, i
     return sketch, size
 
 
-def _actions(table: Any) -> pa.Table:
-    return pa.table(table.get_add_actions(flatten=False))
-
-
-def _files(table: Any) -> list[str]:
+def _rows(files: pa.Table) -> list[str]:
     """The live files with their deletion vectors, which determine the rows of a version."""
-    actions = _actions(table)
-    names = [name for name in ("path", "deletion_vector") if name in actions.column_names]
-    return sorted(map(str, actions.select(names).to_pylist()))
-
-
-def _files_without_statistics(table: Any) -> int:
-    actions = _actions(table)
-    return actions["num_records"].null_count if "num_records" in actions.column_names else actions.num_rows
-
-
-def _modified_ms(table: Any) -> int:
-    """Newest modification time of a live file in milliseconds; Trino's next ANALYZE reads only newer files."""
-    times = _actions(table)["modification_time"]
-    newest = pc.max(times.cast(pa.int64()) if not pa.types.is_timestamp(times.type) else times.cast(
-        pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())).as_py()  # fmt: skip
-    return int(newest or 0)
+    return sorted(map(str, files.select(["path", "vectors"]).to_pylist()))
 
 
 def _instant(milliseconds: int) -> str:

@@ -22,7 +22,7 @@ LIBRARIES = {  # purpose: distribution, extra of statflight that installs it
     "server and store": ("duckdb", "server"),
     "sketches": ("datasketches", "server"),
     "spark": ("pyspark", "spark"),
-    "delta": ("deltalake", "delta"),
+    "delta": ("pyroaring", "delta"),
     "iceberg": ("pyiceberg", "iceberg"),
     "lance": ("pylance", "lance"),
     "paimon": ("pypaimon", "paimon"),

@@ -8,6 +8,8 @@ from collections.abc import Container, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
+import pyarrow as pa
+
 from capture.connectors.delta.lake_table import LakeTable, Outline, Schemas
 from capture.connectors.delta.log import (
     Commit,
@@ -168,6 +170,11 @@ class DeltaConnector(Connector):
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> Iterator[ScanTask]:
         return self._view(namespace, name, snapshot_id).tasks(ids, column_names)
+
+    def logged(self, namespace: str, name: str, snapshot_id: int) -> tuple[Outline, pa.Table]:
+        """Metadata of a version, and its live files, see `SnapshotView.logged_files`."""
+        outline = self._outline(self._table(namespace, name), snapshot_id)
+        return outline, self._view(namespace, name, snapshot_id).logged_files()
 
     def _view(self, namespace: str, name: str, snapshot_id: int) -> SnapshotView:
         view = self._last

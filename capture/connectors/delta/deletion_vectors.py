@@ -10,6 +10,7 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from capture.connectors.storage.places import Place
 from store.model.schemas import DELETE_FILE
@@ -124,8 +125,6 @@ def _stored(file: Place, offset: int, size: int) -> bytes:
 
 
 def _positions(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
-    from pyroaring import BitMap64
-
     if len(data) < 4 or struct.unpack("<I", data[:4])[0] != _MAGIC:
         raise ValueError("a deletion vector with the wrong magic number")
     try:

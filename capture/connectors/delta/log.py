@@ -1,7 +1,7 @@
-"""Reads versions, commits and schemas from a Delta log, without deltalake.
+"""Reads versions, commits and schemas from a Delta log.
 
-deltalake's history lacks commits without `commitInfo`. The listing of `_delta_log` shows which versions can be read at
-all, since log cleanup removes commits before a checkpoint.
+The listing of `_delta_log` shows which versions can be read at all, since log cleanup removes commits before a
+checkpoint.
 """
 
 from __future__ import annotations

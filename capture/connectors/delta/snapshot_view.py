@@ -128,6 +128,11 @@ class SnapshotView:
         for piece in self._pieces():
             yield from self._tasks(self._with_statistics(piece), ids, column_names)
 
+    def logged_files(self) -> pa.Table:
+        """The live files as the log has them: `LogSlice.files`, and `vectors` (descriptors of deletion vectors)."""
+        pieces = [piece.version for piece in self._pieces()]
+        return pa.concat_tables([version.actions.append_column("vectors", version.vectors) for version in pieces])
+
     # Files.
 
     def _pieces(self) -> list[_Piece]:

@@ -16,7 +16,8 @@ def test_built_in_formats_are_known_and_others_are_refused():
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch):
-    monkeypatch.delitem(sys.modules, "capture.connectors.delta.connector", raising=False)
-    monkeypatch.setitem(sys.modules, "deltalake", None)
-    with pytest.raises(InvalidArgument, match=r"deltalake.*pip install 'statflight\[delta\]'"):
+    for module in ("connector", "snapshot_view", "deletion_vectors"):
+        monkeypatch.delitem(sys.modules, f"capture.connectors.delta.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "pyroaring", None)
+    with pytest.raises(InvalidArgument, match=r"pyroaring.*pip install 'statflight\[delta\]'"):
         connector_class("delta")
