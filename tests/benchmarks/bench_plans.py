@@ -77,7 +77,11 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tpch(directory):
-    """The lake of the eight tables."""
+    return tpch_files(directory)
+
+
+def tpch_files(directory: Path) -> Path:
+    """The lake of the eight tables, written below a directory unless it is there."""
     lake = directory / "lake"
     for table in TABLES:
         if (lake / table).exists():
@@ -238,7 +242,7 @@ def capture_and_publish(
             assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
             captured = taken()
         connector, answers = open_connector(lake), Connection(server.uri, None)
-        with timed(own, os.getpid(), jvm(spark())) as taken:
+        with timed(own, os.getpid(), *([jvm(spark())] if spark else [])) as taken:
             for row in client.get({"table": "sys.tables"}).to_pylist():
                 table = row["table_name"]
                 name = {"catalog": "lake", "schema": "default", "name": table, "full_name": table}

@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from flight_server.client import StatsClient
+from store.model import sketches
+from store.model.schemas import THETA
+from store.model.sketches import murmur3
+from store.model.targets import Target, storage_id
 from tests.capture.connectors.iceberg_tables import make_catalog
 from tests.flight_server.live_server import serving
 from tests.integration.aws_server import Aws, process
@@ -289,3 +294,51 @@ def test_a_selective_scan_of_s3_sends_few_requests(tmp_path: Path) -> None:
                     print(f"\n{reader.__name__}, {name}: {1000 * seconds:.0f} ms, {sent} requests")
                     assert name == "listed" or sent <= 10
                 assert took["listed"] >= S3_TIMES * took["planned"], took
+
+
+REGION_FILES = 50_000
+REGIONS = 40  # of which each file has four, so that bounds enclose most
+
+
+def test_sketches_of_few_values_skip_files_that_bounds_keep(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    sets = [np.sort(random.choice(REGIONS, 4, replace=False)) for _ in range(500)]
+    texts = [f"region {number:02}" for number in range(REGIONS)]
+    octets = [np.frombuffer("".join(texts[i] for i in some).encode(), np.uint8) for some in sets]
+    ends = np.arange(5, dtype=np.int64) * len(texts[0])
+    made = [sketches.theta(murmur3.hash_bytes(each, ends)) for each in octets]
+    of_file = np.arange(REGION_FILES) % len(sets)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def rows(**columns: Any) -> pa.Table:
+        values = KEY | {"file_path": names(REGION_FILES), "captured_at": at} | columns
+        return pa.table({
+            name: value if isinstance(value, pa.Array) else pa.repeat(value, REGION_FILES)
+            for name, value in values.items()
+        })  # fmt: skip
+
+    def each(of_set: list[Any]) -> pa.Array:
+        return pa.array(of_set).take(pa.array(of_file))
+
+    with serving(tmp_path) as server, StatsClient(server.uri, timeout=300) as client:
+        client.put("stats.files", rows(file_content="DATA", file_format="PARQUET", size_bytes=1000, row_count=ROWS))
+        client.put("stats.file_columns", rows(
+            column_id=1, column_name="region", logical_type="STRING", null_count=0, row_count=ROWS,
+            producer="ENGINE_COMPUTED", min=each([texts[some[0]] for some in sets]),
+            max=each([texts[some[-1]] for some in sets]),
+        ))  # fmt: skip
+        took, kept = {}, {}
+        for side in ("bounds", "sketches"):
+            if side == "sketches":
+                ids = [storage_id(Target.file(name)) for name in names(REGION_FILES).to_pylist()]
+                sketched = rows(target_kind="FILE", storage_id=pa.array(ids), column_id=1, role="NDV", data=each(made),
+                                sketch_type=THETA).drop_columns(["completeness"])  # fmt: skip
+                client.put("stats.sketches", sketched)
+            client.scan("lake.s.t", where="region = 'region 20'")
+            began = time.perf_counter()
+            kept[side] = client.scan("lake.s.t", where="region = 'region 20'").files.num_rows
+            took[side] = time.perf_counter() - began
+    print(f"\n{REGION_FILES:,} files of {REGIONS} regions, four in each: " + ", ".join(
+        f"{kept[side]:,} kept by {side} in {took[side] * 1000:.0f} ms" for side in kept))  # fmt: skip
+    true = sum(20 in some for some in sets) * REGION_FILES // len(sets)
+    assert kept["sketches"] == true < kept["bounds"] / 3

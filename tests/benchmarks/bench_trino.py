@@ -1,0 +1,187 @@
+"""The value of published statistics to Trino: plans, estimates and cost of TPC-H without and with them.
+
+Eight Delta tables, written without Trino, three times: with the statistics of the log alone; with those of `publish
+--to trino`; with those of Trino's own ANALYZE. Each query runs on all three in turns, in the other order every other
+time, and the least processor time counts, which depends less on other load than run times do. Rows of operators are
+those that EXPLAIN ANALYZE estimates and counts; the plan is that of EXPLAIN without numbers.
+
+`python -m pytest tests/benchmarks/bench_trino.py -m benchmark -s`; needs mvn and Java 24. STATFLIGHT_BENCH_SCALE makes
+it smaller (default 1), STATFLIGHT_BENCH_QUERIES=1,2,3 runs some of the queries, STATFLIGHT_BENCH_DIR keeps the tables
+and measurements, STATFLIGHT_TRINO the unpacked server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from tests.benchmarks.bench_plans import (
+    CHOSEN,
+    RUNS,
+    SCALE,
+    TABLES,
+    capture_and_publish,
+    lake_of,
+    median_text,
+    tpch_files,
+)
+from tests.benchmarks.tpch_queries import QUERIES
+from tests.interop.trino_server import Trino, running
+
+pytestmark = pytest.mark.benchmark
+
+SIDES = ("without", "published", "analyzed")
+_ALIAS = re.compile(r"HAVING value\b")
+_NODE = re.compile(r"^[\s│├└─]*(\w+)\[")
+_ESTIMATE = re.compile(r"Estimates: \{rows: ([\d?]+)")
+_OUTPUT = re.compile(r"Output: (\d+) rows")
+
+
+def in_trino(sql: str) -> str:
+    """The query without the alias in HAVING, which Trino does not know."""
+    return _ALIAS.sub("HAVING sum(ps_supplycost * ps_availqty)", sql)
+
+
+def test_tpch(tmp_path):
+    folder = Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path)
+    folder.mkdir(exist_ok=True)
+    results = folder / "trino.json"
+    found = {int(n): sides for n, sides in json.loads(results.read_text()).items()} if results.exists() else {}
+    written = folder / "delta"
+    if not written.exists():
+        write_sides(tpch_files(folder), written, folder)
+    with running(folder / "server", 4) as trino:
+        for side in SIDES:
+            trino.query(f"CREATE SCHEMA IF NOT EXISTS delta.{side}")
+            for table in TABLES:
+                location = (written / side / table).as_uri()
+                trino.query(f"DROP TABLE IF EXISTS delta.{side}.{table}")
+                trino.query(f"CALL delta.system.register_table('{side}', '{table}', '{location}')")
+        if not (written / "analyzed/region/_delta_log/_trino_meta").exists():
+            started = time.monotonic()
+            answers = [trino.query(f"ANALYZE delta.analyzed.{table}") for table in TABLES]
+            print(f"ANALYZE: {time.monotonic() - started:.1f} s (processors {sum(a.cpu for a in answers):.1f} s)")
+        for number in CHOSEN or QUERIES:
+            if number not in found:
+                found[number] = measure(trino, in_trino(QUERIES[number]))
+                results.write_text(json.dumps(found))
+    report(dict(sorted(found.items())))
+
+
+def write_sides(parquet: Path, written: Path, folder: Path) -> None:
+    """Writes the Delta tables, copies them for each side, and publishes one copy."""
+    for table in TABLES:
+        rows = pq.ParquetDataset(parquet / table).read()
+        columns = [
+            column.cast(pa.string()) if pa.types.is_string_view(column.type) else column for column in rows.columns
+        ]
+        plain = pa.table(columns, rows.column_names)
+        write_deltalake(written / SIDES[0] / table, plain, target_file_size=32 << 20)
+    for side in SIDES[1:]:
+        shutil.copytree(written / SIDES[0], written / side, copy_function=os.link)
+    captured, published = capture_and_publish(
+        None, folder, lake_of(written / SIDES[1], "delta"), TABLES, "trino", False
+    )
+    print(f"\nscale {SCALE}: capture {captured}, publish {published}")
+
+
+def measure(trino: Trino, sql: str) -> dict[str, Any]:
+    """By side: the plan, the rows of its joins and filters, and the least costs of the runs."""
+    found: dict[str, Any] = {}
+    for side in SIDES:
+        plan = trino.text(f"EXPLAIN (TYPE LOGICAL) {sql}", f"delta.{side}")
+        analyzed = trino.text(f"EXPLAIN ANALYZE {sql}", f"delta.{side}")
+        found[side] = {"plan": plan_of(plan), "joins": joins_of(plan), "rows": rows_of(analyzed)}
+    for number in range(RUNS):
+        for side in SIDES[:: -1 if number % 2 else 1]:
+            answer = trino.query(sql, f"delta.{side}")
+            costs = {"cpu": answer.cpu, "wall": answer.wall, "peak": answer.peak}
+            best = found[side].setdefault("best", costs)
+            found[side]["best"] = {name: min(best[name], cost) for name, cost in costs.items()}
+            found[side].setdefault("answer", sorted(map(str, answer.rows)))
+    answers = [found[side].pop("answer") for side in SIDES]
+    assert [len(answer) for answer in answers] == [len(answers[0])] * len(SIDES)
+    return found
+
+
+def plan_of(text: str) -> str:
+    """A plan without what differs from side to side though the operators are the same."""
+    lines = [line for line in text.splitlines() if not re.search(r"Estimates:|Trino version|Layout:|Queued:", line)]
+    plain = re.sub(r"_\d+\b|schemaName\w*|delta:\w+\.|dynamicFilter\w* = \{[^}]*\}|df_\d+", "", "\n".join(lines))
+    return re.sub(r"delta:|without\.|published\.|analyzed\.|\b(without|published|analyzed)\b", "", plain)
+
+
+def joins_of(text: str) -> list[str]:
+    """Joins in the order of the plan with their distribution, and the tables below them."""
+    shown = []
+    for line in text.splitlines():
+        if found := re.search(r"(\w*Join)\[.*?(?:distribution = (\w+))?\]", line):
+            shown.append(f"{found[1]} {found[2] or ''}".strip())
+        elif found := re.search(r"table = delta:\w+\.(\w+)", line):
+            shown.append(found[1])
+    return shown
+
+
+def rows_of(text: str) -> list[tuple[str, int | None, int]]:
+    """Operator, estimated and counted rows of each join and filter of an analyzed plan."""
+    found, kind, estimate = [], "", None
+    for line in text.splitlines():
+        if node := _NODE.search(line):
+            kind, estimate = node[1], None
+        if rows := _ESTIMATE.search(line):
+            estimate = None if rows[1] == "?" else int(rows[1])
+        if (output := _OUTPUT.search(line)) and kind:
+            if "Join" in kind or "Filter" in kind:
+                found.append((kind, estimate, int(output[1])))
+            kind = ""
+    return found
+
+
+def q_errors(rows: list[Any], word: str) -> tuple[list[float], int]:
+    """The q-errors of operators whose kind has a word, and the number of those without an estimate."""
+    of_kind = [(estimate, true) for kind, estimate, true in rows if word in kind]
+    known = [(max(estimate, 1), max(true, 1)) for estimate, true in of_kind if estimate is not None]
+    return [max(e / t, t / e) for e, t in known], len(of_kind) - len(known)
+
+
+def report(found: dict[int, Any]) -> None:
+    print(f"\nTPC-H on Trino, Delta, scale {SCALE}, the least of {RUNS} runs\n\n| query | without | published | ANALYZE"
+          " | less by | memory, without | published | plan |\n|" + "---|" * 8)  # fmt: skip
+    best = {number: {side: sides[side]["best"] for side in SIDES} for number, sides in found.items()}
+    plans = {number: [sides[side]["plan"] for side in SIDES] for number, sides in found.items()}
+    changed = {number for number, (first, ours, _) in plans.items() if first != ours}
+    for number in found:
+        costs = best[number]
+        shown = [f"{costs[side]['cpu']:.2f} s" for side in SIDES]
+        shown.append(f"{costs['without']['cpu'] / costs['published']['cpu']:.2f} ×")
+        shown += [f"{costs[side]['peak'] / 2**20:.0f} MB" for side in SIDES[:2]]
+        print(f"| {number} | {' | '.join(shown)} | {'changed' if number in changed else 'same'} |")
+    print("another plan after ANALYZE than published:", [n for n, (_, ours, theirs) in plans.items() if ours != theirs])
+    for unit in ("cpu", "wall", "peak"):
+        for other in ("without", "analyzed"):
+            gains = {n: costs[other][unit] / max(costs["published"][unit], 1e-3) for n, costs in best.items()}
+            of_changed = [gains[n] for n in changed] or [1.0]
+            print(f"{unit}: {other} takes {statistics.geometric_mean(gains.values()):.2f} × of published, in the"
+                  f" {len(changed)} queries with another plan {statistics.geometric_mean(of_changed):.2f} ×; sums"
+                  f" {sum(c[other][unit] for c in best.values()):.1f}"
+                  f" to {sum(c['published'][unit] for c in best.values()):.1f}")  # fmt: skip
+    for side in SIDES:
+        for word in ("Join", "Filter"):
+            parts = [q_errors(sides[side]["rows"], word) for sides in found.values()]
+            errors, unknown = [error for known, _ in parts for error in known], sum(missing for _, missing in parts)
+            print(f"{side}: {word}s {len(errors) + unknown}, without an estimate {unknown}, off by"
+                  f" {median_text(errors)} (median), {max(errors, default=0):,.0f} at most")  # fmt: skip
+    for number in sorted(changed):
+        for side in SIDES:
+            print(f"{number} {side}: {', '.join(found[number][side]['joins'])}")
