@@ -10,10 +10,11 @@ again; a server removes at its start what an earlier one left.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,7 @@ log = logging.getLogger("statflight.store")
 MANY_ROWS: Final = 50_000  # of one table and family; fewer are stored by one transaction
 _PIECE_ROWS: Final = 20_000  # DuckDB writes larger commits past its log, and takes longer for the same rows
 _PIECE_BYTES: Final = 8 << 20
+_NEAR_ROWS: Final = 4 * _PIECE_ROWS  # row ids around the last ones where the next piece's rows are looked for first
 _TIDY_ROWS: Final = 100_000  # rows that are deleted or closed in one transaction
 
 # States of a stored row about a target, in the SQL of `_merge`.
@@ -44,6 +46,14 @@ _OPEN, _ENDED, _REQUESTED, _FILLED = range(4)  # of an earlier listing, and stag
 
 T = TypeVar("T")
 Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+class _Merged(NamedTuple):
+    """The effect of a piece: its counts, how many more rows of earlier listings are carried over, and their last id."""
+
+    counts: Counts
+    carried: int
+    near: int
 
 
 class StagedListing:
@@ -72,6 +82,7 @@ class StagedListing:
         self._full_name = join_name(*names)
         self._physical, self._file = BY_SPAN[family], IDENTITY[family][0]
         self._pos, self._has_rows, self._is_own = 0, False, False
+        self._carried, self._near = 0, 0  # rows of earlier listings that this one has; the greatest id among the last
         self._targets: dict[str, int] = {}  # path or storage id of a file → its targets, a bit each
         self._bits: dict[tuple[Any, ...], int] = {}  # rest of a target's identity → its bit
 
@@ -99,7 +110,9 @@ class StagedListing:
         if not self._write(self._begin):
             return False
         if self._base is not None and self._base.snapshot_id != self._base.base_snapshot_id and self._base.removed:
-            self._end_all("IN (SELECT path FROM {paths})", list(self._base.removed))
+            self._end_all(
+                "IN (SELECT file FROM {ended})", pa.table({"file": pa.array(self._base.removed, pa.string())})
+            )
         return True
 
     def _begin(self, connection: Connection) -> bool:
@@ -139,10 +152,9 @@ class StagedListing:
             keyed = piece.append_column("table_key", pa.repeat(pa.scalar(self.table_key, pa.int64()), piece.num_rows))
             staged = Staged(self.family, keyed, lambda _: self._full_name)
             known, targets = self._known(staged.rows)
-            new_files = [file for file in targets if file not in self._targets]
-            counts += self._write(
-                functools.partial(self._merge, staged=staged, mode=mode, known=known, files=new_files)
-            )
+            merged = self._write(functools.partial(self._merge, staged=staged, mode=mode, known=known))
+            counts += merged.counts
+            self._carried, self._near = self._carried + merged.carried, merged.near
             self._targets |= targets
         return counts
 
@@ -163,9 +175,7 @@ class StagedListing:
             known[:] = [bool(before[place] & bit) for place, bit in zip(places.tolist(), bits, strict=True)]
         return known, dict(zip(files, after, strict=True))
 
-    def _merge(
-        self, connection: Connection, staged: Staged, mode: PutMode, known: Mask, files: Sequence[str]
-    ) -> Counts:
+    def _merge(self, connection: Connection, staged: Staged, mode: PutMode, known: Mask) -> _Merged:
         """Stores a piece.
 
         Args:
@@ -173,12 +183,11 @@ class StagedListing:
             staged: The rows.
             mode: See `add`.
             known: True for rows about targets put earlier.
-            files: Paths or storage ids that no earlier piece has.
         """
         self._check(connection)
         done = np.zeros(staged.rows.num_rows, np.bool_)  # rows that need no insert
-        kept: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        unchanged = replaced = repeated = 0
+        unchanged = replaced = repeated = carried = 0
+        near = self._near
         if self._has_rows or known.any():
             found = self._matches(connection, staged, mode, known)
             row, rid, state = (found[name].to_numpy() for name in ("row_no", "rid", "state"))
@@ -191,35 +200,39 @@ class StagedListing:
             done[row[live & ~other]] = True
             reopened = ~live & same & ~done[row]
             done[row[reopened]] = True
-            kept = rid[live & ~other]
+            old = state == _OPEN
+            carried = int((old & ~other & ~known[row]).sum() - (old & other & known[row]).sum() + reopened.sum())
+            near = int(rid[old].max(initial=near))
             self._change(connection, f"UPDATE {{0}} SET to_pos = {self._pos}", rid[other & (state == _OPEN)])
             self._change(connection, f"UPDATE {{0}} SET to_pos = {OPEN_END}", rid[reopened])
             self._change(connection, "DELETE FROM {0}", rid[other & (state >= _REQUESTED)])
             unchanged, replaced, repeated = (int(x.sum()) for x in (own & ~other, own & other, again & ~other))
-        if self._is_exact and self._has_rows and files:  # a later piece with more rows of the files opens some again
-            execute(
-                connection, f"UPDATE {self._physical} SET to_pos = {self._pos} WHERE table_key = {self.table_key}"
-                f" AND to_pos = {OPEN_END} AND from_pos < {self._pos} AND {self._file} IN (SELECT path FROM {{files}})"
-                " AND rowid NOT IN (SELECT rid FROM {kept})",
-                files=pa.table({"path": pa.array(files, pa.string())}), kept=pa.table({"rid": kept}),
-            )  # fmt: skip
         staged.insert(
             connection, self._physical, staged.rows.filter(pa.array(~done)).drop_columns(["snapshot_id"]),
             self._generation + (mode is PutMode.FILL), {"from_pos": self._pos, "to_pos": OPEN_END},
         )  # fmt: skip
-        return Counts(staged.received, staged.rows.num_rows - unchanged - replaced - repeated, unchanged, replaced)
+        created = staged.rows.num_rows - unchanged - replaced - repeated
+        return _Merged(Counts(staged.received, created, unchanged, replaced), carried, near)
 
     def _matches(self, connection: Connection, staged: Staged, mode: PutMode, known: Mask) -> pa.Table:
         """The stored rows of the same targets, with their `state`."""
         is_own = mode is PutMode.CAPTURE and self._is_own
-        earlier = "" if known.any() else f" AND t.from_pos < {self._pos}"
-        return staged.matches(
-            connection, f"SELECT t.rowid AS rid, CASE WHEN t.from_pos = {self._pos} THEN CASE t.generation"
+        stored = (
+            f"SELECT t.rowid AS rid, CASE WHEN t.from_pos = {self._pos} THEN CASE t.generation"
             f" WHEN {self._generation} THEN {_REQUESTED} ELSE {_FILLED} END WHEN t.to_pos = {OPEN_END} THEN {_OPEN}"
             f" ELSE {_ENDED} END AS state, t.* FROM {self._physical} t WHERE t.table_key = {self.table_key}"
-            f" AND t.to_pos IN ({self._pos}, {OPEN_END}){earlier}",
-            ("state",), keep_complete=f"t.from_pos < {self._pos}" if is_own else None,
-        )  # fmt: skip
+            f" AND t.to_pos IN ({self._pos}, {OPEN_END})"
+        )
+        keep = f"t.from_pos < {self._pos}" if is_own else None
+        if known.any():
+            return staged.matches(connection, stored, ("state",), keep_complete=keep)
+        stored += f" AND t.from_pos < {self._pos}"  # one row at most of each target
+        # files usually come in the order in which they were stored, and DuckDB reads only the row groups of these ids
+        nearby = f" AND t.rowid BETWEEN {self._near - _NEAR_ROWS} AND {self._near + 2 * _NEAR_ROWS}"
+        found = staged.matches(connection, stored + nearby, ("state",), keep_complete=keep)
+        if found.num_rows == staged.rows.num_rows:
+            return found
+        return staged.matches(connection, stored, ("state",), keep_complete=keep)
 
     def _refuse(
         self, connection: Connection, staged: Staged, mode: PutMode, found: pa.Table, again: Mask, own: Mask
@@ -246,25 +259,47 @@ class StagedListing:
             execute(connection, sql, doomed=pa.table({"rid": doomed}))
 
     def settle(self) -> None:
-        """Ends the rows of files that were not put, after the last `add`; a second call has no effect.
+        """Ends the rows that were not put, after the last `add`; a second call has no effect.
 
         Raises:
             ListingChanged: Another write ended the staging.
             Cancelled: The rows are unwanted.
         """
-        if self._is_exact and self._has_rows:
-            self._end_all("NOT IN (SELECT path FROM {paths})", list(self._targets))
+        if not self._is_exact or not self._has_rows or self._are_all_carried():
+            return
+        self._end_all("NOT IN (SELECT file FROM {ended})", pa.table({"file": pa.array(self._targets, pa.string())}))
+        if not self._are_all_carried():  # files have fewer columns, or sketches, than before
+            names = IDENTITY[self.family]
+            with self._database.reading() as cursor:
+                cursor.execute(f"SELECT {', '.join(names)} FROM {self._physical} WHERE {self._earlier}")
+                rows = itertools.chain.from_iterable(iter(lambda: cursor.fetchmany(_TIDY_ROWS), []))
+                absent = [(file, *rest) for file, *rest in rows if not self._has(file, tuple(rest))]
+            same = " AND ".join(f"e.{name} IS NOT DISTINCT FROM t.{name}" for name in names)
+            columns = dict(zip(names, zip(*absent, strict=True), strict=False))
+            self._end_all(f"IN (SELECT {self._file} FROM {{ended}} e WHERE {same})", pa.table(columns))
 
-    def _end_all(self, among: str, paths: list[str]) -> None:
-        """Ends the open rows of earlier listings whose file is among the paths, in pieces."""
-        files = pa.table({"path": pa.array(paths, pa.string())})
+    def _has(self, file: str, rest: tuple[Any, ...]) -> bool:
+        """True if a row was put about a target."""
+        return bool(self._targets[file] & 1 << self._bits.get(rest, len(self._bits)))
+
+    @property
+    def _earlier(self) -> str:
+        """Condition on the open rows of earlier listings."""
+        return f"table_key = {self.table_key} AND to_pos = {OPEN_END} AND from_pos < {self._pos}"
+
+    def _are_all_carried(self) -> bool:
+        """True if this listing has all open rows of earlier listings."""
+        ((count,),) = self._database.rows(f"SELECT count(*) FROM {self._physical} WHERE {self._earlier}")
+        return bool(count == self._carried)
+
+    def _end_all(self, among: str, ended: pa.Table) -> None:
+        """Ends the open rows of earlier listings whose file is among those of a table, in pieces."""
 
         def end_some(connection: Connection) -> int:
             self._check(connection)
             ((count,),) = execute(
                 connection, f"UPDATE {self._physical} SET to_pos = {self._pos} WHERE rowid IN (SELECT rowid FROM"
-                f" {self._physical} WHERE table_key = {self.table_key} AND to_pos = {OPEN_END}"
-                f" AND from_pos < {self._pos} AND {self._file} {among} LIMIT {_TIDY_ROWS})", paths=files,
+                f" {self._physical} t WHERE {self._earlier} AND {self._file} {among} LIMIT {_TIDY_ROWS})", ended=ended,
             )  # fmt: skip
             return int(count)
 

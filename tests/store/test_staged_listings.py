@@ -86,6 +86,15 @@ def test_rows_of_a_file_may_come_in_several_pieces(store):
     assert store.database.rows("SELECT count(*) FROM stats_file_columns") == [(12,)], "equal rows are stored once"
 
 
+def test_rows_that_are_absent_are_ended_by_file_and_by_column(store):
+    put(store, FLIGHT, many(1, 5, columns=3))
+    put(store, FLIGHT, many(1, 7, snapshot=2))
+    table = many(1, 6, snapshot=3)
+    put(store, FLIGHT, table.filter(stats_store.pc.less(table["file_path"], "f5")), "replace_snapshot")
+    assert (seen(store), seen(store, 2), seen(store, 3)) == (content(1, 5, 3), content(1, 7), content(1, 5))
+    assert store.database.rows("SELECT count(*) FROM stats_file_columns") == [(15 + 4,)]
+
+
 def test_different_rows_for_a_target_in_two_pieces_are_refused(store):
     table = many()
     with pytest.raises(InvalidArgument, match="two different rows for one target"):
@@ -143,7 +152,7 @@ def test_put_whose_pieces_are_ended_by_another_is_stored_by_one_transaction(stor
 def test_unwanted_rows_are_not_begun(store):
     put(store, FLIGHT, many())
     unwanted = threading.Event()
-    listing = begun(store, many(2, snapshot=2), is_cancelled=unwanted.is_set)
+    listing = begun(store, many(2, 5, snapshot=2), is_cancelled=unwanted.is_set)
     unwanted.set()
     for step in (listing.settle, lambda: listing.add(many(3, 9, snapshot=2), PutMode.UPSERT)):
         with pytest.raises(Cancelled):
