@@ -32,7 +32,7 @@ TOKENS = {"all": (SCOPES, ["*"]), "some": (SCOPES, ["lake.*"]), "none": ([], ["*
 VERSION = 1  # the current snapshot of each table; there is one before it
 TABLELESS = ("sys.engines", "sys.functions", "sys.flights", "sys.replication")  # flights that are not about tables
 # always empty: no lake of this test declares constraints
-EMPTY = ("information_schema.referential_constraints", "information_schema.key_column_usage")
+EMPTY = ("information_schema.referential_constraints", "information_schema.key_column_usage", "sys.relationships")
 
 
 def connect_as(server: LiveServer, name: str) -> Client:
@@ -242,6 +242,7 @@ def bodies(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
         "merge_sketches": [sketch],
         "publish": [{"table": HIDDEN_NAME, "to": "iceberg"}],
         "withdraw": [{"table": HIDDEN_NAME, "to": "iceberg"}],
+        "describe": [{"table": HIDDEN_NAME}, {"table": HIDDEN_NAME, "owner": "me"}],
         "answer": [{"sql": f"SELECT count(*) FROM {HIDDEN_NAME}"}],
         "backup": [{"path": "/tmp/nobody-may-have-this"}],
         "read": [],
