@@ -1,7 +1,7 @@
 """Checks of a database's content: what the layout promises (`store.duckdb.layout`, `store/README.md`), as one table.
 
-Each check is SQL with a row for each violation, and the key of the table that it is about (null for none). Which row
-is current, and with which label, is decided by the rule that the writer applies (`store.history.current_rows`).
+Each check is SQL with a row for each violation, and the key of the table that it is about (null for none). Spans are
+compared with those that the writer would compute (`store.history.spans`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,9 @@ from store.duckdb.layout import (
     own,
     parts,
     prepare,
-    stored_columns,
 )
-from store.history.current_rows import distribution_changes, listing_changes, rank_changes
 from store.history.file_listings import FAMILIES
-from store.model.freshness import usable_for_sql
+from store.history.spans import changes, listing_changes, misserved
 from store.model.puts import IDENTITY
 from store.model.schemas import DISTRIBUTION
 from store.queue.job_store import ACTIVE, ENDED
@@ -133,12 +131,12 @@ def _other_columns(connection: Connection, _: pa.Table) -> Sequence[None]:
     return [None] * len(expected ^ set(connection.execute(listed).fetchall()))
 
 
-def _ranked(flight: str) -> Find:
-    return lambda connection, keys: _tables(rank_changes(connection, flight, keys["key"].to_pylist(), keys))
+def _spanned(flight: str) -> Find:
+    return lambda connection, keys: _tables(changes(connection, flight, keys["key"].to_pylist(), keys))
 
 
-def _distributed(flight: str) -> Find:
-    return lambda connection, keys: _tables(distribution_changes(connection, flight, keys["key"].to_pylist(), keys))
+def _served(flight: str) -> Find:
+    return lambda connection, keys: _tables(misserved(connection, flight, keys["key"].to_pylist(), keys))
 
 
 def _listed(connection: Connection, keys: pa.Table) -> Sequence[int | None]:
@@ -190,7 +188,7 @@ def checks() -> Sequence[Check]:
               _twice("file_snapshots", "table_key", "family", "snapshot_id"), CAPTURE),
         Check("file_snapshots: several listings at one position",
               _twice("file_snapshots", "table_key", "family", "pos"), CAPTURE),
-        Check("file_snapshots: the listing of the current snapshot, or its label, is another", _listed, CAPTURE),
+        Check("file_snapshots: the span of a listing is another", _listed, CAPTURE),
         Check("staged_listings: several of one table", _twice("staged_listings", "table_key", "family"), CAPTURE),
         Check("staged_listings: a snapshot has the position", "SELECT table_key FROM staged_listings"
               " SEMI JOIN file_snapshots USING (table_key, family, pos)", CAPTURE),
@@ -221,25 +219,29 @@ def checks() -> Sequence[Check]:
         found.append(Check(f"{stored}: several records of one target at one snapshot", _twice(stored, *columns),
                             CAPTURE))  # fmt: skip
     for flight in PARTED:
-        current = parts(flight)[0]
-        use = usable_for_sql("r.freshness", "r", stored_columns(flight))
+        stored, target = BY_SNAPSHOT[flight], ", ".join(("table_key", *IDENTITY[flight]))
+        both = " UNION ALL ".join(f"SELECT * FROM {table}" for table in parts(flight))
         found += [
-            Check(f"{current}: several rows of one target", _twice(current, "table_key", *IDENTITY[flight]), CAPTURE),
-            Check(f"{current}: another row is current, or the label is wrong", _ranked(flight), CAPTURE),
-            Check(f"{current}: usable_for is not what the row's label and values allow",
-                  f"SELECT table_key FROM {current} r WHERE usable_for IS DISTINCT FROM {use}", CAPTURE),
+            Check(f"{stored}: spans of one target overlap", "SELECT table_key FROM (SELECT table_key, from_ord,"
+                  f" max(to_ord) OVER (PARTITION BY {target}, schema_key ORDER BY from_ord, to_ord ROWS BETWEEN"
+                  f" UNBOUNDED PRECEDING AND 1 PRECEDING) AS until FROM ({both}) WHERE from_ord < to_ord)"
+                  " WHERE from_ord < until", CAPTURE),
+            Check(f"{stored}: a row has another span, part or distribution than its records give",
+                  _spanned(flight), CAPTURE),
         ]  # fmt: skip
     for flight in GROUPED:
-        current = parts(flight)[0]
         some = " OR ".join(f"{own(name)} IS NOT NULL" for name in DISTRIBUTION)
         found += [
-            Check(f"{current}: the distribution's snapshot is not registered",
-                  _unregistered(current, "distribution_snapshot_id"), CAPTURE),
-            Check(f"{current}: own_ columns of a row that is served with its own distribution",
-                  f"SELECT table_key FROM {current} WHERE distribution_snapshot_id = snapshot_id AND ({some})",
-                  CAPTURE),
-            Check(f"{current}: another distribution should be served", _distributed(flight), CAPTURE),
+            check for table in parts(flight) for check in (
+                Check(f"{table}: the distribution's snapshot is not registered",
+                      _unregistered(table, "distribution_snapshot_id"), CAPTURE),
+                Check(f"{table}: own_ columns of a row that is served with its own distribution",
+                      f"SELECT table_key FROM {table} WHERE distribution_snapshot_id = snapshot_id AND ({some})",
+                      CAPTURE),
+            )
         ]  # fmt: skip
+        found.append(Check(f"{BY_SNAPSHOT[flight]}: the values of a distribution are not those of its record",
+                           _served(flight), CAPTURE))  # fmt: skip
     for family, table in files:
         listings = f"(SELECT table_key, pos FROM file_snapshots WHERE family = '{family}'" \
                    f" UNION ALL SELECT table_key, pos FROM staged_listings WHERE family = '{family}')"  # fmt: skip

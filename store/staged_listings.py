@@ -128,7 +128,6 @@ class StagedListing:
         self._pos, self._has_rows = newest + 1, newest >= 0
         self._is_own = own is not None or self._base is not None
         insert_rows(connection, "staged_listings", [[self.table_key, self.family, self._pos, self._generation]])
-        self._catalog.presence.add("staged", [self.table_key])
         return True
 
     def add(self, rows: pa.Table, mode: PutMode) -> Counts:
@@ -326,8 +325,7 @@ class StagedListing:
         else:
             insert_rows(connection, "file_snapshots (table_key, family, snapshot_id, pos)", [[*listing, self._pos]])
             connection.execute("DELETE FROM staged_listings WHERE generation = ?", [self._generation])
-        self._catalog.current_rows.invalidate_listings([self.table_key])
-        self._catalog.presence.add(self.family, [self.table_key])
+        self._catalog.spans.list_files([self.table_key])
         self._database.touch(self.table_key)
         if self.whole and self.family in FAMILIES:
             forget_marks(connection, [self.table_key])

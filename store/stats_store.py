@@ -28,13 +28,13 @@ from store.catalog.column_ids import ColumnNames
 from store.catalog.deletion import delete_records
 from store.duckdb.arrow_sql import execute
 from store.duckdb.database import Connection, Database
-from store.duckdb.layout import BY_SNAPSHOT, parts
+from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, parts
 from store.history.content_hash import content_hash
 from store.history.file_listings import FAMILIES, Listing, ListingChanged, forget_marks
 from store.history.file_spans import STORAGE_ID, delete_by_span, end_staged, rows_of, where_target
 from store.history.snapshot_merge import SnapshotMerge
 from store.history.span_merge import SpanMerge, waves
-from store.model.catalog_entries import EXTERNAL, TableEntry
+from store.model.catalog_entries import EXTERNAL, Place, TableEntry
 from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
 from store.model.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Put, PutMode, codes, digest, snapshots_of
@@ -157,11 +157,13 @@ class DuckDBStatsStore(StatsStore):
             return replay
         generation = self._next_generation()
         new_tables = set[int]()
-        puts = self._registered(connection, puts, new_tables, staged)
+        puts, seen = self._registered(connection, puts, new_tables, staged)
+        places = self.catalog.places(connection, seen) if puts else {}
         for listing in staged:
             listing.commit(connection)
+        stored = {listing.family for listing in staged}
         for put in puts:
-            counts += self._store(connection, put, generation, new_tables)
+            counts += self._store(connection, put, generation, new_tables, places, stored)
         if idempotency_key is not None:
             now = datetime.now(UTC)
             connection.execute("DELETE FROM idempotency WHERE epoch(?::TIMESTAMPTZ) - epoch(stored_at) > ?",
@@ -187,9 +189,9 @@ class DuckDBStatsStore(StatsStore):
 
     def _registered(
         self, connection: Connection, puts: Sequence[Put], new_tables: set[int], staged: Sequence[StagedListing]
-    ) -> list[Put]:
-        """The puts that have rows, with `table_key` added; registers new tables, which it adds to the set, and
-        snapshots."""
+    ) -> tuple[list[Put], pa.Table]:
+        """The puts that have rows, with `table_key` added, and all snapshots (`snapshots_of`); registers new tables,
+        which it adds to the set, and snapshots."""
         firsts = [self._with_table_keys(connection, each.first, new_tables, each.table_key) for each in staged]
         if any(first["table_key"][0].as_py() != each.table_key for first, each in zip(firsts, staged, strict=True)):
             raise ListingChanged  # another put has registered the table
@@ -198,48 +200,53 @@ class DuckDBStatsStore(StatsStore):
             for put in puts
             if put.rows.num_rows
         ]
-        rows = firsts + [put.rows for put in keyed]
-        if rows:  # together, because a schema hash that comes only with a later put would cause a re-ranking
-            self.catalog.register_snapshots(connection, snapshots_of(rows), new_tables)
-        return keyed
+        seen = pa.table({})
+        if rows := firsts + [put.rows for put in keyed]:
+            seen = snapshots_of(rows)  # together: a schema hash that comes only with a later put would change spans
+            self.catalog.register_snapshots(connection, seen, new_tables)
+        return keyed, seen
 
-    def _store(self, connection: Connection, put: Put, generation: int, new_tables: set[int]) -> Counts:
-        """Stores one put whose rows have `table_key`, for any number of tables."""
+    def _store(
+        self, connection: Connection, put: Put, generation: int, new_tables: set[int],
+        places: Mapping[tuple[int, int], Place], stored: set[str],
+    ) -> Counts:  # fmt: skip
+        """Stores one put whose rows have `table_key`, for any number of tables. `stored` are the families with rows of
+        puts before it, and then its own too."""
         rows = put.rows
         keys = rows["table_key"].unique().to_pylist()
-        presence = self.catalog.presence
-        if put.mode is PutMode.REPLACE_SNAPSHOT and put.flight in FAMILIES and presence.is_any(put.flight, keys):
+        is_new = new_tables.issuperset(keys)
+        if put.mode is PutMode.REPLACE_SNAPSHOT and put.flight in FAMILIES and not is_new:
             forget_marks(connection, keys)
         if put.flight in ("stats.columns", "stats.file_columns"):
             rows = self.columns.with_ids(connection, rows)
             if put.flight == "stats.columns":
-                is_novel = new_tables.issuperset(keys) and not presence.is_any(put.flight, keys)
-                self.columns.note(connection, rows, is_novel=is_novel)
-        current = {key: self.catalog.by_key(key).current_snapshot_id for key in keys}
+                self.columns.note(connection, rows, is_novel=is_new and put.flight not in stored)
         families = {put.flight: rows}
         if put.flight == "stats.sketches":
             of_file = pc.fill_null(pc.equal(rows["target_kind"], "FILE"), False)
             families = {"file_sketches": rows.filter(of_file), put.flight: rows.filter(pc.invert(of_file))}
         counts = Counts()
         for family, part in families.items():
-            if part.num_rows and family in BY_SNAPSHOT:
-                merge = SnapshotMerge(
-                    put.mode, family, part, self._name_of, current, self.catalog.current_rows,
-                    has_tables=presence.is_any(family, keys), has_sketches=presence.is_any("stats.sketches", keys),
-                )  # fmt: skip
-                counts += merge.apply(connection, generation)
-            elif part.num_rows:
-                if presence.is_any("staged", keys):
-                    end_staged(connection, family, keys)
-                for wave in waves(part):
-                    spans = SpanMerge(
-                        put.mode, family, wave, self._name_of, current, self.catalog.current_rows,
-                        has_tables=presence.is_any(family, keys), has_sketches=presence.is_any("file_sketches", keys),
+            if not part.num_rows:
+                continue
+            has_sketches = not is_new or not stored.isdisjoint(("stats.sketches", "file_sketches"))
+            if family in BY_SPAN and not is_new:
+                end_staged(connection, family, keys)
+            for wave in waves(part) if family in BY_SPAN else [part]:
+                has_tables = not is_new or family in stored
+                merge: SnapshotMerge | SpanMerge
+                if family in BY_SPAN:
+                    merge = SpanMerge(
+                        put.mode, family, wave, self._name_of, self.catalog.spans, has_tables=has_tables,
+                        has_sketches=has_sketches,
                     )  # fmt: skip
-                    counts += spans.apply(connection, generation)
-                    presence.add(family, keys)  # the next wave must compare with these rows
-            if part.num_rows:
-                presence.add(family, keys)
+                else:
+                    merge = SnapshotMerge(
+                        put.mode, family, wave, self._name_of, places, self.catalog.spans, has_tables=has_tables,
+                        has_sketches=has_sketches,
+                    )  # fmt: skip
+                counts += merge.apply(connection, generation)
+                stored.add(family)
         return counts
 
     def _name_of(self, table_key: int) -> str:
@@ -410,7 +417,7 @@ class DuckDBStatsStore(StatsStore):
     def _delete_snapshots(self, connection: Connection, doomed: Mapping[int, Ids]) -> None:
         """Deletes all records of snapshots (table key → ids), by sets but for the listings of files."""
         self.database.touch_all(doomed)
-        self.catalog.current_rows.invalidate(doomed)
+        self.catalog.spans.change(doomed)
         pairs = [(key, snapshot_id) for key, ids in doomed.items() for snapshot_id in ids]
         columns = dict(zip(("table_key", "snapshot_id"), map(pa.array, zip(*pairs, strict=True)), strict=True))
         places = pa.table(columns)

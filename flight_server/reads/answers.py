@@ -19,7 +19,7 @@ from flight_server.wire.answer_request import AnswerRequest, Item
 from store.duckdb.database import Connection
 from store.model.catalog_entries import TableEntry
 from store.model.errors import NotCaptured
-from store.model.freshness import EXACT, PRUNING, is_whole_sql, usable_for_sql
+from store.model.freshness import PRUNING, is_whole_sql, usable_for_sql
 from store.model.predicates.bounds import KEYS, kind_sql
 from store.model.predicates.pruning import FACTS, Column
 
@@ -187,8 +187,7 @@ def _values(cursor: Connection, source: _Source, items: Sequence[Item], columns:
 
 def _facts(column: Column, source: _Source) -> str:
     """Common table expressions `c<id>`, the statistics of the kept rows with values, and `f<id>`, their sums."""
-    exact = f"'{EXACT}'"
-    known = f"{usable_for_sql(exact, 's', FACTS)} = '{PRUNING}' AND s.row_count = k.row_count"
+    known = f"{usable_for_sql('TRUE', 's', FACTS)} = '{PRUNING}' AND s.row_count = k.row_count"
     low = high = "NULL"
     if column.type is not None and column.type.kind in KEYS:
         known += f" AND {kind_sql(column.type.kind, 's.logical_type')}"

@@ -11,13 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.reads.catalog_sources import SOURCES
-from flight_server.reads.scope import FlightSource, ReadScope
-from flight_server.reads.stats_sources import TABLE_COLUMNS, lacking_sql, stats_source
+from flight_server.reads.scope import FlightSource, ReadScope, pins_of
+from flight_server.reads.stats_sources import TABLE_COLUMNS, label_columns, ordinals_sql, stats_source, with_labels
 from flight_server.wire.scan_request import Part, ScanRequest
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SNAPSHOT, PARTED, STORED, parts
-from store.duckdb.lru import LruCache
 from store.duckdb.table_versions import TableVersions
 from store.model.predicates import tree
 from store.model.predicates.sql import to_sql
@@ -26,7 +25,6 @@ from store.stats_store import IDENTITY
 
 BATCH_ROWS: Final = 4096  # ~1 MiB of statistics
 _LARGE: Final = {"stats.sketches": 64}  # rows of a batch for flights with large values
-_FEW_TABLES: Final = 1000  # most tables listed in a query
 NAMED_UP_TO: Final = 1000  # most rows of a limited read that gets the table names from the catalog
 ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read is in storage order, clustered by table
 
@@ -39,7 +37,6 @@ class Queries:
     def __init__(self, database: Database, catalog: Catalog, versions: TableVersions):
         self.database, self.versions, self._catalog = database, versions, catalog
         self.arrow_sources: dict[str, ArrowSource] = {}
-        self._inheriting: LruCache[tuple[str, int], tuple[int, tuple[int, ...] | None]] = LruCache(256)
         self._estimates: tuple[int, dict[str, int]] = (-1, {})  # epoch; row estimates by physical table
 
     def start(self, cursor: Connection, request: ScanRequest, scope: ReadScope) -> Iterable[pa.RecordBatch]:
@@ -58,25 +55,18 @@ class Queries:
             if self.versions.steady() == scope.epoch:
                 return batches
             del batches  # a cursor has one result at a time
-        elif scope.snapshot is not None and scope.only is None and request.flight.name in PARTED:
-            epoch = self.versions.steady()
-            lacking = None if epoch is None else self._lacking(request.flight.name, scope.snapshot, epoch)
-            if lacking is not None:
-                batches = self._query(cursor, request, replace(scope, lacking=lacking))
-                if self.versions.steady() == epoch:
-                    return batches
-                del batches
+        plain = scope.is_stored or scope.current or scope.only or scope.allow_stale
+        if request.flight.name in PARTED and not plain and self.estimate(request.flight.name) > ORDERED_UP_TO:
+            return self._query(cursor, request, self._with_ordinals(cursor, scope))
         return self._query(cursor, request, scope)
 
-    def _lacking(self, flight: str, snapshot: int, epoch: int) -> tuple[int, ...] | None:
-        """Keys of the tables that may inherit records at a snapshot, at an epoch; None if more than `_FEW_TABLES`."""
-        inheriting = self._inheriting.get((flight, snapshot))
-        if inheriting is None or inheriting[0] != epoch:
-            sql = lacking_sql(flight, ReadScope(snapshot=snapshot), "", f"r.snapshot_id = {int(snapshot)}")
-            keys = tuple(key for (key,) in self.database.rows(f"{sql} LIMIT {_FEW_TABLES + 1}"))
-            inheriting = (epoch, keys if len(keys) <= _FEW_TABLES else None)
-            self._inheriting.put((flight, snapshot), inheriting)
-        return inheriting[1]
+    def _with_ordinals(self, cursor: Connection, scope: ReadScope) -> ReadScope:
+        """The scope with the ordinals of its snapshots, read in the transaction of the query that follows."""
+        cursor.begin()
+        for name, table in pins_of(scope).items():
+            cursor.register(name, table)
+        least, greatest = cursor.execute(ordinals_sql(scope)).fetchall()[0]
+        return scope if least is None else replace(scope, ordinals=(least, greatest))
 
     def _query(self, cursor: Connection, request: ScanRequest, scope: ReadScope) -> Iterable[pa.RecordBatch]:
         source = self._source(request, scope)
@@ -105,9 +95,9 @@ class Queries:
         return stats_source(request.flight, scope, used)
 
     def _sql(
-        self, request: ScanRequest, source: FlightSource, scope: ReadScope, *, unnamed: bool = False
+        self, request: ScanRequest, source: FlightSource, scope: ReadScope, *, unnamed: str = ""
     ) -> tuple[str, list[Any]]:
-        """The statement and its parameters; `unnamed` for keys of tables instead of their names, without a join."""
+        """The statement and its parameters; `unnamed` is SQL of other columns, without a join."""
         parameters = list(source.parameters)
         schema = request.flight.schema
         chosen = ", ".join(f'{source.columns[name]} AS "{name}"' for name in request.names) or "1"
@@ -125,34 +115,41 @@ class Queries:
         ordered = source.order and not sort_keys(request, scope) and self._small(request, scope)
         order = f" ORDER BY {source.order}" if ordered else ""
         limit = f" LIMIT {request.limit}" if request.limit is not None else ""
-        if unnamed:
-            named = (f'{source.columns[name]} AS "{name}"' for name in request.names if name not in TABLE_COLUMNS)
-            chosen = ", ".join(["s.table_key", *named])
-        sql = f"SELECT {chosen} FROM {source.base if unnamed else source.sql} WHERE {where}{order}{limit}"
+        sql = f"SELECT {unnamed or chosen} FROM {source.base if unnamed else source.sql} WHERE {where}{order}{limit}"
         return _with_names(sql, parameters, source.names) if source.names else (sql, parameters)
 
     def _few(
         self, cursor: Connection, request: ScanRequest, source: FlightSource, scope: ReadScope
     ) -> pa.Table | None:  # fmt: skip
-        """The rows of a query with a small limit, with table names from the catalog, because a join would double the
-        time. None if the limit is not small, the join has more than names, or there was a commit in between."""
-        named = {name for name in request.names if "t." in source.columns[name]}
+        """The rows of a query with a small limit, or of one table's current rows, with table names and labels from the
+        catalog, because a join would double the time. None if there may be many rows, the join has more than these, or
+        there was a commit in between."""
+        joined = {name for name in request.names if "t." in source.columns[name] or name in TABLE_COLUMNS}
         conditions = (source.columns.get(column.strip().lower(), "") for column in tree.columns_of(request.node))
-        is_few = request.limit is not None and request.limit <= NAMED_UP_TO and not request.rows
+        is_few = request.limit is not None and request.limit <= NAMED_UP_TO
+        is_few = not request.rows and (is_few or (scope.current and scope.only is not None))
+        labels = joined.difference(TABLE_COLUMNS)
         epoch = self.versions.steady()
-        if not (is_few and source.base and named and named <= {*TABLE_COLUMNS}) or epoch is None:
+        if not (is_few and source.base and joined) or epoch is None or (labels and not scope.current):
             return None
         if any("t." in condition for condition in conditions):
             return None
-        sql, parameters = self._sql(request, source, scope, unnamed=True)
+        needed = [*request.names, *(label_columns(request.flight) if labels else [])]
+        chosen = [name for name in dict.fromkeys(needed) if name not in joined or name == "ndv_exact"]
+        values = ", ".join(["s.table_key", *(f's."{name}"' if labels else f'{source.columns[name]} AS "{name}"'
+                                             for name in chosen)])  # fmt: skip
+        sql, parameters = self._sql(request, source, scope, unnamed=values)
         rows = cursor.sql(sql, params=parameters or None).to_arrow_table()
         if self.versions.steady() != epoch:
             return None
         keys = pc.dictionary_encode(rows["table_key"].combine_chunks())
         tables = [self._catalog.by_key(key) for key in keys.dictionary.to_pylist()]
+        if labels:
+            current = pa.array([table.current_snapshot_id for table in tables], pa.int64()).take(keys.indices)
+            rows = with_labels(rows, current)
         for name in TABLE_COLUMNS:
-            values = pa.array([getattr(table, name) for table in tables], pa.string())
-            rows = rows.append_column(name, values.take(keys.indices))
+            names = pa.array([getattr(table, name) for table in tables], pa.string())
+            rows = rows.append_column(name, names.take(keys.indices))
         rows = rows.select(request.names)
         return rows if rows.schema.equals(request.schema) else rows.cast(request.schema)
 

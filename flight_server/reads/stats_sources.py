@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from flight_server.reads.scope import FlightSource, ReadScope, limited_to, pins_of
-from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, GROUPED, PARTED, STORED, parts, stored_columns
-from store.model.catalog_entries import TableEntry
+from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, GROUPED, PARTED, SPAN, STORED, parts, stored_columns
+from store.history.spans import holds_sql, schema_key_sql, schema_sql
 from store.model.freshness import (
     EXACT,
+    INHERITED,
     PLANNING,
     STALE,
+    USABLE_COLUMNS,
     distribution_freshness_sql,
     freshness_sql,
     group_rank_sql,
@@ -23,9 +28,10 @@ from store.model.freshness import (
     oldest_sql,
     rank_sql,
     stored_freshness_sql,
+    usable_for_arrow,
     usable_for_sql,
 )
-from store.model.schemas import COUNTS, DISTRIBUTION, Flight
+from store.model.schemas import COUNTS, DERIVED, DISTRIBUTION, DISTRIBUTION_LABELS, Flight
 from store.stats_store import IDENTITY
 
 _NOT_DROPPED: Final = "s.table_key NOT IN (SELECT table_key FROM tables WHERE dropped)"
@@ -62,13 +68,13 @@ def _stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None) -> Fl
     name = flight.name
     if name == "stats.sketches":
         return _sketches(flight, scope)
-    if scope.current and name in PARTED and not (scope.allow_stale and name in GROUPED):
-        return _plain(flight, scope, used, f"{parts(name)[0]} s", labelled=True)
-    if scope.is_stored or (scope.current and name not in GROUPED):
-        return _plain(flight, scope, used, f"{STORED[name]} s", labelled=False)
+    if scope.is_stored or not scope.allow_stale:
+        return _plain(flight, scope, used)
     inner, parameters = (_by_snapshot if name in BY_SNAPSHOT else _by_span)(name, scope)
     source = _named(flight, inner, parameters, scope)
-    source.columns = dict(source.columns) | {"usable_for": usable_for_sql("s.freshness", "s", flight.schema.names)}
+    source.columns = dict(source.columns) | {
+        "usable_for": usable_for_sql(f"s.freshness = '{EXACT}'", "s", flight.schema.names)
+    }
     if name in GROUPED:
         source.columns |= _inherited_distribution("s.distribution_freshness")
     source.order = _order(name, "s")
@@ -86,69 +92,138 @@ def _inherited_distribution(label: str) -> dict[str, str]:
         label: SQL of its freshness.
     """
     most = "s.row_count - coalesce(s.null_count, 0)"
-    columns = {"ndv_exact": _exactness(label)}
+    columns = {"ndv_exact": _exactness(f"{label} = '{EXACT}'")}
     for name in ("ndv", "ndv_lower", "ndv_upper"):
         columns[name] = f"CASE WHEN {label} <> '{EXACT}' AND s.{name} > {most} THEN {most} ELSE s.{name} END"
     return columns
 
 
-def _exactness(label: str) -> str:
-    return f"CASE WHEN s.ndv_exact THEN {label} = '{EXACT}' ELSE s.ndv_exact END"
-
-
-def _own_distribution(label: str) -> dict[str, str]:
-    """SQL of the labels of a record's own distribution; `label` is SQL of the record's freshness."""
-    has = has_sql("s", DISTRIBUTION)
-    own = {"distribution_snapshot_id": "s.snapshot_id", "distribution_freshness": label}
-    return {name: f"CASE WHEN {has} THEN {sql} END" for name, sql in own.items()}
+def _exactness(is_exact: str) -> str:
+    return f"CASE WHEN s.ndv_exact THEN {is_exact} ELSE s.ndv_exact END"
 
 
 def _order(name: str, with_snapshot: str) -> str:
     return ", ".join(["s.table_key", f"{with_snapshot}.snapshot_id", *(f's."{column}"' for column in IDENTITY[name])])
 
 
-def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None, base: str, *, labelled: bool) -> FlightSource:
-    """A source without ranking: all stored rows, or current ones (`labelled` if the table has their labels). It has no
-    subquery, and only the joins that the used columns need."""
+_LABELS: Final = frozenset({*DERIVED, *DISTRIBUTION_LABELS, "ndv_exact"})
+_OF_TABLE: Final = frozenset(TABLE_COLUMNS)
+_SPANNED: Final = ("table_key", "snapshot_id", *SPAN)  # read from both tables of a flight besides its own columns
+
+
+def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None) -> FlightSource:
+    """A source without ranking: all stored records, or the rows that hold at the requested snapshots. It has no
+    subquery but these snapshots, and only the joins that the used columns need."""
     parameters: list[Any] = []
-    conditions, at = [], "s"
-    if flight.name in BY_SPAN:
-        at = "c"
-        base += (
-            f" JOIN file_snapshots c ON c.family = '{flight.name}' AND c.table_key = s.table_key"
-            " AND c.pos >= s.from_pos AND c.pos < s.to_pos"
-        )
-    if scope.current:
-        conditions.append(f"{at}.freshness IS NOT NULL" if scope.allow_stale else f"{at}.freshness <> 'STALE'")
+    base, at, requested, conditions = _plain_rows(flight.name, scope, parameters, used)
     columns = {name: f's."{name}"' for name in flight.schema.names} | {"snapshot_id": f"{at}.snapshot_id"}
-    only = scope.only if used is not None else None
-    current, names, join = "t.current_snapshot_id", (), ""  # type: str, tuple[str, ...], str
-    labels = {"freshness", "usable_for", "distribution_freshness"} if not scope.current else set()
-    if only is not None:
-        current = _current_id(only)
+    columns |= _stored_labels(flight, at) if scope.is_stored else _labels(flight, at, requested)
+    needed = _LABELS | _OF_TABLE if requested.startswith("t.") else _OF_TABLE
+    names: tuple[str, ...] = ()
+    if scope.only is not None and used is not None:
         columns |= {name: f":t{number}" for number, name in enumerate(TABLE_COLUMNS)}
-        names = (only.table_catalog, only.table_schema, only.table_name, only.table_id)
-        conditions.append(f"s.table_key = {int(only.table_key)}")
+        names = scope.only.table_catalog, scope.only.table_schema, scope.only.table_name, scope.only.table_id
+        conditions.append(f"s.table_key = {int(scope.only.table_key)}")
+        needed -= _OF_TABLE
     else:
+        columns |= TABLE_COLUMNS
         conditions.append(limited_to("s", scope, parameters))
         if scope.any_dropped:
             conditions.append(_NOT_DROPPED)
-        if used is None or used & {*TABLE_COLUMNS, *labels}:
-            join = " JOIN tables t ON t.table_key = s.table_key"
-            columns |= TABLE_COLUMNS
-    if not labelled:
-        label = f"{at}.freshness" if scope.current else stored_freshness_sql(f"{at}.snapshot_id", current)
-        columns |= {"freshness": label, "usable_for": usable_for_sql(label, "s", flight.schema.names)}
-    if flight.name in GROUPED:
-        exact = {"ndv_exact": _exactness("s.distribution_freshness")}
-        columns |= exact if labelled else _own_distribution(columns["freshness"])
+    join = " JOIN tables t ON t.table_key = s.table_key" if used is None or used & needed else ""
     where = " AND ".join(condition for condition in conditions if condition != "true") or "true"
     order = _order(flight.name, at)
-    return FlightSource(base + join, parameters, columns, order, where, names=names, base=base if join else "")
+    return FlightSource(
+        base + join, parameters, columns, order, where, pins_of(scope), names, base=base if join else ""
+    )
 
 
-def _current_id(table: TableEntry) -> str:
-    return "NULL" if table.current_snapshot_id is None else str(int(table.current_snapshot_id))
+def _plain_rows(
+    name: str, scope: ReadScope, parameters: list[Any], used: Set[str] | None
+) -> tuple[str, str, str, list[str]]:  # fmt: skip
+    """The FROM clause of the rows `s`, whose parameters are appended; the alias that has their snapshot ids; SQL of the
+    id of the requested snapshot; and conditions by which DuckDB skips row groups."""
+    base, at, conditions = f"{STORED[name]} s", "s", []  # type: str, str, list[str]
+    if name in BY_SPAN:
+        at = "c"
+        base += (
+            f" JOIN file_snapshots c ON c.family = '{name}' AND c.table_key = s.table_key"
+            " AND c.pos >= s.from_pos AND c.pos < s.to_pos"
+        )
+    elif scope.current:
+        return f"{parts(name)[0]} s", at, "t.current_snapshot_id", conditions
+    elif not scope.is_stored:
+        named = {*_SPANNED, *IDENTITY[name], *(stored_columns(name) if used is None else used), *USABLE_COLUMNS}
+        given = [f'"{column}"' for column in stored_columns(name) if column in named]
+        given += [*_SPANNED, *(["distribution_snapshot_id"] if name in GROUPED else [])]
+        base = " UNION ALL ".join(f"SELECT {', '.join(given)} FROM {table}" for table in parts(name))
+        base = f"({base}) s"
+        if scope.ordinals is not None:
+            conditions = [f"s.from_ord <= {scope.ordinals[1]}", f"s.to_ord > {scope.ordinals[0]}"]
+    if scope.is_stored:
+        return base, at, "t.current_snapshot_id", conditions
+    base += f" JOIN {_requested(scope, parameters)} a ON a.table_key = {at}.table_key AND {holds_sql(at, 'a')}"
+    return base, at, "a.snapshot_id", conditions
+
+
+def _labels(flight: Flight, at: str, requested: str) -> dict[str, str]:
+    """SQL of the labels of rows that hold at a requested snapshot, and of what depends on them.
+
+    Args:
+        flight: A flight of `STORED`.
+        at: Alias that has the row's snapshot id.
+        requested: SQL of the requested one.
+    """
+    is_exact = f"{at}.snapshot_id = {requested}"
+    columns = {
+        "freshness": f"CASE WHEN {is_exact} THEN '{EXACT}' ELSE '{INHERITED}' END",
+        "usable_for": usable_for_sql(is_exact, "s", flight.schema.names),
+    }
+    if flight.name in GROUPED:
+        is_exact = f"s.distribution_snapshot_id = {requested}"
+        inherited = f"WHEN s.distribution_snapshot_id IS NOT NULL THEN '{INHERITED}' END"
+        columns["distribution_freshness"] = f"CASE WHEN {is_exact} THEN '{EXACT}' {inherited}"
+        columns["ndv_exact"] = _exactness(is_exact)
+    return columns
+
+
+def with_labels(rows: pa.Table, current: pa.Array) -> pa.Table:
+    """Adds to rows of a flight's current table, in Arrow, what `_labels` computes.
+
+    Args:
+        rows: The rows with the columns `label_columns`.
+        current: Current snapshot id of the table of each row (int64).
+    """
+    is_exact = pc.equal(rows["snapshot_id"], current)
+    label = pc.if_else(is_exact, EXACT, INHERITED)
+    labels = {"freshness": label, "usable_for": usable_for_arrow(label, rows)}
+    if "ndv_exact" in rows.column_names:
+        has_exact = pc.equal(rows["distribution_snapshot_id"], current)
+        labels["distribution_freshness"] = pc.if_else(has_exact, EXACT, INHERITED)
+        labels["ndv_exact"] = pc.if_else(rows["ndv_exact"], has_exact, rows["ndv_exact"])
+        rows = rows.drop_columns(["ndv_exact"])
+    for name, values in labels.items():
+        rows = rows.append_column(name, values)
+    return rows
+
+
+def label_columns(flight: Flight) -> list[str]:
+    """The stored columns of a flight of `PARTED` that `with_labels` needs."""
+    names = ["snapshot_id", *(name for name in USABLE_COLUMNS if name in flight.schema.names)]
+    return [*names, *(["distribution_snapshot_id", "ndv_exact"] if flight.name in GROUPED else [])]
+
+
+def _stored_labels(flight: Flight, at: str) -> dict[str, str]:
+    """SQL of the labels of records that are read without a requested snapshot; see `_labels`."""
+    label = stored_freshness_sql(f"{at}.snapshot_id", "t.current_snapshot_id")
+    columns = {
+        "freshness": label, "usable_for": usable_for_sql(f"{label} = '{EXACT}'", "s", flight.schema.names),
+    }  # fmt: skip
+    if flight.name in GROUPED:
+        has = has_sql("s", DISTRIBUTION)
+        own = {"distribution_snapshot_id": "s.snapshot_id", "distribution_freshness": label}
+        columns |= {name: f"CASE WHEN {has} THEN {sql} END" for name, sql in own.items()}
+    return columns
 
 
 def _named(flight: Flight, inner: str, parameters: list[Any], scope: ReadScope) -> FlightSource:
@@ -163,25 +238,39 @@ def _named(flight: Flight, inner: str, parameters: list[Any], scope: ReadScope) 
     return FlightSource(f"(SELECT *, {names} FROM ({inner})) s", values + parameters, columns, arrow=pins_of(scope))
 
 
-# Ranking of versions: for pinned snapshots, and for sketches.
-
-
-def _requested(scope: ReadScope) -> str:
-    """Subquery: table_key, snapshot_id, ordinal, schema_hash of the requested snapshot of each table."""
-    columns = "n.table_key, n.snapshot_id, n.ordinal, n.schema_hash"
-    if scope.current:
-        return (
-            f"(SELECT {columns} FROM tables p JOIN snapshots n ON n.table_key = p.table_key"
-            " AND n.snapshot_id = p.current_snapshot_id)"
-        )
+def _requested(scope: ReadScope, parameters: list[Any]) -> str:
+    """Subquery: table_key, snapshot_id, ordinal, schema_hash, schema_key of the requested snapshot of each table;
+    appends its parameters."""
+    columns = f"n.table_key, n.snapshot_id, n.ordinal, n.schema_hash, {schema_key_sql('n')} AS schema_key"
+    condition = limited_to("n", scope, parameters)
     if scope.snapshot is not None:
-        return f"(SELECT {columns} FROM snapshots n WHERE n.snapshot_id = {int(scope.snapshot)})"
-    joined = "n.table_key = p.table_key AND n.snapshot_id = p.snapshot_id"
-    return f"(SELECT {columns} FROM pins p JOIN snapshots n ON {joined})"
+        return f"(SELECT {columns} FROM snapshots n WHERE n.snapshot_id = {int(scope.snapshot)} AND {condition})"
+    pins = "(SELECT table_key, current_snapshot_id AS snapshot_id FROM tables)" if scope.current else "pins"
+    return (
+        f"(SELECT {columns} FROM {pins} p JOIN snapshots n ON n.table_key = p.table_key"
+        f" AND n.snapshot_id = p.snapshot_id WHERE {condition})"
+    )
 
 
-def _choice(row: str, hash_: str, scope: ReadScope) -> tuple[str, str, str]:
-    """SQL of the freshness, of the condition that the row applies, and of the order with the best row first."""
+def ordinals_sql(scope: ReadScope) -> str:
+    """SQL of the least and the greatest ordinal of the requested snapshots."""
+    if scope.snapshot is not None:
+        return f"SELECT min(ordinal), max(ordinal) FROM snapshots WHERE snapshot_id = {int(scope.snapshot)}"
+    return "SELECT min(ordinal), max(ordinal) FROM snapshots JOIN pins USING (table_key, snapshot_id)"
+
+
+# Ranking of versions: for readers that allow STALE rows, and for sketches.
+
+
+def _choice(row: str, own_hash: str, scope: ReadScope) -> tuple[str, str, str]:
+    """SQL of the freshness, of the condition that the row applies, and of the order with the best row first.
+
+    Args:
+        row: Alias of the row; that of its snapshot is `n`, that of the requested one `a`.
+        own_hash: SQL of the row's own schema hash.
+        scope: The scope.
+    """
+    hash_ = schema_sql(own_hash, "n")
     label = freshness_sql(row, hash_, "n.ordinal", "a")
     return label, _valid(label, scope), rank_sql(row, hash_, "n.ordinal", "a")
 
@@ -191,25 +280,23 @@ def _valid(label: str, scope: ReadScope) -> str:
     return f"({label}) IS NOT NULL" if scope.allow_stale else f"({label}) <> 'STALE'"
 
 
-def _hash(name: str, row: str) -> str:
-    return f"coalesce({row}.schema_hash, n.schema_hash)" if "schema_hash" in stored_columns(name) else "n.schema_hash"
-
-
-def _best_rows(name: str, scope: ReadScope, condition: str) -> str:
-    """SQL of the best applicable row of each target, with its freshness; `condition` (on `r`) selects the tables. Rows
-    of `GROUPED` have the best distribution, with its labels."""
-    label, valid, best = _choice("r", _hash(name, "r"), scope)
+def _best_rows(name: str, scope: ReadScope, parameters: list[Any]) -> str:
+    """SQL of the best applicable row of each target, with its freshness; appends its parameters. Rows of `GROUPED` have
+    the best distribution, with its labels."""
+    label, valid, best = _choice("r", "r.schema_hash" if "schema_hash" in stored_columns(name) else "NULL", scope)
     of_distribution, limits = label, ""
+    requested = _requested(scope, parameters)
     if scope.is_limited and name != "stats.tables":
         of_distribution = distribution_freshness_sql(label, "n.ordinal", "b.oldest")
-        limits = f" LEFT JOIN {oldest_sql(_requested(scope))} b ON b.table_key = r.table_key"
+        limits = f" LEFT JOIN {oldest_sql(_requested(scope, parameters))} b ON b.table_key = r.table_key"
     if name not in PARTED:  # sketches
         label, valid = of_distribution, _valid(of_distribution, scope)
     by = ", ".join(["r.table_key", *(f'r."{column}"' for column in IDENTITY[name])])
     rows = (
-        f" FROM {BY_SNAPSHOT[name]} r JOIN {_requested(scope)} a"
+        f" FROM {BY_SNAPSHOT[name]} r JOIN {requested} a"
         " ON a.table_key = r.table_key JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
-        f"{limits} WHERE {condition} AND {valid} QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY "
+        f"{limits} WHERE {limited_to('r', scope, parameters)} AND {valid}"
+        f" QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY "
     )
     if name not in GROUPED:
         return f"SELECT r.*, {label} AS freshness{rows}{best}) = 1"
@@ -227,76 +314,23 @@ def _best_rows(name: str, scope: ReadScope, condition: str) -> str:
 
 
 def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
-    """SQL of the rows at requested snapshots. A plain filter for tables that have a record of every target at exactly
-    that snapshot; only the versions of other tables are ranked."""
+    """SQL of the best rows at requested snapshots."""
     parameters: list[Any] = []
-    if name not in PARTED or scope.only is not None or scope.current:
-        return _best_rows(name, scope, limited_to("r", scope, parameters)), parameters
-    among = limited_to("r", scope, parameters)
-    if scope.snapshot is not None:
-        requested, exact = "", f"r.snapshot_id = {int(scope.snapshot)}"  # by which DuckDB skips row groups
-    else:
-        requested, exact = "JOIN pins p ON p.table_key = r.table_key AND p.snapshot_id = r.snapshot_id", "true"
-    view, whole = BY_SNAPSHOT[name], "r.*, 'EXACT' AS freshness"
-    if name in GROUPED:
-        whole += ", r.snapshot_id AS distribution_snapshot_id, 'EXACT' AS distribution_freshness"
-    if scope.lacking is not None:
-        rest = f"({', '.join(map(str, scope.lacking))})"
-        rows = f"SELECT {whole} FROM {view} r WHERE {exact} AND {among}"
-        if scope.lacking:
-            chosen = _best_rows(name, scope, f"r.table_key IN {rest} AND {limited_to('r', scope, parameters)}")
-            rows += f" AND r.table_key NOT IN {rest} UNION ALL {chosen}"
-        return rows, parameters
-    lacking = lacking_sql(name, scope, requested, exact)
-    inherited = _best_rows(name, scope, "r.table_key IN (SELECT table_key FROM lacking)")
-    return (
-        f"WITH lacking AS MATERIALIZED ({lacking})"
-        f" SELECT {whole} FROM {view} r {requested} WHERE {exact}"
-        f" AND {among} AND r.table_key NOT IN (SELECT table_key FROM lacking) UNION ALL"
-        f" SELECT * FROM ({inherited}) r WHERE {limited_to('r', scope, parameters)}",
-        parameters,
-    )
-
-
-def lacking_sql(name: str, scope: ReadScope, requested: str, exact: str) -> str:
-    """SQL of the keys of tables that may inherit records at a requested snapshot. A table with as many records at an
-    older snapshot as it has current ones cannot inherit any there; of the flights of `GROUPED` records with both groups
-    are counted.
-
-    Args:
-        name: A flight of `PARTED`.
-        scope: A scope with `snapshot` or `pins`.
-        requested: A join that restricts rows `r` to the requested snapshots; may be empty.
-        exact: A condition on `r` that does; may be `true`.
-    """
-    if name in GROUPED:
-        exact += f" AND r.ndv IS NOT NULL AND {has_sql('r', COUNTS)}"
-    return (
-        f"SELECT a.table_key FROM {_requested(scope)} a JOIN tables x ON x.table_key = a.table_key"
-        " LEFT JOIN snapshots c ON c.table_key = x.table_key AND c.snapshot_id = x.current_snapshot_id"
-        f" LEFT JOIN (SELECT r.table_key, count(*) AS size FROM {BY_SNAPSHOT[name]} r {requested} WHERE {exact}"
-        " GROUP BY ALL) e ON e.table_key = a.table_key"
-        f" LEFT JOIN (SELECT table_key, count(*) AS size FROM {parts(name)[0]} GROUP BY ALL) k"
-        " ON k.table_key = a.table_key WHERE c.ordinal IS NULL OR a.ordinal > c.ordinal"
-        " OR coalesce(e.size, 0) <> coalesce(k.size, 0)"
-    )
+    return _best_rows(name, scope, parameters), parameters
 
 
 def _by_span(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
     """SQL of the rows of files: of all listings, or of the one that applies to the requested snapshot."""
     parameters: list[Any] = []
-    listings = f"SELECT f.table_key, f.snapshot_id, f.pos, f.freshness FROM file_snapshots f WHERE f.family = '{name}'"
-    if scope.current:
-        fresh = "IS NOT NULL" if scope.allow_stale else "<> 'STALE'"
-        listings += f" AND f.freshness {fresh}"
-    elif scope.is_stored:
-        listings += f" AND {limited_to('f', scope, parameters)}"
+    listings = "SELECT f.table_key, f.snapshot_id, f.pos, NULL AS freshness FROM file_snapshots f"
+    if scope.is_stored:
+        listings += f" WHERE f.family = '{name}' AND {limited_to('f', scope, parameters)}"
     else:
-        label, valid, best = _choice("f", "n.schema_hash", scope)
+        label, valid, best = _choice("f", "NULL", scope)
         listings = (
             f"SELECT f.table_key, f.snapshot_id, f.pos, {label} AS freshness"
-            f" FROM file_snapshots f JOIN {_requested(scope)} a ON a.table_key = f.table_key JOIN snapshots n"
-            " ON n.table_key = f.table_key AND n.snapshot_id = f.snapshot_id"
+            f" FROM file_snapshots f JOIN {_requested(scope, parameters)} a ON a.table_key = f.table_key"
+            " JOIN snapshots n ON n.table_key = f.table_key AND n.snapshot_id = f.snapshot_id"
             f" WHERE f.family = '{name}' AND {valid}"
             f" QUALIFY row_number() OVER (PARTITION BY f.table_key ORDER BY {best}) = 1"
         )
@@ -321,12 +355,14 @@ def _sketches(flight: Flight, scope: ReadScope) -> FlightSource:
         elif scope.is_stored:
             inner = f"SELECT *, NULL AS freshness FROM stats_sketches r WHERE {limited_to('r', scope, own)}"
         else:
-            inner = _best_rows(family, scope, limited_to("r", scope, own))
+            inner = _best_rows(family, scope, own)
         selects.append(f"SELECT table_key, snapshot_id, freshness, {names} FROM ({inner})")
         parameters += own
     source = _named(flight, " UNION ALL ".join(selects), parameters, scope)
     if scope.is_stored:
-        current = "t.current_snapshot_id" if scope.only is None else _current_id(scope.only)
+        current = "t.current_snapshot_id"
+        if (only := scope.only) is not None:
+            current = "NULL" if only.current_snapshot_id is None else str(int(only.current_snapshot_id))
         source.columns = dict(source.columns) | {"freshness": stored_freshness_sql("s.snapshot_id", current)}
     source.order = "s.table_key, s.snapshot_id, s.target_kind = 'FILE' DESC, s.storage_id, s.column_id, s.role"
     return source

@@ -178,11 +178,10 @@ def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequen
         for draft, table_key, listing in listings:
             if listing.base_snapshot_id is not None:
                 families = [family for family in FAMILIES if family not in draft.staged]
-                if store.catalog.presence.is_any("staged", [table_key]):
-                    for family in families:
-                        end_staged(connection, family, [table_key])
+                for family in families:
+                    end_staged(connection, family, [table_key])
                 continue_listing(connection, table_key, listing, families)
-                store.catalog.current_rows.invalidate_listings([table_key])
+                store.catalog.spans.list_files([table_key])
         staged = [each for draft, _ in group for each in draft.staged.values()]
         store.put_in(connection, together(put for draft, _ in group for put in draft.merged()), staged=staged)
         mark_listings(connection, [(table_key, listing) for _, table_key, listing in listings])

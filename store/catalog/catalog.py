@@ -18,8 +18,7 @@ from store.catalog.publications import Publications
 from store.catalog.snapshots import SnapshotRegistry
 from store.duckdb.arrow_sql import execute
 from store.duckdb.database import Connection, Database, insert_rows
-from store.history.current_rows import CurrentRows
-from store.history.presence import Presence
+from store.history.spans import Spans
 from store.model.catalog_entries import EXTERNAL, Entries, SnapshotEntry, TableEntry, new_column_ids
 from store.model.errors import InvalidArgument, NotFound, nearest
 from store.model.names import dotted_name, split_name, table_uuid
@@ -42,13 +41,12 @@ class Catalog(Publications, SnapshotRegistry):
         self._next_key = 1
         self._connectors: dict[str, dict[str, Any]] = {}  # by catalog; cache
         self._has_connector_changed = False
-        self.presence = Presence(database.rows)
-        self.current_rows = CurrentRows(self.presence)
+        self.spans = Spans()
         with database.reading() as cursor:
             self.reload(cursor)
         database.on_rollback.append(self.reload)
-        database.on_rollback.append(self.current_rows.clear)
-        database.phases["rows"].append(self.current_rows.update)
+        database.on_rollback.append(self.spans.clear)
+        database.phases["rows"].append(self.spans.update)
         database.on_commit.append(self._publish)
 
     # Reading, from memory.
@@ -67,7 +65,7 @@ class Catalog(Publications, SnapshotRegistry):
         self._next_key = max([*self.uncommitted.by_key, *(key for (key,) in staged)], default=0) + 1
         self._changed = True
         self.table_digests.clear()
-        self.schema_hashes.clear()
+        self.forget_places()
         self._publish()
 
     def _publish(self) -> None:
@@ -342,12 +340,11 @@ class Catalog(Publications, SnapshotRegistry):
         """Changes fields of an entry, on disk and in memory; returns the new entry."""
         if changes.get("current_snapshot_id", entry.current_snapshot_id) != entry.current_snapshot_id:
             changes["capture_error"] = None  # of the files of another snapshot
+            self.spans.move([entry.table_key])
         sets = ", ".join(f"{name} = ?" for name in changes)
         connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*changes.values(), entry.table_key])
         entry = replace(self.uncommitted.by_key[entry.table_key], **changes)
         self.set_entry(entry)
-        if "current_snapshot_id" in changes:
-            self.current_rows.invalidate([entry.table_key])
         return entry
 
     def limit_inheritance(self, connection: Connection, limits: Mapping[int, int | None]) -> None:
@@ -359,7 +356,7 @@ class Catalog(Publications, SnapshotRegistry):
         )  # fmt: skip
         for key, most in limits.items():
             self.set_entry(replace(self.uncommitted.by_key[key], max_snapshots_behind=most))
-        self.current_rows.invalidate(limits)
+        self.spans.change(limits)
 
     def annotate(self, connection: Connection, entry: TableEntry, said: Mapping[str, Any]) -> None:
         """Sets what people say of a table, which no inspection changes: `owner`, `tags`, `notes`; empty means none."""

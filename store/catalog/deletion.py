@@ -27,7 +27,7 @@ def delete_records(
         The number of records deleted, without sketches.
     """
     catalog.database.touch(table.table_key)
-    catalog.current_rows.invalidate([table.table_key])
+    catalog.spans.change([table.table_key])
     forget_mark(connection, table.table_key, snapshot_id)
     deleted = 0
     flights = [*FLIGHT_OF.values(), "stats.file_columns", "stats.sketches", "file_sketches"]

@@ -16,7 +16,7 @@ from store.catalog.catalog import Catalog
 from store.catalog.deletion import delete_records
 from store.duckdb.arrow_sql import among, execute
 from store.duckdb.layout import Connection, insert_rows
-from store.model.catalog_entries import EXTERNAL, TableEntry, new_column_ids
+from store.model.catalog_entries import EXTERNAL, Place, TableEntry, new_column_ids
 from store.model.names import column_key
 
 log = logging.getLogger("statflight.store")
@@ -212,7 +212,7 @@ class Discovery:
             entries[entry.name] = entry
         for table, new_rows in rows.items():
             insert_rows(connection, table, new_rows)
-        self._catalog.cache_hashes((row[0], row[1], row[7]) for row in rows["snapshots"])
+        self._catalog.cache_places((row[0], row[1], Place(row[2], row[7])) for row in rows["snapshots"])
         columns = ("table_key", "location", "current_snapshot_id", *_DETAILS)
         text = pa.string()
         types = (pa.int64(), text, pa.int64(), pa.list_(text), text, text, text, text)
@@ -306,7 +306,7 @@ class Discovery:
             delete_records(connection, self._catalog, entry, None)
             for table in ("snapshots", "identities"):
                 connection.execute(f"DELETE FROM {table} WHERE table_key = ?", [key])
-            self._catalog.schema_hashes.clear()
+            self._catalog.forget_places()
             self._catalog.table_digests.pop(key, None)
 
     def _forget_other_schema(self, connection: Connection, entry: TableEntry, found: Found) -> None:
@@ -333,7 +333,7 @@ class Discovery:
             "UPDATE snapshots SET schema_hash = ? WHERE table_key = ? AND snapshot_id = ?",
             [found["schema_hash"], *place],
         )
-        self._catalog.cache_hashes([(*place, found["schema_hash"])])
+        self._catalog.forget_places()
 
     def _store_schemas(self, connection: Connection, entry: TableEntry, found: Mapping[str, Any]) -> None:
         known = {h for (h,) in connection.execute(
@@ -415,13 +415,17 @@ class Discovery:
     def _store_snapshots(self, connection: Connection, entry: TableEntry, found: Mapping[str, Any]) -> None:
         new = _snapshot_rows(entry.table_key, found)
         if new:
-            connection.execute(
-                "DELETE FROM snapshots WHERE table_key = ? AND snapshot_id IN (SELECT unnest(?::BIGINT[]))",
+            known = (
+                "FROM snapshots WHERE table_key = ? AND snapshot_id IN (SELECT unnest(?::BIGINT[]))",
                 [entry.table_key, [row[1] for row in new]],
             )
+            old = connection.execute(f"SELECT snapshot_id, ordinal, schema_hash {known[0]}", known[1]).fetchall()
+            if old:
+                connection.execute(f"DELETE {known[0]}", known[1])
             insert_rows(connection, "snapshots", new)
-            self._catalog.cache_hashes((row[0], row[1], row[7]) for row in new)
-            self._catalog.current_rows.invalidate([entry.table_key])
+            self._catalog.cache_places((row[0], row[1], Place(row[2], row[7])) for row in new)
+            if entry.max_snapshots_behind is not None or not {*old} <= {(row[1], row[2], row[7]) for row in new}:
+                self._catalog.spans.change([entry.table_key])
         if (live := found.get("live_snapshot_ids")) is not None:
             connection.execute(
                 "UPDATE snapshots SET is_live = (snapshot_id IN (SELECT unnest(?::BIGINT[]))) WHERE table_key = ?"

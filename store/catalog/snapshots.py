@@ -13,8 +13,8 @@ from store.duckdb.arrow_sql import execute, within
 from store.duckdb.database import Database
 from store.duckdb.layout import Connection, insert_rows
 from store.duckdb.lru import LruCache
-from store.history.current_rows import CurrentRows
-from store.model.catalog_entries import EXTERNAL, Entries, TableEntry
+from store.history.spans import Spans
+from store.model.catalog_entries import EXTERNAL, UNPLACED, Entries, Place, TableEntry
 
 CACHED_SNAPSHOTS: Final = 65_536  # cached snapshots, which are not looked up again
 
@@ -24,12 +24,12 @@ class SnapshotRegistry(ABC):
 
     database: Database
     uncommitted: Entries
-    current_rows: CurrentRows
+    spans: Spans
     table_digests: dict[int, str]
 
     def __init__(self) -> None:
-        # (table key, snapshot id) → schema hash
-        self.schema_hashes: LruCache[tuple[int, int], str] = LruCache(CACHED_SNAPSHOTS)
+        # (table key, snapshot id) → place, of snapshots whose schema is known
+        self._places: LruCache[tuple[int, int], Place] = LruCache(CACHED_SNAPSHOTS)
 
     @abstractmethod
     def set_entry(self, entry: TableEntry) -> None:
@@ -44,7 +44,7 @@ class SnapshotRegistry(ABC):
             new_tables: Keys of tables that have no snapshots yet.
         """
         places = zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True)
-        unsure = pa.array([self.schema_hashes.get(place) is None for place in places], pa.bool_())
+        unsure = pa.array([self._places.get(place) is None for place in places], pa.bool_())
         new = seen.filter(unsure)
         if new.num_rows:
             self._register(connection, new, new_tables)
@@ -55,13 +55,34 @@ class SnapshotRegistry(ABC):
         if later := {key: snapshot_id for key, snapshot_id in greatest.items() if self._is_later(key, snapshot_id)}:
             self._advance(connection, later)
 
-    def cache_hashes(self, hashes: Iterable[tuple[int, int, str | None]]) -> None:
-        """Caches the schema hashes of registered snapshots: (table key, snapshot id, hash) of each."""
-        for key, snapshot_id, hash_ in hashes:
-            if hash_ is None:
-                self.schema_hashes.drop((key, snapshot_id))
+    def cache_places(self, places: Iterable[tuple[int, int, Place]]) -> None:
+        """Caches the places of registered snapshots: (table key, snapshot id, place) of each."""
+        for key, snapshot_id, place in places:
+            if place.schema_hash is None:
+                self._places.drop((key, snapshot_id))
             else:
-                self.schema_hashes.put((key, snapshot_id), hash_)
+                self._places.put((key, snapshot_id), place)
+
+    def forget_places(self) -> None:
+        """Empties the cache of places."""
+        self._places.clear()
+
+    def places(self, connection: Connection, seen: pa.Table) -> dict[tuple[int, int], Place]:
+        """(table key, snapshot id) → place, of registered snapshots.
+
+        Args:
+            connection: The writer's.
+            seen: Distinct table_key and snapshot_id.
+        """
+        pairs = list(zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True))
+        found = {pair: place for pair in pairs if (place := self._places.get(pair)) is not None}
+        if len(found) < len(pairs):
+            found |= self._stored_places(connection, seen.filter(pa.array([pair not in found for pair in pairs])))
+        return {pair: replace(place, is_newest=self._is_newest(*pair)) for pair, place in found.items()}
+
+    def _is_newest(self, table_key: int, snapshot_id: int) -> bool:
+        entry = self.uncommitted.by_key[table_key]
+        return entry.current_snapshot_id == snapshot_id and entry.max_snapshots_behind is None
 
     def _is_later(self, table_key: int, snapshot_id: int) -> bool:
         """True if a snapshot is greater than the current one of an external table."""
@@ -74,44 +95,45 @@ class SnapshotRegistry(ABC):
         hashes = dict(zip(places, seen["schema_hash"].to_pylist(), strict=True))
         is_unsure = (key not in new_tables and not self._is_later(key, id_) for key, id_ in places)
         older = seen.filter(pa.array(is_unsure, pa.bool_()))
-        stored = self._stored_hashes(connection, older) if older.num_rows else {}
+        stored = self._stored_places(connection, older) if older.num_rows else {}
         new = [place for place in places if place not in stored]
         # whether a snapshot of a lake's table is live is unknown (None) until the next inspection of the lake
         external = {key for key, _ in new if self.uncommitted.by_key[key].format == EXTERNAL}
         insert_rows(connection, "snapshots (table_key, snapshot_id, ordinal, schema_hash, is_live)", [
-            [key, id_, id_ if key in external else -1, hashes[key, id_], True if key in external else None]
+            [key, id_, id_ if key in external else UNPLACED, hashes[key, id_], True if key in external else None]
             for key, id_ in new
         ])  # fmt: skip
-        gained = [place for place, old in stored.items() if old is None and hashes[place] is not None]
+        gained = [pair for pair, old in stored.items() if old.schema_hash is None and hashes[pair] is not None]
         if gained:
-            columns = {name: [place[at] for place in gained] for at, name in enumerate(("table_key", "snapshot_id"))}
-            rows = pa.table(columns | {"schema_hash": [hashes[place] for place in gained]})
+            columns = {name: [pair[at] for pair in gained] for at, name in enumerate(("table_key", "snapshot_id"))}
+            rows = pa.table(columns | {"schema_hash": [hashes[pair] for pair in gained]})
             execute(
                 connection, "UPDATE snapshots SET schema_hash = k.schema_hash FROM {gained} k WHERE"
                 f" snapshots.{within('table_key', rows['table_key'])} AND snapshots.table_key = k.table_key"
                 " AND snapshots.snapshot_id = k.snapshot_id", gained=rows,
             )  # fmt: skip
-            self.current_rows.invalidate(columns["table_key"])
-        self.cache_hashes((*place, stored.get(place) or hashes[place]) for place in places)
+            self.spans.change(columns["table_key"])
+        known = {(key, id_): Place(id_ if key in external else UNPLACED, hashes[key, id_]) for key, id_ in new}
+        known |= {pair: replace(place, schema_hash=place.schema_hash or hashes[pair]) for pair, place in stored.items()}
+        self.cache_places((*pair, place) for pair, place in known.items())
         for key, _ in new:
             self.table_digests.pop(key, None)  # so that the next inspection stores the table again
 
-    def _stored_hashes(self, connection: Connection, seen: pa.Table) -> dict[tuple[int, int], str | None]:
-        """(table key, snapshot id) → schema hash, of those of the snapshots that are stored."""
+    def _stored_places(self, connection: Connection, seen: pa.Table) -> dict[tuple[int, int], Place]:
+        """(table key, snapshot id) → place, of those of the snapshots that are stored."""
         scope = f"{within('n.table_key', seen['table_key'])} AND {within('n.snapshot_id', seen['snapshot_id'])}"
         join = "" if seen.num_rows == 1 else (
             " SEMI JOIN {seen} s ON s.table_key = n.table_key AND s.snapshot_id = n.snapshot_id")  # fmt: skip
-        rows = execute(connection, "SELECT n.table_key, n.snapshot_id, n.schema_hash"
+        rows = execute(connection, "SELECT n.table_key, n.snapshot_id, n.ordinal, n.schema_hash"
                        f" FROM snapshots n{join} WHERE {scope}", seen=seen)  # fmt: skip
-        return {(key, snapshot_id): hash_ for key, snapshot_id, hash_ in rows}
+        return {(key, snapshot_id): Place(ordinal, hash_) for key, snapshot_id, ordinal, hash_ in rows}
 
     def _advance(self, connection: Connection, later: Mapping[int, int]) -> None:
         """Sets the current snapshot of external tables: table key → snapshot id, greater than the previous one."""
         pairs = pa.table({
             "table_key": pa.array(later.keys(), pa.int64()), "snapshot_id": pa.array(later.values(), pa.int64()),
         })  # fmt: skip
-        hashes = self._hashes(connection, later)
-        changed = self._with_other_schema(later, hashes)
+        changed = self._with_other_schema(connection, later)
         if len(later) == 1:
             ((key, snapshot_id),) = later.items()
             connection.execute(
@@ -123,35 +145,27 @@ class SnapshotRegistry(ABC):
                 f" WHERE tables.table_key = p.table_key AND tables.{within('table_key', pairs['table_key'])}",
                 pairs=pairs,
             )  # fmt: skip
-        self.current_rows.invalidate(changed)
-        earlier = [key for key in later if self.uncommitted.by_key[key].current_snapshot_id is not None]
-        self.current_rows.invalidate_labels(
-            {k: (later[k], hashes.get((k, later[k]))) for k in earlier if k not in changed}
-        )
+        self.spans.change(changed)
+        self.spans.advance(later.keys() - changed)
         for key, snapshot_id in later.items():
             self.set_entry(replace(self.uncommitted.by_key[key], current_snapshot_id=snapshot_id))
 
-    def _hashes(self, connection: Connection, later: Mapping[int, int]) -> dict[tuple[int, int], str | None]:
-        """(table key, snapshot id) → schema hash, of the new current snapshots (key → id) and the previous ones.
-        Tables without a previous one are left out."""
-        places = []
-        for key, snapshot_id in later.items():
-            if (current := self.uncommitted.by_key[key].current_snapshot_id) is not None:
-                places += [(key, current), (key, snapshot_id)]
-        hashes: dict[tuple[int, int], str | None] = {place: self.schema_hashes.get(place) for place in places}
-        if unsure := [place for place, hash_ in hashes.items() if hash_ is None]:
-            keys, ids = zip(*unsure, strict=True)
-            seen = pa.table({"table_key": pa.array(keys, pa.int64()), "snapshot_id": pa.array(ids, pa.int64())})
-            hashes |= self._stored_hashes(connection, seen)
-        return hashes
-
-    def _with_other_schema(
-        self, later: Mapping[int, int], hashes: Mapping[tuple[int, int], str | None]
-    ) -> set[int]:  # fmt: skip
-        """The tables (key → new current snapshot) whose new current snapshot has another schema than the previous one.
-        The current rows of the other tables stay and only get other labels."""
-        current = {key: self.uncommitted.by_key[key].current_snapshot_id for key in later}
+    def _with_other_schema(self, connection: Connection, later: Mapping[int, int]) -> set[int]:
+        """The tables (key → new current snapshot) whose rows may not hold at the new current snapshot: its schema, or
+        the previous one's, is unknown or another, or the age of their distributions is limited."""
+        earlier = {
+            key: entry for key in later if (entry := self.uncommitted.by_key[key]).current_snapshot_id is not None
+        }
+        pairs = [
+            pair for key, entry in earlier.items() for pair in ((key, entry.current_snapshot_id), (key, later[key]))
+        ]
+        if not pairs:
+            return set()
+        keys, ids = zip(*pairs, strict=True)
+        seen = pa.table({"table_key": pa.array(keys, pa.int64()), "snapshot_id": pa.array(ids, pa.int64())})
+        hashes = {pair: place.schema_hash for pair, place in self.places(connection, seen).items()}
         return {
-            key for key, before in current.items()
-            if before is not None and hashes.get((key, before)) != hashes.get((key, later[key]))
+            key for key, entry in earlier.items()
+            if entry.max_snapshots_behind is not None or (hash_ := hashes.get((key, later[key]))) is None
+            or hash_ != hashes.get((key, entry.current_snapshot_id or 0))
         }  # fmt: skip

@@ -1,11 +1,12 @@
 """The tables of the DuckDB file, which store the rows of the flights.
 
-Rows of most flights are stored once per snapshot. The flights of `PARTED` have two tables: `…_current` has one row per
-target, the one that applies to the table's current snapshot, with its labels `freshness` and `usable_for`, so that a
-scan of current statistics is a plain filter; `…_history` has all other rows. For the flights of `GROUPED` the current
-row is the record with the counts, with the distribution that is served; where that is another record's or
-none, `own_…` has the record's own. A view with the flight's name combines both tables (`store.history.current_rows`
-moves rows between them). Rows of files are stored once while they do not change: they belong to the file listings at
+Rows of most flights are stored once per snapshot. In the flights of `PARTED` each row has a span
+(`store.history.spans`): it holds at the snapshots of `schema_key` with from_ord <= ordinal < to_ord. They have two
+tables: `…_current` has the rows that hold at their table's current snapshot, so that a scan of current statistics is a
+plain scan; `…_history` has all others. For the flights of `GROUPED` a row is the record with the counts, with the
+distribution that is served; where that is another record's or none, `own_…` has the record's own. A record whose
+distribution changes within its span has a copy for each further one (`is_copy`). A view with the flight's name has the
+records of both tables. Rows of files are stored once while they do not change: they belong to the file listings at
 positions from_pos <= pos < to_pos (`store.history.file_spans`).
 """
 
@@ -20,14 +21,14 @@ import duckdb
 import pyarrow as pa
 
 from store.model.errors import InvalidArgument
-from store.model.schemas import COMPUTED, DELETE_FILE, DISTRIBUTION, DISTRIBUTION_LABELS, FLIGHTS, KEY
+from store.model.schemas import COMPUTED, DELETE_FILE, DISTRIBUTION, FLIGHTS, KEY
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 
-VERSION: Final = 12
+VERSION: Final = 13
 """The layout of the file; a file of another one is refused."""
 
-OPEN_END = 2**62  # `to_pos` of a row that belongs to the newest file listing
+OPEN_END = 2**62  # `to_pos` of a row that belongs to the newest file listing, `to_ord` of one that nothing replaced
 
 # Flight → the table or view with all of its stored rows.
 BY_SNAPSHOT = {
@@ -41,9 +42,10 @@ BY_SPAN = {"stats.files": "stats_files", "stats.file_columns": "stats_file_colum
 STORED = BY_SNAPSHOT | BY_SPAN
 PARTED: Final = ("stats.tables", "stats.columns", "stats.expressions", "stats.column_groups")
 GROUPED: Final = ("stats.columns", "stats.expressions", "stats.column_groups")
-"""The flights of `PARTED` whose rows are served as two groups, counts and distribution (`current_rows`)."""
+"""The flights of `PARTED` whose rows are served as two groups, counts and distribution (`store.history.spans`)."""
 
-LABELS: Final = ("freshness", "usable_for")  # columns of a `…_current` table, after those of the row
+SPAN: Final = {"schema_key": "UBIGINT", "from_ord": "BIGINT", "to_ord": "BIGINT"}
+"""The columns of a span, by their types."""
 
 SQL_TYPES = {
     pa.string(): "VARCHAR",
@@ -80,7 +82,7 @@ CREATE TABLE snapshots (table_key BIGINT, snapshot_id BIGINT, ordinal BIGINT, pa
     manifest_list VARCHAR, summary VARCHAR);
 CREATE TABLE identities (table_key BIGINT, snapshot_id BIGINT, identity VARCHAR);
 CREATE TABLE file_snapshots (table_key BIGINT, family VARCHAR, snapshot_id BIGINT, pos BIGINT,
-    freshness VARCHAR);
+    schema_key UBIGINT, from_ord BIGINT, to_ord BIGINT);
 CREATE TABLE staged_listings (table_key BIGINT, family VARCHAR, pos BIGINT, generation BIGINT);
 CREATE TABLE file_marks (table_key BIGINT, snapshot_id BIGINT, mark VARCHAR);
 CREATE TABLE checks (table_key BIGINT, snapshot_id BIGINT, column_name VARCHAR, rule VARCHAR, measure VARCHAR,
@@ -137,36 +139,22 @@ def parts(flight: str) -> tuple[str, ...]:
 
 
 @cache
-def row_columns(flight: str) -> Sequence[str]:
-    """The quoted columns of a flight of `BY_SNAPSHOT`, in order, without the labels."""
-    return ("table_key", "snapshot_id", *(f'"{name}"' for name in stored_columns(flight)), "generation", "created_at")
-
-
-@cache
-def records(flight: str, table: str) -> str:
-    """SQL of the columns `row_columns` of the records in a physical table.
-
-    Args:
-        flight: A flight of `BY_SNAPSHOT`.
-        table: One of its `parts`.
-    """
-    if flight not in GROUPED or table != parts(flight)[0]:
-        return ", ".join(row_columns(flight))
-    values = (f'{own_sql(table, name)} AS "{name}"' for name in stored_columns(flight))
-    return ", ".join(["table_key", "snapshot_id", *values, "generation", "created_at"])
+def record_columns(flight: str) -> str:
+    """SQL of the columns of the records in a physical table of a flight of `BY_SNAPSHOT`: key, payload, provenance."""
+    values = stored_columns(flight)
+    is_served = set(DISTRIBUTION) if flight in GROUPED else set()
+    own_values = (f'{own_sql(name)} AS "{name}"' if name in is_served else f'"{name}"' for name in values)
+    return ", ".join(["table_key", "snapshot_id", *own_values, "generation", "created_at"])
 
 
 def own(name: str) -> str:
-    """The column of a `…_current` table with the record's own value where another record's, or none, is served."""
+    """The column with a record's own value where another record's, or none, is served."""
     return f"own_{name}"
 
 
-def own_sql(row: str, name: str) -> str:
-    """SQL of a record's own value in a `…_current` table of `GROUPED`; `row` is its alias."""
-    if name not in DISTRIBUTION:
-        return f'{row}."{name}"'
-    other = f"{row}.distribution_snapshot_id IS DISTINCT FROM {row}.snapshot_id"
-    return f"CASE WHEN {other} THEN {row}.{own(name)} ELSE {row}.{name} END"
+def own_sql(name: str) -> str:
+    """SQL of a record's own value of a column of its distribution, in a physical table of `GROUPED`."""
+    return f"CASE WHEN distribution_snapshot_id IS DISTINCT FROM snapshot_id THEN {own(name)} ELSE {name} END"
 
 
 def ddl(flight: str, table: str, leading: str, more: str = "") -> str:
@@ -187,20 +175,18 @@ def ddl(flight: str, table: str, leading: str, more: str = "") -> str:
            f"created_at TIMESTAMPTZ{more});"  # fmt: skip
 
 
-def current_ddl(flight: str) -> list[str]:
-    """The statements that create the `…_current` table of a parted flight and the view over both of its tables."""
-    current, history = parts(flight)
-    columns = ", ".join(row_columns(flight))
-    labels = {**dict.fromkeys(LABELS, "VARCHAR")}
+def parted_ddl(flight: str) -> list[str]:
+    """The statements that create both tables of a parted flight, and the view of their records."""
+    more = SPAN | {"is_copy": "BOOLEAN"}
     if flight in GROUPED:
         types = stored_columns(flight)
-        labels |= {name: SQL_TYPES[type] for name, type in DISTRIBUTION_LABELS.items()}
-        labels |= {own(name): SQL_TYPES[types[name]] for name in DISTRIBUTION}
-    more = "".join(f", {name} {type}" for name, type in labels.items())
+        more |= {"distribution_snapshot_id": "BIGINT", "distribution_generation": "BIGINT"}
+        more |= {own(name): SQL_TYPES[types[name]] for name in DISTRIBUTION}
+    columns = "".join(f", {name} {type}" for name, type in more.items())
+    selects = (f"SELECT {record_columns(flight)} FROM {table} WHERE NOT is_copy" for table in parts(flight))
     return [
-        ddl(flight, current, "snapshot_id BIGINT", more),
-        f"CREATE VIEW {BY_SNAPSHOT[flight]} AS"
-        f" SELECT {records(flight, current)} FROM {current} UNION ALL SELECT {columns} FROM {history}",
+        *(ddl(flight, table, "snapshot_id BIGINT", columns) for table in parts(flight)),
+        f"CREATE VIEW {BY_SNAPSHOT[flight]} AS {' UNION ALL '.join(selects)}",
     ]
 
 
@@ -251,7 +237,7 @@ def _version(connection: Connection) -> int | None:
 def _create(connection: Connection) -> None:
     statements = [_CATALOG, ddl("stats.sketches", "stats_sketches", "snapshot_id BIGINT")]
     for flight in PARTED:
-        statements += [ddl(flight, parts(flight)[1], "snapshot_id BIGINT"), *current_ddl(flight)]
+        statements += parted_ddl(flight)
     statements += [ddl(flight, table, "from_pos BIGINT, to_pos BIGINT") for flight, table in BY_SPAN.items()]
     statements.append(f"INSERT INTO settings VALUES ('schema_version', '{VERSION}')")
     for statement in statements:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 import numpy.typing as npt
@@ -13,23 +14,25 @@ from store.duckdb.arrow_sql import execute, query, rowid_in, tuple_of, within
 from store.duckdb.layout import (
     BY_SNAPSHOT,
     GROUPED,
-    LABELS,
+    OPEN_END,
     PARTED,
     Connection,
+    own,
     parts,
-    records,
-    row_columns,
+    record_columns,
     stored_columns,
 )
-from store.history.current_rows import CurrentRows
 from store.history.file_spans import STORAGE_ID
+from store.history.spans import Spans, schema_key, served_distribution
 from store.history.staged import NONE, NameOf, Staged
-from store.model.freshness import EXACT, USABLE_COLUMNS, usable_for_arrow
-from store.model.puts import FLIGHT_OF, IDENTITY, Counts, PutMode
-from store.model.schemas import COUNTS, DISTRIBUTION, DISTRIBUTION_LABELS
+from store.model.catalog_entries import Place
+from store.model.freshness import has_sql
+from store.model.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, codes
+from store.model.schemas import COUNTS, DISTRIBUTION
 
 _NOTHING = pa.table({"row_no": NONE, "rid": NONE, "same": pa.chunked_array([], pa.bool_()), "part": NONE})
 _FEW_ROWS = 512  # at most that many target ids are written into a condition
+_CURRENT, _COPIES, _LATER = 2, 3, 4  # current rows, copies at the put's snapshots, rows that begin after one of them
 
 
 class SnapshotMerge:
@@ -40,21 +43,22 @@ class SnapshotMerge:
         flight: A flight of `BY_SNAPSHOT`.
         rows: Rows of the put, with `table_key` and `snapshot_id`.
         name_of: Table key → full name, for messages.
-        current: Table key → current snapshot id, None if there is none.
-        current_rows: Tables of the transaction to be re-ranked.
+        places: (table key, snapshot id) → place, of the put's snapshots.
+        spans: The spans that change with the transaction.
         has_tables: False if the flight has no stored rows for any of the tables.
         has_sketches: False if no sketches are stored for any of the tables.
     """
 
     def __init__(
-        self, mode: PutMode, flight: str, rows: pa.Table, name_of: NameOf, current: Mapping[int, int | None],
-        current_rows: CurrentRows, *, has_tables: bool = True, has_sketches: bool = True,
+        self, mode: PutMode, flight: str, rows: pa.Table, name_of: NameOf,
+        places: Mapping[tuple[int, int], Place], spans: Spans, *, has_tables: bool = True, has_sketches: bool = True,
     ):  # fmt: skip
-        self.mode, self.flight, self.current, self.current_rows = mode, flight, current, current_rows
+        self.mode, self.flight, self.places, self.spans = mode, flight, places, spans
         self._has_tables, self._has_sketches = has_tables, has_sketches and flight != "stats.sketches"
         self.staged = Staged(flight, rows, name_of, ("snapshot_id",))
         self.tables = parts(flight)
         self.is_parted, self.is_grouped = flight in PARTED, flight in GROUPED
+        self.having: AbstractSet[int] = set()
 
     def apply(self, connection: Connection, generation: int) -> Counts:
         """Merges the put into the stored rows.
@@ -70,7 +74,10 @@ class SnapshotMerge:
             Conflict: In mode `create` another record is stored for a target.
         """
         staged = self.staged
-        if self.mode is PutMode.CAPTURE and self.is_grouped and self._has_tables:
+        self.having = self._stored_kinds(connection)
+        if _COPIES in self.having:
+            self.spans.change(staged.rows["table_key"].unique().to_pylist())
+        if self.mode is PutMode.CAPTURE and self.is_grouped and not self.having.isdisjoint((0, 1)):
             self._keep_distributions(connection)
         stored = self._matches(connection)
         other = stored.filter(pc.invert(stored["same"]))
@@ -83,32 +90,44 @@ class SnapshotMerge:
         if self.mode is not PutMode.FILL:
             replaced = other.num_rows
             self._delete(connection, other)
-        if self.mode is PutMode.REPLACE_SNAPSHOT and self._has_tables:
+        if self.mode is PutMode.REPLACE_SNAPSHOT and not self.having.isdisjoint((0, 1)):
             self._delete_absent(connection, stored)
         in_place = replaced == fresh.num_rows and pc.all(pc.equal(other["part"], 0), min_count=0).as_py()
-        self._insert(connection, fresh, generation, in_place=in_place)
+        self._insert(connection, fresh, generation, in_place=in_place, is_new=not replaced)
         if self.mode is PutMode.REPLACE_SNAPSHOT and self._has_sketches:
             self._drop_orphaned_sketches(connection)
         return Counts(staged.received, fresh.num_rows - replaced, settled.num_rows, replaced)
 
     def _stored(self, scope: str, having: Collection[int] = (0, 1)) -> str:
-        """Subquery of the stored rows with `part`, `rid` and all columns; `having` are the parts to read."""
+        """Subquery of the stored records with `part`, `rid` and all columns; `having` are the parts to read."""
+        where = f"{scope}{' AND NOT is_copy' if self.is_parted else ''}"
         each = (
-            f"{number} AS part, rowid AS rid, {records(self.flight, table)} FROM {table}"
+            f"{number} AS part, rowid AS rid, {record_columns(self.flight)} FROM {table}"
             for number, table in enumerate(self.tables) if number in having
         )  # fmt: skip
-        return " UNION ALL ".join(f"SELECT {select} WHERE {scope}" for select in each)
+        return " UNION ALL ".join(f"SELECT {select} WHERE {where}" for select in each)
+
+    def _stored_kinds(self, connection: Connection) -> set[int]:
+        """The kinds of rows that are stored for the put's tables: the parts with records of its snapshots, `_CURRENT`,
+        `_COPIES`, `_LATER`."""
+        if not self._has_tables:
+            return set()
+        tables, snapshots = self.staged.scope(), self.staged.scope(snapshots=True)
+        first = [f"(SELECT {n} FROM {table} WHERE {snapshots} LIMIT 1)" for n, table in enumerate(self.tables)]
+        if self.is_parted:
+            current, history = self.tables
+            least = min(place.ordinal for place in self.places.values())
+            first.append(f"(SELECT {_CURRENT} FROM {current} WHERE {tables} LIMIT 1)")
+            first.append(f"(SELECT {_COPIES} FROM {history} WHERE {snapshots} AND is_copy LIMIT 1)")
+            first.append(f"(SELECT {_LATER} FROM {history} WHERE {tables} AND from_ord > {least} LIMIT 1)")
+        return {kind for (kind,) in connection.execute(" UNION ALL ".join(first)).fetchall()}
 
     def _matches(self, connection: Connection) -> pa.Table:
-        if not self._has_tables:
-            return _NOTHING
-        scope = self.staged.scope(snapshots=True)
-        first = (f"(SELECT {n} FROM {table} WHERE {scope} LIMIT 1)" for n, table in enumerate(self.tables))
-        having = {part for (part,) in connection.execute(" UNION ALL ".join(first)).fetchall()}
-        if not having:
+        if self.having.isdisjoint((0, 1)):
             return _NOTHING
         keep = "true" if self.mode is PutMode.CAPTURE else None
-        return self.staged.matches(connection, self._stored(scope, having), ("part",), keep_complete=keep)
+        stored = self._stored(self.staged.scope(snapshots=True), self.having)
+        return self.staged.matches(connection, stored, ("part",), keep_complete=keep)
 
     def _keep_distributions(self, connection: Connection) -> None:
         """Completes captured rows without distinct counts by the distribution that is stored for the same snapshot, so
@@ -152,99 +171,163 @@ class SnapshotMerge:
             kept=matched.select(["part", "rid"]), staged=self.staged.rows,
         )  # fmt: skip
         self._delete(connection, absent)
-        if self.is_parted:  # an older row may become current
-            served = absent if self.is_grouped else absent.filter(pc.equal(absent["part"], 0))
-            self.current_rows.invalidate(served["table_key"].unique().to_pylist())
+        if self.is_parted:
+            self.spans.change(absent["table_key"].unique().to_pylist())
 
-    def _insert(self, connection: Connection, fresh: pa.Table, generation: int, *, in_place: bool) -> None:
-        """Stores rows; `in_place` if each replaces a current row that was deleted."""
+    def _insert(
+        self, connection: Connection, fresh: pa.Table, generation: int, *, in_place: bool, is_new: bool
+    ) -> None:  # fmt: skip
+        """Stores rows; `in_place`: each replaces a current row that was deleted; `is_new`: none replaces a record."""
         if not fresh.num_rows:
             return
         if not self.is_parted:
             self.staged.insert(connection, self.tables[0], fresh, generation)
             return
         current, history = self.tables
-        is_current = self._is_current(fresh)
+        fresh, simple = self._with_spans(connection, fresh, generation, is_new=is_new)
         now, then = fresh, fresh.slice(0, 0)
-        if not is_current.all():
-            now, then = (fresh.filter(pa.array(mask)) for mask in (is_current, ~is_current))
+        if not simple.all():
+            now, then = (fresh.filter(pa.array(mask)) for mask in (simple, ~simple))
         if now.num_rows:
-            if not in_place and self._has_tables:
-                self._retire(connection, now)
-            self.staged.insert(connection, current, self._with_labels(now), generation, {LABELS[0]: EXACT})
-            if self.flight == "stats.tables":
-                snapshots = zip(now["table_key"].to_pylist(), now["snapshot_id"].to_pylist(), strict=True)
-                self.current_rows.replace_table_rows(dict(snapshots))
+            if not in_place and _CURRENT in self.having:
+                self._end(connection, now)
+            self.staged.insert(connection, current, now, generation, {"to_ord": OPEN_END})
         if then.num_rows:
+            then = then.append_column("to_ord", then["from_ord"])
             self.staged.insert(connection, history, then, generation)
-            self._register_older(connection, then)
+            self.spans.change(then["table_key"].unique().to_pylist())
 
-    def _with_labels(self, now: pa.Table) -> pa.Table:
-        """Adds the labels besides `freshness` to rows of current snapshots; registers the tables of rows that may
-        inherit a group of their statistics."""
-        types, complete = stored_columns(self.flight), now
-        for name in USABLE_COLUMNS:
-            if name in types and name not in now.column_names:
-                complete = complete.append_column(name, pa.nulls(now.num_rows, types[name]))
-        label = pa.chunked_array([pa.repeat(EXACT, now.num_rows)])
-        labelled = now.append_column(LABELS[1], usable_for_arrow(label, complete))
-        if not self.is_grouped:
-            return labelled
-        if self._has_tables:
-            lacking = _lacking(now, ("ndv",)) | _lacking(now, COUNTS)
-            self.current_rows.invalidate(now["table_key"].filter(pa.array(lacking)).unique().to_pylist())
-        unknown = pa.array(_lacking(now, DISTRIBUTION))
-        for name, values in zip(DISTRIBUTION_LABELS, (now["snapshot_id"], label), strict=True):
-            labelled = labelled.append_column(name, pc.if_else(unknown, pa.scalar(None, values.type), values))
-        return labelled
+    def _with_spans(
+        self, connection: Connection, fresh: pa.Table, generation: int, *, is_new: bool
+    ) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+        """The rows with the columns of their spans and distributions, and a mask of those that hold from now on as they
+        are: those at the current snapshot of a table with nothing newer, with counts, and a distribution that is their
+        own or that of the row that they end.
 
-    def _is_current(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        """A mask of the rows of their table's current snapshot."""
-        keys, places = np.unique(rows["table_key"].to_numpy(), return_inverse=True)
-        current = [self.current.get(key) for key in keys.tolist()]
-        known = np.array([snapshot_id is not None for snapshot_id in current])
-        ids = np.array([snapshot_id or 0 for snapshot_id in current], np.int64)
-        mask: npt.NDArray[np.bool_] = known[places] & (ids[places] == rows["snapshot_id"].to_numpy())
-        return mask
+        Args:
+            connection: The writer's.
+            fresh: Rows to insert.
+            generation: Generation of the put.
+            is_new: False if some of them replace a record of their snapshot.
+        """
+        _, first, at = np.unique(codes(fresh, ["table_key", "snapshot_id"]), return_index=True, return_inverse=True)
+        keys, ids = (fresh[name].take(pa.array(first)).to_pylist() for name in ("table_key", "snapshot_id"))
+        places = [self.places[pair] for pair in zip(keys, ids, strict=True)]
+        later = self._with_later(connection) if _LATER in self.having else set()
+        simple = np.array([
+            place.is_newest and key not in later for key, place in zip(keys, places, strict=True)
+        ])[at]  # fmt: skip
+        if "schema_hash" in fresh.column_names:
+            hashes = pa.array([place.schema_hash for place in places], pa.string()).take(pa.array(at))
+            other = pc.fill_null(pc.not_equal(fresh["schema_hash"], hashes), pc.is_valid(fresh["schema_hash"]))
+            simple &= ~other.to_numpy()
+        schemas = [schema_key(id_, place.ordinal, place.schema_hash) for id_, place in zip(ids, places, strict=True)]
+        columns = {
+            "schema_key": np.array(schemas, np.uint64)[at], "is_copy": np.zeros(len(at), np.bool_),
+            "from_ord": np.array([place.ordinal for place in places], np.int64)[at],
+        }  # fmt: skip
+        if self.is_grouped:
+            lacks_ndv = _lacking(fresh, ("ndv",))
+            has_own = pa.array(~_lacking(fresh, DISTRIBUTION))
+            columns["distribution_snapshot_id"] = pc.if_else(has_own, fresh["snapshot_id"], pa.scalar(None, pa.int64()))
+            columns["distribution_generation"] = np.full(len(at), generation)
+            simple &= ~_lacking(fresh, COUNTS)
+            inheriting = simple & lacks_ndv
+            if not is_new:
+                simple &= ~lacks_ndv
+        for name, values in columns.items():
+            fresh = fresh.append_column(name, values if isinstance(values, pa.ChunkedArray) else pa.array(values))
+        if self.is_grouped and is_new and _CURRENT in self.having and inheriting.any():
+            fresh, unsure = self._with_inherited(connection, fresh, inheriting)
+            simple &= ~unsure
+        return fresh, simple
+
+    def _with_inherited(
+        self, connection: Connection, fresh: pa.Table, inheriting: npt.NDArray[np.bool_]
+    ) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+        """Gives rows without distinct counts (`inheriting`) the distribution of the current row of their target if it
+        has distinct counts, or they have no distribution.
+
+        Returns:
+            The rows, and a mask of those for which that cannot be told from the current row.
+        """
+        given = [name for name in (*self._target_columns(), "snapshot_id", "row_count", "null_count", *DISTRIBUTION)
+                 if name in fresh.column_names]  # fmt: skip
+        staged = fresh.select(given).append_column("row_no", pa.array(np.arange(fresh.num_rows)))
+        for name in {"row_count", "null_count", *DISTRIBUTION}.difference(given):
+            staged = staged.append_column(name, pa.nulls(fresh.num_rows, stored_columns(self.flight)[name]))
+        staged = staged.filter(pa.array(inheriting))
+        scope = within("table_key", staged["table_key"])
+        same = (" AND ".join(f'{row}."{name}" = s."{name}"' for name in self._target_columns()) for row in "cd")
+        current, records = f"(SELECT * FROM {self.tables[0]} WHERE {scope})", self._stored(scope)
+        served = ", ".join(f"{sql} AS {name}" for name, sql in served_distribution("s", "d", "false", "").items())
+        found = query(
+            connection, f"SELECT s.row_no, d.snapshot_id, d.generation, c.distribution_snapshot_id = s.snapshot_id"
+            f" AS is_unsure, {served} FROM {{staged}} s JOIN {current} c ON {next(same)} JOIN ({records}) d"
+            f" ON {next(same)} AND d.snapshot_id = c.distribution_snapshot_id"
+            f" WHERE d.ndv IS NOT NULL OR NOT {has_sql('s', DISTRIBUTION)} OR is_unsure", staged=staged,
+        )  # fmt: skip
+        at, unsure = np.full(fresh.num_rows, -1), np.zeros(fresh.num_rows, np.bool_)
+        at[found["row_no"].to_numpy()] = np.arange(found.num_rows)
+        unsure[found["row_no"].filter(found["is_unsure"]).to_numpy()] = True
+        places = pa.array(at, mask=at < 0)
+        values = {"distribution_snapshot_id": "snapshot_id", "distribution_generation": "generation"}
+        for name in DISTRIBUTION:
+            type = stored_columns(self.flight)[name]
+            mine = fresh[name] if name in fresh.column_names else pa.nulls(fresh.num_rows, type)
+            fresh = fresh.append_column(own(name), pc.if_else(places.is_valid(), mine, pa.scalar(None, type)))
+        for name, of in (values | dict(zip(DISTRIBUTION, DISTRIBUTION, strict=True))).items():
+            column = found[of].take(places)
+            if name not in fresh.column_names:
+                fresh = fresh.append_column(name, column)
+                continue
+            column = pc.if_else(places.is_valid(), column, fresh[name])
+            fresh = fresh.set_column(fresh.column_names.index(name), name, column)
+        return fresh, unsure
+
+    def _with_later(self, connection: Connection) -> set[int]:
+        """The tables with rows in history that begin after the put's snapshots."""
+        keys, least = zip(*((key, place.ordinal) for (key, _), place in self.places.items()), strict=True)
+        rows = execute(
+            connection, f"SELECT DISTINCT h.table_key FROM {self.tables[1]} h JOIN {{places}} p"
+            f" ON p.table_key = h.table_key AND h.from_ord > p.ordinal WHERE h.{self.staged.scope()}",
+            places=pa.table({"table_key": pa.array(keys, pa.int64()), "ordinal": pa.array(least, pa.int64())}),
+        )  # fmt: skip
+        return {key for (key,) in rows}
 
     def _target_columns(self) -> list[str]:
         return ["table_key", *IDENTITY[self.flight]]
 
-    def _retire(self, connection: Connection, now: pa.Table) -> None:
-        """Moves the current rows of the targets of `now` to history."""
+    def _end(self, connection: Connection, now: pa.Table) -> None:
+        """Ends the current rows of the targets of `now`, which move to history; copies that begin with it are
+        replaced."""
         current = self.tables[0]
         scope = within("table_key", now["table_key"])
         identity = self._target_columns()[1:]
+        begins = now["from_ord"].unique()
         if now.num_rows <= _FEW_ROWS and len(now["table_key"].unique()) == 1 and identity in ([], ["column_id"]):
             among = " AND ".join([scope, *(f"{name} IN {tuple_of(now[name])}" for name in identity)])
-            self._move(connection, among)
+            self._move(connection, among, str(begins[0].as_py()))
             return
         keys = " AND ".join(f's."{name}" = c."{name}"' for name in self._target_columns())
         doomed = query(
-            connection, f"SELECT c.rid FROM (SELECT rowid AS rid, * FROM {current} WHERE {scope}) c"
-            f" SEMI JOIN {{staged}} s ON {keys}", staged=now.select(self._target_columns()),
+            connection, f"SELECT c.rid, s.from_ord AS end_ord FROM {{staged}} s JOIN"
+            f" (SELECT rowid AS rid, * FROM {current} WHERE {scope}) c ON {keys}",
+            staged=now.select([*self._target_columns(), "from_ord"]),
         )  # fmt: skip
         if doomed.num_rows:
-            self._move(connection, f"{scope} AND {rowid_in(doomed['rid'], current)}", doomed=doomed)
+            end = str(begins[0].as_py())
+            if len(begins) > 1:
+                end = f"(SELECT d.end_ord FROM {{doomed}} d WHERE d.rid = {current}.rowid)"
+            self._move(connection, f"{scope} AND {rowid_in(doomed['rid'], current)}", end, doomed=doomed)
 
-    def _move(self, connection: Connection, among: str, **tables: pa.Table) -> None:
+    def _move(self, connection: Connection, among: str, end: str, **tables: pa.Table) -> None:
         current, history = self.tables
-        columns, own = ", ".join(row_columns(self.flight)), records(self.flight, current)
-        execute(connection, f"INSERT INTO {history} ({columns}) SELECT {own} FROM {current} WHERE {among}", **tables)
-        execute(connection, f"DELETE FROM {current} WHERE {among}", **tables)
-
-    def _register_older(self, connection: Connection, then: pa.Table) -> None:
-        """Registers tables for re-ranking in which rows of older snapshots may be served: for targets without an exact
-        row, or without an exact distribution."""
-        scope = within("table_key", then["table_key"])
-        keys = " AND ".join(f's."{name}" = c."{name}"' for name in self._target_columns())
-        exact = " AND c.distribution_snapshot_id = c.snapshot_id AND c.ndv IS NOT NULL" if self.is_grouped else ""
-        open_tables = execute(
-            connection, f"SELECT DISTINCT s.table_key FROM {{staged}} s ANTI JOIN (SELECT c.* FROM {self.tables[0]} c"
-            f" JOIN tables x ON x.table_key = c.table_key AND x.current_snapshot_id = c.snapshot_id{exact}"
-            f" WHERE c.{scope}) c ON {keys}", staged=then.select(self._target_columns()),
+        execute(
+            connection, f"INSERT INTO {history} SELECT * REPLACE ({end} AS to_ord) FROM {current} WHERE {among}"
+            f" AND NOT (is_copy AND from_ord >= {end})", **tables,
         )  # fmt: skip
-        self.current_rows.invalidate([key for (key,) in open_tables])
+        execute(connection, f"DELETE FROM {current} WHERE {among}", **tables)
 
     def _drop_orphaned_sketches(self, connection: Connection) -> None:
         """Deletes the sketches of targets that are not in the put, at its snapshots."""

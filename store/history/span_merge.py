@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.duckdb.arrow_sql import among, execute, query, rowid_in, within
+from store.duckdb.arrow_sql import execute, query, rowid_in, within
 from store.duckdb.layout import BY_SPAN, OPEN_END, Connection, insert_rows
-from store.history.current_rows import CurrentRows
 from store.history.file_spans import STORAGE_ID, remove_at
+from store.history.spans import Spans
 from store.history.staged import NONE, NameOf, Staged
-from store.model.freshness import EXACT
 from store.model.puts import Codes, Counts, PutMode, codes, first_of_each
 
 
@@ -43,19 +42,18 @@ class SpanMerge:
         family: A flight of `BY_SPAN`.
         rows: Rows of the put, with `table_key` and `snapshot_id`.
         name_of: Table key → full name, for messages.
-        current: Table key → current snapshot id, None if there is none.
-        current_rows: Tables of the transaction whose listings changed.
+        spans: The spans that change with the transaction.
         has_tables: False if none of the tables has a listing of this family.
         has_sketches: False if none of them has a listing of sketches.
     """
 
     def __init__(
-        self, mode: PutMode, family: str, rows: pa.Table, name_of: NameOf, current: Mapping[int, int | None],
-        current_rows: CurrentRows, *, has_tables: bool = True, has_sketches: bool = True,
+        self, mode: PutMode, family: str, rows: pa.Table, name_of: NameOf, spans: Spans, *, has_tables: bool = True,
+        has_sketches: bool = True,
     ):  # fmt: skip
         self._has_tables, self._has_sketches = has_tables, has_sketches
         self.mode, self.family, self.physical = mode, family, BY_SPAN[family]
-        self.current, self.current_rows = current, current_rows
+        self.spans = spans
         self.staged = Staged(family, rows, name_of)
 
     def apply(self, connection: Connection, generation: int) -> Counts:
@@ -100,7 +98,6 @@ class SpanMerge:
                 absent = self._absent(connection, stored)
                 more = absent.chunks if doomed is None else [*doomed.chunks, *absent.chunks]
                 doomed = pa.chunked_array(more, pa.int64())
-        self._list_anew(connection, self.listings.filter(pc.is_null(self.listings["own"])))
         self._write(connection, stored, doomed, extended)
         self._insert(connection, fresh, generation)
         if self.family == "stats.files" and self.mode is PutMode.REPLACE_SNAPSHOT and self._has_sketches:
@@ -161,21 +158,6 @@ class SpanMerge:
             kept=stored.select(["rid"]), staged=self.staged.rows, listings=self.listings,
         )["rid"]  # fmt: skip
 
-    def _list_anew(self, connection: Connection, new: pa.Table) -> None:
-        """Prepares the labels for new listings: those of current snapshots replace the current one, tables with others
-        are registered for re-ranking."""
-        if not new.num_rows:
-            return
-        keys, current = new["table_key"].to_pylist(), new["snapshot_id"].to_pylist()
-        exact = [k for k, snapshot_id in zip(keys, current, strict=True) if self.current.get(k) == snapshot_id]
-        self.current_rows.invalidate_listings(set(keys) - set(exact))
-        if exact and pc.any(pc.greater_equal(new["last"], 0)).as_py():
-            execute(
-                connection, "UPDATE file_snapshots SET freshness = NULL WHERE freshness IS NOT NULL"
-                f" AND family = '{self.family}' AND {among('table_key', exact)}",
-                moved=pa.table({"key": pa.array(exact, pa.int64())}),
-            )  # fmt: skip
-
     def _write(
         self, connection: Connection, stored: pa.Table | None, doomed: pa.ChunkedArray | None,
         extended: pa.ChunkedArray | None,
@@ -196,10 +178,11 @@ class SpanMerge:
             self._end_at(connection, extended, "w.upto")
         if new.num_rows:
             keys, ids = new["table_key"].to_pylist(), new["snapshot_id"].to_pylist()
-            insert_rows(connection, "file_snapshots (table_key, family, snapshot_id, pos, freshness)", [
-                (key, self.family, snapshot_id, pos, EXACT if self.current.get(key) == snapshot_id else None)
+            insert_rows(connection, "file_snapshots (table_key, family, snapshot_id, pos)", [
+                (key, self.family, snapshot_id, pos)
                 for key, snapshot_id, pos in zip(keys, ids, new["pos"].to_pylist(), strict=True)
             ])  # fmt: skip
+            self.spans.list_files(keys)
 
     def _end_at(self, connection: Connection, rowids: pa.ChunkedArray, position: str) -> None:
         if len(rowids):

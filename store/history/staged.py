@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.duckdb.arrow_sql import execute, query, query_few, within
-from store.duckdb.layout import GROUPED, Connection, records, stored_columns
+from store.duckdb.layout import GROUPED, Connection, record_columns, stored_columns
 from store.model.freshness import CONTRADICTED
 from store.model.puts import IDENTITY, contradicts, cosmetic, once
 
@@ -152,7 +152,7 @@ class Staged:
             Conflict: Always.
         """
         new = dict.fromkeys(self.columns) | self.rows.slice(row_no, 1).to_pylist()[0]
-        columns = records(self.flight, table) if self.flight in GROUPED else "*"
+        columns = record_columns(self.flight) if self.flight in GROUPED else "*"
         row = (
             connection.sql(f"SELECT {columns} FROM {table} WHERE rowid = {int(rowid)}").to_arrow_table().to_pylist()[0]
         )

@@ -10,6 +10,7 @@ from typing import Final
 from store.model.names import join_name
 
 EXTERNAL: Final = "external"  # format of tables that are known from puts only, not from a connector
+UNPLACED: Final = -(2**62)  # ordinal of a snapshot whose place in history is unknown until the lake is inspected
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,21 @@ class SnapshotEntry:
     ordinal: int
     schema_hash: str | None
     is_live: bool | None  # None: registered by a put, not yet seen in the lake
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a snapshot in its table's history.
+
+    Attributes:
+        ordinal: Increases along history; `UNPLACED` if unknown.
+        schema_hash: None if unknown.
+        is_newest: True for the current snapshot of a table without an age limit, whose rows need no others to be known.
+    """
+
+    ordinal: int
+    schema_hash: str | None
+    is_newest: bool = False
 
 
 @dataclass

@@ -6,7 +6,7 @@ planner may skip data by the row, else PLANNING. `tests/store/model/test_freshne
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -103,9 +103,10 @@ def oldest_sql(requested: str) -> str:
     )
 
 
-def has_sql(row: str, columns: Collection[str]) -> str:
-    """SQL that is true for a row with a value in at least one of the columns; `row` is its alias."""
-    return f"({' OR '.join(f'{row}.{name} IS NOT NULL' for name in columns)})"
+def has_sql(row: str, columns: Iterable[str]) -> str:
+    """SQL that is true for a row with a value in at least one of the columns; `row` is its alias, or empty."""
+    row = f"{row}." if row else ""
+    return f"({' OR '.join(f'{row}{name} IS NOT NULL' for name in columns)})"
 
 
 def group_rank_sql(label: str, preferred: str, rank: str) -> str:
@@ -167,11 +168,11 @@ def is_whole_sql(row: str) -> str:
     )
 
 
-def usable_for_sql(label: str, row: str, columns: Collection[str]) -> str:
+def usable_for_sql(is_exact: str, row: str, columns: Collection[str]) -> str:
     """SQL of `usable_for`.
 
     Args:
-        label: SQL of the freshness.
+        is_exact: SQL that is true if the freshness is EXACT.
         row: Alias of the record's row.
         columns: The columns that the flight has.
     """
@@ -181,7 +182,7 @@ def usable_for_sql(label: str, row: str, columns: Collection[str]) -> str:
         sure = (
             f" AND ({row}.nan_count IS NOT NULL OR {row}.logical_type IS NULL OR {row}.logical_type NOT IN ({kinds}))"
         )
-    return f"CASE WHEN {label} = '{EXACT}' AND {is_whole_sql(row)}{sure} THEN '{PRUNING}' ELSE '{PLANNING}' END"
+    return f"CASE WHEN {is_exact} AND {is_whole_sql(row)}{sure} THEN '{PRUNING}' ELSE '{PLANNING}' END"
 
 
 def is_whole_arrow(rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:

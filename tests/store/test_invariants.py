@@ -102,12 +102,13 @@ def test_whole_database_has_no_violations(whole, tmp_path):
 # What is broken → what the checks call it; {0} is every table of the kind.
 FILES = ("stats_files", "stats_file_columns", "file_sketches")
 CURRENT = ("stats_tables_current", "stats_columns_current", "stats_expressions_current", "stats_column_groups_current")
-GROUPED = CURRENT[1:]
 STORED = ("stats_tables", "stats_columns", "stats_expressions", "stats_column_groups", "stats_sketches")
+PARTED = tuple(f"{name}{part}" for name in STORED[1:4] for part in ("_current", "_history"))
 SNAPSHOT_ROWS = (*(f"{name}{part}" for name in STORED[:4] for part in ("_current", "_history")), "stats_sketches")
 REFERRING = ("schemas", "table_columns", "column_ids", "table_constraints", "snapshots", "identities",
              "file_snapshots", "file_marks", "checks", "publications", "packed", *SNAPSHOT_ROWS, *FILES)  # fmt: skip
 TWICE = "INSERT INTO {0} SELECT * FROM {0}"
+SPANS = "{0}: a row has another span, part or distribution than its records give"
 CASES = [
     ("tables: several of one key", TWICE, ("tables",)),
     ("tables: several of one name", "INSERT INTO {0} SELECT 99 AS table_key, * EXCLUDE (table_key) FROM {0}",
@@ -122,24 +123,21 @@ CASES = [
     ("packed: a value of another snapshot than the current one", "UPDATE {0} SET snapshot_id = 2", ("packed",)),
     ("file_snapshots: several listings of one snapshot", TWICE, ("file_snapshots",)),
     ("file_snapshots: several listings at one position", "UPDATE {0} SET pos = 1", ("file_snapshots",)),
-    ("file_snapshots: the listing of the current snapshot, or its label, is another",
-     "UPDATE {0} SET freshness = 'STALE' WHERE freshness = 'EXACT'", ("file_snapshots",)),
-    ("file_snapshots: the listing of the current snapshot, or its label, is another",
-     "UPDATE {0} SET freshness = 'EXACT'", ("file_snapshots",)),
+    ("file_snapshots: the span of a listing is another", "UPDATE {0} SET to_ord = 9", ("file_snapshots",)),
     ("file_marks: the listing is not the newest", "UPDATE {0} SET snapshot_id = 1", ("file_marks",)),
     ("{0}: rows of no table", "INSERT INTO {0} (table_key) VALUES (99)", REFERRING),
     ("{0}: the snapshot is not registered", "UPDATE {0} SET snapshot_id = 99", ("file_snapshots", *SNAPSHOT_ROWS)),
-    ("{0}: several records of one target at one snapshot", "INSERT INTO {0}_history SELECT * FROM {0} LIMIT 1",
+    ("{0}: several records of one target at one snapshot", "INSERT INTO {0}_history SELECT * FROM {0}_current LIMIT 1",
      STORED[:4]),
     ("{0}: several records of one target at one snapshot", TWICE, STORED[4:]),
-    ("{0}: several rows of one target", TWICE, CURRENT),
-    ("{0}: another row is current, or the label is wrong", "UPDATE {0} SET freshness = 'INHERITED'", CURRENT),
-    ("{0}: another row is current, or the label is wrong", "DELETE FROM {0}", CURRENT),
-    ("{0}: usable_for is not what the row's label and values allow", "UPDATE {0} SET usable_for = 'PLANNING'", CURRENT),
-    ("{0}: the distribution's snapshot is not registered", "UPDATE {0} SET distribution_snapshot_id = 99", GROUPED),
+    ("{0}: spans of one target overlap", "UPDATE {0}_history SET to_ord = 99", STORED[:4]),
+    (SPANS, "UPDATE {0}_history SET to_ord = from_ord WHERE from_ord = 1", STORED[:4]),
+    (SPANS, "INSERT INTO {0}_history SELECT * FROM {0}_current", STORED[:4]),
+    (SPANS, "UPDATE {0}_current SET distribution_snapshot_id = 2", STORED[1:4]),
+    ("{0}: the distribution's snapshot is not registered", "UPDATE {0} SET distribution_snapshot_id = 99", PARTED),
     ("{0}: own_ columns of a row that is served with its own distribution",
-     "UPDATE {0} SET distribution_snapshot_id = snapshot_id, own_mean = 1", GROUPED),
-    ("{0}: another distribution should be served", "UPDATE {0} SET ndv = 5", GROUPED),
+     "UPDATE {0} SET distribution_snapshot_id = snapshot_id, own_mean = 1", PARTED),
+    ("{0}: the values of a distribution are not those of its record", "UPDATE {0}_current SET ndv = 5", STORED[1:4]),
     ("staged_listings: several of one table", "INSERT INTO {0} SELECT 1, 'stats.files', 3, unnest([1, 2])",
      ("staged_listings",)),
     ("staged_listings: a snapshot has the position",

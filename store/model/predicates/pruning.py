@@ -38,7 +38,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from store.model.freshness import EXACT, PRUNING, USABLE_COLUMNS, usable_for_sql
+from store.model.freshness import PRUNING, USABLE_COLUMNS, usable_for_sql
 from store.model.logical_types import Kind, LogicalType
 from store.model.predicates import bounds, buckets
 from store.model.predicates.bounds import KEYS, kind_sql
@@ -323,8 +323,7 @@ def _expected(kind: Kind) -> str:
 
 def _facts(tests: Mapping[int, _Test], column: Column) -> Facts:
     kind = None if column.type is None else column.type.kind
-    exact = f"'{EXACT}'"
-    usable = f"({usable_for_sql(exact, 's', FACTS)} = '{PRUNING}')"
+    usable = f"({usable_for_sql('TRUE', 's', FACTS)} = '{PRUNING}')"
     suits = usable
     if kind is not None and kind in KEYS:
         suits += f" AND coalesce({kind_sql(kind, 's.logical_type')}, FALSE)"

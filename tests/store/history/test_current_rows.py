@@ -1,4 +1,4 @@
-"""Current rows: after any history, equal to the result of a query over all rows."""
+"""Spans: after any history, the rows that hold at each snapshot equal those chosen among all records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
 from store.duckdb.database import Database
 from store.duckdb.layout import BY_SNAPSHOT, parts, stored_columns
+from store.history.spans import holds_sql, schema_key_sql
 from store.model import freshness
+from store.model.catalog_entries import UNPLACED
 from store.model.errors import Conflict
 from store.model.freshness import At
 from store.model.puts import IDENTITY
@@ -33,79 +35,112 @@ def store():
     database.close()
 
 
-def expected_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> list[tuple[Any, ...]]:
-    """(table key, column if any, snapshot, freshness, usable_for) of the current rows, of `stats.columns` also
-    snapshot, freshness, ndv and width of the distribution; computed from all rows."""
-    places = {(k, s): (o, h) for k, s, o, h in store.database.rows(
+def expected_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> dict[Any, list[tuple[Any, ...]]]:
+    """For each snapshot id, and None for each table's current one: (table key, column if any, snapshot, freshness,
+    usable_for) of the rows that apply and are not STALE, of `stats.columns` also snapshot, freshness, ndv and width of
+    the distribution; computed from all records."""
+    places = {(k, s): (o, h if o != UNPLACED else None) for k, s, o, h in store.database.rows(
         "SELECT table_key, snapshot_id, ordinal, schema_hash FROM snapshots")}  # fmt: skip
-    current = dict(store.database.rows(
-        "SELECT table_key, current_snapshot_id FROM tables WHERE current_snapshot_id IS NOT NULL"))  # fmt: skip
-    limits = dict(store.database.rows("SELECT table_key, max_snapshots_behind FROM tables"))
+    tables = store.database.rows("SELECT table_key, current_snapshot_id, max_snapshots_behind FROM tables")
+    limits = {key: most for key, _, most in tables}
+    names = ("table_key", *IDENTITY[flight], "snapshot_id", *stored_columns(flight))
+    records = [
+        dict.fromkeys(freshness.USABLE_COLUMNS) | dict(zip(dict.fromkeys(names), values, strict=True))
+        for values in store.database.rows(f"SELECT {', '.join(dict.fromkeys(names))} FROM {BY_SNAPSHOT[flight]}")
+    ]
+    requested: dict[Any, dict[int, int]] = {None: {key: id for key, id, _ in tables if id is not None}}
+    for key, snapshot in places:
+        requested.setdefault(snapshot, {})[key] = snapshot
+    return {at: best_rows(flight, records, places, each, limits) for at, each in requested.items()}
+
+
+def best_rows(flight: str, records: Any, places: Any, current: Any, limits: Any) -> list[tuple[Any, ...]]:
     identity = ("table_key", *IDENTITY[flight])
-    names = (*identity, "snapshot_id", *stored_columns(flight))
     best: dict[tuple[int, ...], tuple[Any, ...]] = {}
     distributions: dict[tuple[int, ...], tuple[Any, ...]] = {}
-    for values in store.database.rows(f"SELECT {', '.join(dict.fromkeys(names))} FROM {BY_SNAPSHOT[flight]}"):
-        row = dict.fromkeys(freshness.USABLE_COLUMNS) | dict(zip(dict.fromkeys(names), values, strict=True))
+    for row in records:
         key = row["table_key"]
         if key not in current:
             continue
         ordinal, hash_ = places[key, row["snapshot_id"]]
-        record = At(row["snapshot_id"], ordinal, row["schema_hash"] or hash_)
+        record = At(row["snapshot_id"], ordinal, (row["schema_hash"] or hash_) if ordinal != UNPLACED else None)
         requested = At(current[key], *places[key, current[key]])
-        if (label := freshness.freshness(record, requested)) is None:
+        if (label := freshness.freshness(record, requested)) in (None, "STALE"):
             continue
         rank = freshness.rank(record, requested)
         target = tuple(row[name] for name in identity)
         counted = flight == "stats.tables" or any(row[name] is not None for name in COUNTS)
-        found = ((label != "STALE", counted, *rank), row["snapshot_id"], label, freshness.usable_for(label, row))
-        best[target] = max(best.get(target, found), found)
+        most = None if row.get("row_count") is None else row["row_count"] - (row.get("null_count") or 0)
+        found = ((counted, *rank), row["snapshot_id"], label, freshness.usable_for(label, row), most)
+        best[target] = max(best.get(target, found), found, key=lambda each: each[0])
         behind = sum(k == key and ordinal < o <= requested.ordinal for (k, _), (o, _) in places.items())
         if label == "INHERITED" and limits[key] is not None and behind > limits[key]:
-            label = "STALE"
-        if flight == "stats.columns" and label != "STALE" and any(row[name] is not None for name in DISTRIBUTION):
+            continue
+        if flight == "stats.columns" and any(row[name] is not None for name in DISTRIBUTION):
             order = (row["ndv"] is not None, *rank)
             shown = (order, row["snapshot_id"], label, row["ndv"], row["avg_width_bytes"])
             distributions[target] = max(distributions.get(target, shown), shown, key=lambda each: each[0])
-    none = () if flight == "stats.tables" else (None, None, None, None, None)
-    return sorted(
-        ((*target, *found[1:], *distributions.get(target, none)[1:]) for target, found in best.items()), key=repr
-    )
+    expected = []
+    for target, (_, *values, most) in best.items():
+        if flight == "stats.columns":
+            shown = distributions.get(target, (None,) * 5)
+            cut = None not in (shown[3], most) and shown[2] != "EXACT"
+            values += [*shown[1:3], min(shown[3], most) if cut else shown[3], shown[4]]
+        expected.append((*target, *values))
+    return sorted(expected, key=repr)
 
 
-def current_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> list[tuple[Any, ...]]:
-    names = ", ".join(("table_key", *IDENTITY[flight], "snapshot_id", "freshness", "usable_for"))
+def served_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> dict[Any, list[tuple[Any, ...]]]:
+    """The same by the spans of stored rows."""
+    current, history = parts(flight)
+    label = "CASE WHEN r.snapshot_id = n.snapshot_id THEN 'EXACT' ELSE 'INHERITED' END"
+    names = ", ".join(f"r.{name}" for name in ("table_key", *IDENTITY[flight], "snapshot_id"))
+    names += f", {label}, {freshness.usable_for_sql('r.snapshot_id = n.snapshot_id', 'r', stored_columns(flight))}"
     if flight == "stats.columns":
-        for name in ("distribution_snapshot_id", "distribution_freshness", "ndv", "avg_width_bytes"):
-            names += f", CASE WHEN distribution_snapshot_id IS NOT NULL THEN {name} END"
-    return sorted(store.database.rows(f"SELECT {names} FROM {BY_SNAPSHOT[flight]}_current"), key=repr)
+        names += (
+            ", r.distribution_snapshot_id, CASE WHEN r.distribution_snapshot_id = n.snapshot_id THEN 'EXACT'"
+            " WHEN r.distribution_snapshot_id IS NOT NULL THEN 'INHERITED' END, r.ndv, r.avg_width_bytes"
+        )
+    join = f"JOIN (SELECT *, {schema_key_sql('snapshots')} AS schema_key FROM snapshots) n ON n.table_key = r.table_key"
+    found: dict[Any, list[tuple[Any, ...]]] = {}
+    for at, *row in [
+        *store.database.rows(f"SELECT NULL, {names} FROM {current} r {join} JOIN tables x"
+                             " ON x.table_key = r.table_key AND x.current_snapshot_id = n.snapshot_id"),
+        *store.database.rows(f"SELECT n.snapshot_id, {names} FROM (SELECT * FROM {current} UNION ALL"
+                             f" SELECT * FROM {history}) r {join} WHERE {holds_sql('r', 'n')}"),
+    ]:  # fmt: skip
+        found.setdefault(at, []).append(tuple(row))
+    return {at: sorted(each, key=repr) for at, each in found.items()}
 
 
 def expected_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
-    found: dict[tuple[int, str], tuple[Any, ...]] = {}
+    found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for key, family, snapshot, ordinal, hash_, current, at, current_hash in store.database.rows(
         "SELECT f.table_key, f.family, f.snapshot_id, n.ordinal, n.schema_hash, c.snapshot_id, c.ordinal, c.schema_hash"
-        " FROM file_snapshots f JOIN snapshots n USING (table_key, snapshot_id) JOIN tables t USING (table_key)"
-        " JOIN snapshots c ON c.table_key = t.table_key AND c.snapshot_id = t.current_snapshot_id"
+        " FROM file_snapshots f JOIN snapshots n USING (table_key, snapshot_id) JOIN snapshots c"
+        " ON c.table_key = f.table_key"
     ):
-        record, requested = At(snapshot, ordinal, hash_), At(current, at, current_hash)
-        if label := freshness.freshness(record, requested):
-            this = (freshness.rank(record, requested), snapshot, label)
-            found[key, family] = max(found.get((key, family), this), this)
+        record, requested = (At(snapshot, ordinal, hash_ if ordinal != UNPLACED else None),
+                             At(current, at, current_hash if at != UNPLACED else None))  # fmt: skip
+        if freshness.freshness(record, requested) not in (None, "STALE"):
+            this = (freshness.rank(record, requested), snapshot)
+            found[key, current, family] = max(found.get((key, current, family), this), this)
     return sorted((*place, *this[1:]) for place, this in found.items())
 
 
-def current_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
+def served_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
     return store.database.rows(
-        "SELECT table_key, family, snapshot_id, freshness FROM file_snapshots WHERE freshness IS NOT NULL ORDER BY ALL"
+        "SELECT n.table_key, n.snapshot_id, f.family, f.snapshot_id FROM file_snapshots f JOIN (SELECT *,"
+        f" {schema_key_sql('snapshots')} AS schema_key FROM snapshots) n ON n.table_key = f.table_key"
+        f" WHERE {holds_sql('f', 'n')} ORDER BY ALL"
     )
 
 
 ROW = st.fixed_dictionaries({
     "column_id": st.integers(1, 3), "schema_hash": HASHES, "completeness": st.sampled_from(["COMPLETE", "PARTIAL"]),
     "row_count": st.sampled_from([None, 1, 2]), "logical_type": st.sampled_from(["INT", "DOUBLE"]),
-    "ndv": st.sampled_from([None, None, 0.0, 1.0]), "avg_width_bytes": st.sampled_from([None, None, 4.0]),
-})  # fmt: skip
+    "ndv": st.sampled_from([None, None, 0.0, 1.0, 2.0]), "avg_width_bytes": st.sampled_from([None, None, 4.0]),
+}).filter(lambda row: row["row_count"] is None or (row["ndv"] or 0) <= row["row_count"])  # fmt: skip
 TABLE = st.fixed_dictionaries({"schema_hash": HASHES, "row_count": st.integers(0, 2)})
 CONTENT = st.lists(ROW, min_size=1, max_size=4, unique_by=lambda row: row["column_id"])
 NAMES = st.sampled_from([NAME, LAKE])
@@ -187,8 +222,9 @@ def check_history(store: DuckDBStatsStore, steps: Any) -> None:
     for step in steps:
         apply(store, step)
         for flight in ("stats.columns", "stats.tables"):
-            assert current_rows(store, flight) == expected_rows(store, flight), step
-        assert current_listings(store) == expected_listings(store), step
+            expected = {at: each for at, each in expected_rows(store, flight).items() if each}
+            assert served_rows(store, flight) == expected, step
+        assert served_listings(store) == expected_listings(store), step
         doubled = store.database.rows(
             "SELECT table_key, snapshot_id, column_id FROM stats_columns GROUP BY ALL HAVING count(*) > 1"
         )
@@ -199,8 +235,8 @@ def test_put_of_many_tables_updates_the_current_rows_of_each(store):
     given = [rows("stats.columns", {"column_id": 1, "row_count": n}, name=("many", "s", f"t{n}"), snapshot=s)
              for s in (1, 2) for n in range(40)]  # fmt: skip
     store.put([Put("stats.columns", table) for table in given])
-    assert current_rows(store) == expected_rows(store)
-    assert sum(row[2] == 2 for row in current_rows(store)) >= 40
+    assert served_rows(store)[None] == expected_rows(store)[None]
+    assert sum(row[2] == 2 for row in served_rows(store)[None]) >= 40
 
 
 def test_row_of_a_table_inherits_after_a_later_snapshot_in_its_transaction(store):
@@ -210,19 +246,19 @@ def test_row_of_a_table_inherits_after_a_later_snapshot_in_its_transaction(store
     puts = [Put(flight, rows(flight, row | {"schema_hash": "h"}, name=name, snapshot=s)) for flight, row, s in steps]
     store.put(puts[:1])
     store.database.write(lambda connection: [store.put_in(connection, [each]) for each in puts[1:]])
-    assert current_rows(store, "stats.tables") == expected_rows(store, "stats.tables")
-    assert current_rows(store, "stats.tables")[-1][1:3] == (2, freshness.INHERITED)
+    assert served_rows(store, "stats.tables")[None] == expected_rows(store, "stats.tables")[None]
+    assert served_rows(store, "stats.tables")[None][-1][1:3] == (2, freshness.INHERITED)
 
 
-def test_refused_put_keeps_the_current_rows(store):
+def test_refused_put_keeps_the_served_rows(store):
     put(store, "stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 1}, name=("r", "s", "t")))
-    before = current_rows(store)
+    before = served_rows(store)
     with pytest.raises(Conflict):
         store.put([
             Put("stats.columns", rows("stats.columns", {"column_id": 2}, name=("r", "s", "t"), snapshot=2)),
             Put("stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 2}, name=("r", "s", "t"))),
         ])  # fmt: skip
-    assert current_rows(store) == before
+    assert served_rows(store) == before
 
 
 def test_row_of_another_schema_yields_to_an_older_row_of_the_current_one(store):
@@ -231,7 +267,7 @@ def test_row_of_another_schema_yields_to_an_older_row_of_the_current_one(store):
     for snapshot, content in ((1, {6: "h"}), (2, {2: "h", 6: "g"}), (3, {4: "h"})):
         given = [{"column_id": column, "schema_hash": hash_} for column, hash_ in content.items()]
         put(store, "stats.columns", rows("stats.columns", *given, name=name, snapshot=snapshot))
-        assert current_rows(store) == expected_rows(store)
+        assert served_rows(store)[None] == expected_rows(store)[None]
 
 
 def test_capture_without_distinct_counts_keeps_those_of_its_snapshot(store):
