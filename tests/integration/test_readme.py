@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from flight_server.checks import rules
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDES = ROOT / "flight_server/guides"
@@ -143,7 +145,13 @@ def test_readme_is_short():
     assert len(README.split()) <= 1500
 
 
-def test_toml_blocks_parse():
-    _, settings, tokens = map(tomllib.loads, blocks("toml"))
+def test_toml_blocks_parse(tmp_path):
+    *of_rules, settings, tokens = blocks("toml")
+    settings, tokens = map(tomllib.loads, (settings, tokens))
+    path = tmp_path / "rules.toml"
+    for text in of_rules:
+        path.write_text(text)
+        assert rules.load(path)
+    assert rules.silences(path)
     assert {"db", "host", "port", "workers"} <= settings.keys()
     assert {"name", "sha256", "scopes"} <= tokens["token"][0].keys()
