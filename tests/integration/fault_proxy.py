@@ -1,0 +1,88 @@
+"""An HTTP proxy on loopback that counts reads of an object store, and answers some itself with an error."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+_HOP = {"connection", "transfer-encoding", "content-length", "date", "server"}
+
+
+@dataclass
+class FaultProxy:
+    """What was asked, and what is answered.
+
+    Attributes:
+        url: Address of the proxy.
+        requests: Method and path of each request.
+        error: Status and body of errors; None while there are none.
+        once: Only the first request of each method and path is answered by the error.
+    """
+
+    url: str
+    requests: list[str] = field(default_factory=list)
+    error: tuple[int, bytes] | None = None
+    once: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def fault(self, request: str) -> tuple[int, bytes] | None:
+        """Records a request; returns the error that answers it."""
+        with self.lock:
+            seen = request in self.requests
+            self.requests.append(request)
+            return None if self.once and seen else self.error
+
+
+@contextmanager
+def fault_proxy(target: str) -> Iterator[FaultProxy]:
+    """A proxy to the server at an http URL."""
+    address = urlsplit(target)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length) if length else None
+            if (error := proxy.fault(f"{self.command} {self.path}")) is not None:
+                self.reply(error[0], [("Content-Type", "application/xml")], error[1])
+                return
+            store = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
+            try:
+                store.request(self.command, self.path, body, dict(self.headers))
+                answer = store.getresponse()
+                sent = [(name, value) for name, value in answer.getheaders() if name.lower() not in _HOP]
+                size = answer.getheader("Content-Length") if self.command == "HEAD" else None
+                self.reply(answer.status, sent, answer.read(), size)
+            finally:
+                store.close()
+
+        def reply(self, status: int, headers: list[tuple[str, str]], body: bytes, size: str | None = None) -> None:
+            self.send_response(status)
+            for name, value in headers:
+                self.send_header(name, value)
+            self.send_header("Content-Length", size or str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_GET = do_HEAD = do_POST = answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        proxy = FaultProxy(f"http://127.0.0.1:{server.server_port}")
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield proxy
+        finally:
+            server.shutdown()
+            thread.join()
