@@ -202,8 +202,8 @@ _ALL: Final = [
     }),
     _plain("sys.tables", "Tables of every catalog, and whether they can be read", KEY | {
         "format": TEXT, "location": TEXT, "partition_keys": pa.list_(TEXT), "properties": TEXT, "state": TEXT,
-        "last_error": TEXT, "discovered_at": INSTANT, "checked_at": INSTANT, "metadata_location": TEXT,
-        "format_schema": TEXT, "description": TEXT, "owner": TEXT, "tags": pa.list_(TEXT), "notes": TEXT,
+        "last_error": TEXT, "discovered_at": INSTANT, "checked_at": INSTANT, "description": TEXT, "owner": TEXT,
+        "tags": pa.list_(TEXT), "notes": TEXT, "metadata_location": TEXT, "format_schema": TEXT,
     }),
     _plain("sys.columns", "Columns of the current schema with the comments that the format has of them", _TABLE_KEY | {
         "column_id": INT, "column_name": TEXT, "comment": TEXT,
