@@ -19,7 +19,7 @@ from store.model.errors import InvalidArgument
 from store.model.schemas import THETA
 from store.stats_store import DuckDBStatsStore
 from tests.store.contract import put, rows
-from tests.store.history.test_current_rows import HISTORIES, apply
+from tests.store.history.test_spans import HISTORIES, apply
 
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))

@@ -198,14 +198,14 @@ HISTORIES = st.lists(STEP, min_size=1, max_size=7)
 
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=HISTORIES)
-def test_current_rows_equal_a_full_query_after_any_history(store, steps):
+def test_spans_equal_a_full_query_after_any_history(store, steps):
     check_history(store, steps)
 
 
 @pytest.mark.benchmark
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=HISTORIES)
-def test_current_rows_equal_a_full_query_after_many_histories(store, steps):
+def test_spans_equal_a_full_query_after_many_histories(store, steps):
     check_history(store, steps)
 
 
