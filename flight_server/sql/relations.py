@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -66,8 +67,8 @@ class Reads:
     def __init__(self, app: App, caller: Principal, is_cancelled: Callable[[], bool]):
         self._app, self._caller, self._is_cancelled = app, caller, is_cancelled
         self._left = MAX_SOURCE_BYTES
-        self._read: list[tuple[ScanRequest, pa.Table]] = []
-        self._lock = threading.Lock()  # DuckDB may scan from several threads
+        self._read: list[tuple[ScanRequest, Future[pa.Table]]] = []
+        self._lock = threading.Lock()  # DuckDB scans from several threads; not held over a read
         self.error: BaseException | None = None
         self.of_all_tables: set[str] = set()
 
@@ -77,8 +78,7 @@ class Reads:
 
     def _scan(self, source: Source, columns: Sequence[str], filter: pc.Expression | None) -> pa.Table:
         try:
-            with self._lock:
-                return self._rows(source, columns, filter)
+            return self._rows(source, columns, filter)
         except BaseException as error:
             self.error = self.error or error
             raise
@@ -89,18 +89,36 @@ class Reads:
         request = ScanRequest(source.table.flight, read, node, source.table.snapshot)
         if all(names is None for names in request.table_names):
             self.of_all_tables.add(source.label)
-        rows = next((rows for other, rows in self._read if other == request), None)
-        if rows is None:
-            rows = self.table(request, self._left)
-            if rows is None:
-                raise ResourceExhausted(
-                    f"the statement reads more than {MAX_SOURCE_BYTES >> 20} MiB, the last of it from "
-                    f"{source.table.flight.name}",
-                    hint="narrow it by WHERE, or read the flight itself",
-                )
-            self._left -= rows.nbytes
-            self._read.append((request, rows))
+        rows = self._once(request)
         return rows if exact else rows.filter(filter).select(list(columns))
+
+    def _once(self, request: ScanRequest) -> pa.Table:
+        """The rows of a read, which the first of equal scans executes."""
+        with self._lock:
+            known = next((read for other, read in self._read if other == request), None)
+            read, left = known or Future[pa.Table](), self._left
+            if known is None:
+                self._read.append((request, read))
+        if known is None:
+            try:
+                read.set_result(self._counted(request, left))
+            except BaseException as error:
+                read.set_exception(error)
+        return read.result()
+
+    def _counted(self, request: ScanRequest, left: int) -> pa.Table:
+        rows = self.table(request, left)
+        if rows is not None:
+            with self._lock:
+                self._left -= rows.nbytes
+                left = self._left
+        if rows is None or left < 0:
+            last = request.flight.name
+            raise ResourceExhausted(
+                f"the statement reads more than {MAX_SOURCE_BYTES >> 20} MiB, the last of it from {last}",
+                hint="narrow it by WHERE, or read the flight itself",
+            )
+        return rows
 
     def table(self, request: ScanRequest, most: int) -> pa.Table | None:
         """The rows of a scan with naive timestamps; None if they have more than `most` bytes."""
