@@ -243,6 +243,7 @@ def bodies(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
         "publish": [{"table": HIDDEN_NAME, "to": "iceberg"}],
         "withdraw": [{"table": HIDDEN_NAME, "to": "iceberg"}],
         "describe": [{"table": HIDDEN_NAME}, {"table": HIDDEN_NAME, "owner": "me"}],
+        "expect": [{"table": HIDDEN_NAME, "measure": "rows", "snapshot": "current"}],
         "answer": [{"sql": f"SELECT count(*) FROM {HIDDEN_NAME}"}],
         "backup": [{"path": "/tmp/nobody-may-have-this"}],
         "read": [],

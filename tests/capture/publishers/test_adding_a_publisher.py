@@ -24,7 +24,7 @@ def note(monkeypatch):
     module.NotePublisher = space["NotePublisher"]
     monkeypatch.setitem(__import__("sys").modules, "my_package", module)
     homes = {"note": re.search(r'^note = "(.*)"$', DOCUMENT, re.M)[1]}
-    monkeypatch.setattr("capture.publishers.known_homes", lambda: homes)
+    monkeypatch.setattr("capture.homes.known_homes", lambda: homes)
 
 
 class TestContract(PublisherContract):

@@ -238,5 +238,5 @@ def test_reads_set_only_derived_attributes_of_the_request(app):
     for _ in range(4):
         app.scanner.message(request, ALL_TABLES)
         app.scanner.table(request, ALL_TABLES)
-    derived = {"names", "schema", "head", "plan"}
+    derived = {"names", "schema", "head", "plan", "table_names"}
     assert set(vars(request)) - {field.name for field in fields(request)} <= derived
