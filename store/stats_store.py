@@ -237,7 +237,7 @@ class DuckDBStatsStore(StatsStore):
                 merge: SnapshotMerge | SpanMerge
                 if family in BY_SPAN:
                     merge = SpanMerge(
-                        put.mode, family, wave, self._name_of, self.catalog.spans, has_tables=has_tables,
+                        put.mode, family, wave, self._name_of, places, self.catalog.spans, has_tables=has_tables,
                         has_sketches=has_sketches,
                     )  # fmt: skip
                 else:

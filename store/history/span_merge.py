@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.duckdb.arrow_sql import execute, query, rowid_in, within
-from store.duckdb.layout import BY_SPAN, OPEN_END, Connection, insert_rows
+from store.duckdb.layout import BY_SPAN, OPEN_END, SPAN, Connection, insert_rows
 from store.history.file_spans import STORAGE_ID, remove_at
-from store.history.spans import Spans
+from store.history.spans import Spans, schema_key
 from store.history.staged import NONE, NameOf, Staged
+from store.model.catalog_entries import Place
 from store.model.puts import Codes, Counts, PutMode, codes, first_of_each
 
 
@@ -42,18 +43,19 @@ class SpanMerge:
         family: A flight of `BY_SPAN`.
         rows: Rows of the put, with `table_key` and `snapshot_id`.
         name_of: Table key → full name, for messages.
+        places: (table key, snapshot id) → place, of the put's snapshots.
         spans: The spans that change with the transaction.
         has_tables: False if none of the tables has a listing of this family.
         has_sketches: False if none of them has a listing of sketches.
     """
 
     def __init__(
-        self, mode: PutMode, family: str, rows: pa.Table, name_of: NameOf, spans: Spans, *, has_tables: bool = True,
-        has_sketches: bool = True,
+        self, mode: PutMode, family: str, rows: pa.Table, name_of: NameOf,
+        places: Mapping[tuple[int, int], Place], spans: Spans, *, has_tables: bool = True, has_sketches: bool = True,
     ):  # fmt: skip
         self._has_tables, self._has_sketches = has_tables, has_sketches
         self.mode, self.family, self.physical = mode, family, BY_SPAN[family]
-        self.spans = spans
+        self.places, self.spans = places, spans
         self.staged = Staged(family, rows, name_of)
 
     def apply(self, connection: Connection, generation: int) -> Counts:
@@ -177,12 +179,19 @@ class SpanMerge:
         if extended is not None:
             self._end_at(connection, extended, "w.upto")
         if new.num_rows:
-            keys, ids = new["table_key"].to_pylist(), new["snapshot_id"].to_pylist()
-            insert_rows(connection, "file_snapshots (table_key, family, snapshot_id, pos)", [
-                (key, self.family, snapshot_id, pos)
-                for key, snapshot_id, pos in zip(keys, ids, new["pos"].to_pylist(), strict=True)
+            columns = ("table_key", "snapshot_id", "pos", "last")
+            listed = list(zip(*(new[name].to_pylist() for name in columns), strict=True))
+            insert_rows(connection, f"file_snapshots (table_key, family, snapshot_id, pos, {', '.join(SPAN)})", [
+                (key, self.family, snapshot_id, pos, *self._span(key, snapshot_id))
+                for key, snapshot_id, pos, _ in listed
             ])  # fmt: skip
-            self.spans.list_files(keys)
+            self.spans.list_files([key for key, _, _, last in listed if last >= 0])
+
+    def _span(self, table_key: int, snapshot_id: int) -> tuple[str, int, int]:
+        """The span of a listing without earlier ones; any other is computed by `Spans.update`."""
+        place = self.places[table_key, snapshot_id]
+        key = schema_key(snapshot_id, place.ordinal, place.schema_hash)
+        return str(key), place.ordinal, OPEN_END  # as text, because Arrow takes no such integer among smaller ones
 
     def _end_at(self, connection: Connection, rowids: pa.ChunkedArray, position: str) -> None:
         if len(rowids):
