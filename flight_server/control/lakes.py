@@ -185,9 +185,12 @@ class Lakes:
             raise
 
     def watch_job(self, catalog: str) -> tuple[dict[str, Any], Job]:
-        """Starts an inspection of the whole lake that no caller waits for; returns the configuration and the job."""
+        """Starts an inspection of the whole lake that no caller waits for; returns the configuration, with what is
+        `current` when it begins, and the job."""
         config = self.config(catalog)
-        return config, self._submit("watch", "discover", config, **self._scope(catalog))
+        current = {(table.table_schema, table.table_name): table.current_snapshot_id
+                   for table in self._catalog.tables() if table.table_catalog == catalog}  # fmt: skip
+        return config | {"current": current}, self._submit("watch", "discover", config, **self._scope(catalog))
 
     def _submit(self, kind: str, operation: str, config: Mapping[str, Any], **arguments: Any) -> Job:
         """Queues the inspection of a lake."""
@@ -222,7 +225,10 @@ class Lakes:
             connector = self._catalog.connector(catalog)
             if (connector["format"], connector["uri"]) != (config["format"], mask_uri(config["uri"])):
                 raise Conflict(f'the catalog "{catalog}" was connected to another lake meanwhile')
-            return self._store_found(connection, catalog, config["format"], found, whole=whole, full=full)
+            before = config.get("current")
+            return self._store_found(
+                connection, catalog, config["format"], found, whole=whole, full=full, before=before
+            )
 
         return self._database.submit(run)
 
@@ -264,18 +270,24 @@ class Lakes:
 
     def _store_found(
         self, connection: Connection, catalog: str, format: str, found: Mapping[str, Any], *, whole: bool,
-        full: bool = True,
+        full: bool = True, before: Mapping[tuple[str, str], int | None] | None = None,
     ) -> list[dict[str, Any]]:  # fmt: skip
+        """Stores findings; not of tables whose current snapshot another inspection, begun later, found meanwhile.
+
+        Args:
+            before: Schema and name → current snapshot when the inspection began; None to store all.
+        """
         errors = [error for error in found["errors"] if error["name"] is not None]
         unlisted = {error["schema"] for error in found["errors"] if error["name"] is None}
         present = {(item["schema"], item["name"]) for item in (*found["tables"], *errors)}
         results = []
         if whole:
             Discovery(self._catalog).store_namespaces(connection, catalog, found.get("namespaces", []))
+        tables = [table for table in found["tables"] if before is None or not self._has_moved(catalog, table, before)]
         seen = Discovery(self._catalog).store_all(
-            connection, catalog, format, found["tables"], present if whole else (), full=full
+            connection, catalog, format, tables, present if whole else (), full=full
         )  # fmt: skip
-        for table, entry in zip(found["tables"], seen, strict=True):
+        for table, entry in zip(tables, seen, strict=True):
             results.append({
                 "table": entry.full_name, "table_id": entry.table_id, "snapshots": len(table["snapshots"]),
                 "current_snapshot_id": entry.current_snapshot_id,
@@ -296,6 +308,14 @@ class Lakes:
             )
         self._catalog.note_connector(connection, catalog, None)
         return results
+
+    def _has_moved(
+        self, catalog: str, table: Mapping[str, Any], before: Mapping[tuple[str, str], int | None]
+    ) -> bool:  # fmt: skip
+        place = table["schema"], table["name"]
+        entry = self._catalog.find((catalog, *place))
+        known = before.get(place), table["current_snapshot_id"]
+        return entry is not None and entry.current_snapshot_id not in known
 
     def _discovered(self, catalog: str, found: Mapping[str, Any]) -> None:
         tables = (self._catalog.find((catalog, table["schema"], table["name"])) for table in found["tables"])

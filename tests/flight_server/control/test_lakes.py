@@ -276,3 +276,15 @@ def test_refresh_stores_changes_that_come_without_a_new_snapshot(env, change):
     is_stored = {"location": entry.location, "current_snapshot_id": entry.current_snapshot_id,
                  "properties": json.loads(properties)}  # fmt: skip
     assert change.items() <= is_stored.items()
+
+
+def test_findings_of_the_watch_give_way_to_those_of_a_later_inspection(env):
+    older, newer = ({"tables": [table("t", snapshots=of)], "errors": []} for of in ((1,), (1, 2)))
+    env.register(discover=True)
+    watching, _ = env.lakes.watch_job("c")
+    env.lakes.store("c", env.lakes.config("c"), newer, whole=True)  # a commit that the watch did not see
+    env.lakes.store("c", watching, older, whole=True)
+    assert env.catalog.find(("c", "s", "t")).current_snapshot_id == 2
+    watching, _ = env.lakes.watch_job("c")
+    env.lakes.store("c", watching, older, whole=True)  # a rollback in the lake
+    assert env.catalog.find(("c", "s", "t")).current_snapshot_id == 1
