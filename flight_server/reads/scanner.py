@@ -322,10 +322,11 @@ class Scanner:
         Yields:
             Table key, snapshot id and slice, of each table that has current rows.
         """
-        pins = {t.table_key: t.current_snapshot_id for t in tables if t.current_snapshot_id is not None}
+        generations = {table.table_key: self.versions.generation(table.table_key) for table in tables}
+        known = self.catalog.current_snapshots()  # after the generations: a commit in between makes the slices old
+        pins = {key: known[key] for key in generations if known.get(key) is not None}
         if not pins:
             return
-        generations = {key: self.versions.generation(key) for key in pins}
         keys = {table.name: table.table_key for table in tables}
         whole = ScanRequest(flight)
         with self.database.reading() as cursor:
