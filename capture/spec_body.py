@@ -88,7 +88,7 @@ class SpecBody(Struct):
 
 
 class StoredSpec(SpecBody, forbid_unknown_fields=False):
-    """What `CaptureSpec.json` writes, among other keys."""
+    """The keys that `CaptureSpec.json` writes, among others."""
 
     budget: Limits | None = None
     engine: Engine | None = None

@@ -158,7 +158,7 @@ class StagedListing:
         return counts
 
     def _known(self, rows: pa.Table) -> tuple[Mask, dict[str, int]]:
-        """Which of the rows are about targets put earlier; and the targets of their files, with these."""
+        """A mask of the rows about targets put earlier; and the targets of their files, with these."""
         file, *rest = IDENTITY[self.family]
         paths = rows[file].combine_chunks().dictionary_encode()
         places = paths.indices.to_numpy()

@@ -1,4 +1,4 @@
-"""Whether the values of a column are among those of another, by theta sketches.
+"""Containment of the values of a column in those of another, by theta sketches.
 
 Both sketches have every hash below the smaller of their thetas, so a hash of the one that the other lacks is a value
 that it lacks, and the share found is that of a random sample of the distinct values.
@@ -103,7 +103,7 @@ def _interval(found: int, count: int) -> tuple[float, float]:
 
 
 def _hashed_as(row: Row) -> tuple[object, ...]:
-    """What must be equal for equal values to have equal hashes: integers hash by value, decimals by scale too."""
+    """A key that is equal where equal values have equal hashes: integers hash by value, decimals by scale too."""
     lt = measures.type_of(row)
     return (lt.kind, lt.scale if lt.kind is Kind.DECIMAL else None)
 

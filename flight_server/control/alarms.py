@@ -91,7 +91,7 @@ class Alarms:
 
 
 def bodies(parts: SplitResult, messages: Sequence[Message]) -> Iterator[bytes]:
-    """What is sent to an address, in the form that it takes: JSON, or a mail."""
+    """The message to an address, in the form that it takes: JSON, or a mail."""
     preset = parts.scheme.partition("+")[0]
     if preset in ("smtp", "smtps"):
         yield _mail(parts, messages)

@@ -1,4 +1,4 @@
-"""What the next value of a series should be, learned from the values before.
+"""The range of the next value of a series, learned from the values before.
 
 The centre is the median of the last 28 values, along a trend, and by weekday or hour of day, where
 that halves the residuals. The scale is their median absolute deviation. A value is strange if it lies 3.5
@@ -88,7 +88,7 @@ def plain(spread: float) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a value should have been.
+    """The range in which a value was expected.
 
     Attributes:
         low, high: Bounds of values that are not strange.
@@ -237,7 +237,7 @@ class _Series(NamedTuple):
 
 
 class _Model(NamedTuple):
-    """What is learned of a series: centre, trend, season and deviation."""
+    """The model of a series: centre, trend, season and deviation."""
 
     series: _Series
     level: float

@@ -234,7 +234,7 @@ def _vectorized(leaf: IcebergLeaf, metrics: Metrics, rows: pa.Array) -> dict[str
 
 
 def _attained(exact: pa.Array, tight: pa.Array) -> pa.Array:
-    """Whether bounds are values of the file: what their type says, and what the manifest says if it says something."""
+    """True where bounds are values of the file: their type says no other, nor does the manifest; null if unknown."""
     return pc.if_else(pc.is_valid(tight), pc.and_(pc.fill_null(exact, True), tight), exact)
 
 
