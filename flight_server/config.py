@@ -118,6 +118,13 @@ def _auto(value: Any) -> str:
     return text
 
 
+def _flight_addresses(value: Any) -> str:
+    addresses = [part.strip() for part in _text(value).split(",")]
+    if not all(re.fullmatch(r"grpc(\+tcp|\+tls)?://[^\s/]+:\d+", address) for address in addresses):
+        raise ValueError("addresses such as grpc://b:8815,grpc+tls://c:8815")
+    return ",".join(addresses)
+
+
 def _policy(value: Any) -> ZonedTimestamps:
     try:
         return ZonedTimestamps(str(value).strip().upper())
@@ -204,6 +211,7 @@ class Settings:
         replicate_seconds: Seconds between two shipments, and between two looks of a follower.
         durability: When a write is acknowledged: once it is on the disk (local), or shipped (replicated).
         follow: Place of the replica that this server serves, read-only.
+        followers: Addresses of followers, which GetFlightInfo names after this server, separated by commas.
         standby: Follow the replica of `replicate_to`, and take over once its writer's lease has ended.
         writer_lease_seconds: How long the writer of a replica may write without renewing its lease.
         replica_keep: Seconds for which generations of a replica stay restorable.
@@ -254,6 +262,7 @@ class Settings:
     replicate_seconds: Annotated[float, _seconds] = 1.0
     durability: Annotated[str, _word("local", "replicated")] = "local"
     follow: Annotated[str | None, _text] = None
+    followers: Annotated[str | None, _flight_addresses] = None
     standby: Annotated[bool, _truth] = False
     writer_lease_seconds: Annotated[float, _seconds] = 10.0
     replica_keep: Annotated[float, _seconds] = 7 * 86_400.0

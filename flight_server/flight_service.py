@@ -179,6 +179,8 @@ class StatflightServer(flight.FlightServerBase):
         super().__init__(location, NoHandshake(), middleware={"headers": self._arrivals}, **options)
         self.app, self.authenticator = app, authenticator
         self._sql = sql or LazyEndpoint(app, actions.release())
+        followers = app.settings.followers
+        self._locations = ["arrow-flight-reuse-connection://?", *followers.split(",")] if followers else []
         app.checking.select = lambda statement: self._sql.select(statement, ANONYMOUS)
         self.metrics: Metrics | None = None
 
@@ -390,7 +392,7 @@ class StatflightServer(flight.FlightServerBase):
 
     def _info(self, descriptor: flight.FlightDescriptor, *parts: scan_request.ScanRequest) -> flight.FlightInfo:
         """Endpoints of the parts, in the order of the rows unless they are partitioned by hash."""
-        endpoints = [flight.FlightEndpoint(tickets.to_ticket(part), []) for part in parts]
+        endpoints = [flight.FlightEndpoint(tickets.to_ticket(part), self._locations) for part in parts]
         ordered = not any(part.part is not None and part.part.modulus > 1 for part in parts)
         return flight.FlightInfo(parts[0].schema, descriptor, endpoints, -1, -1, ordered=ordered)
 

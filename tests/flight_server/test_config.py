@@ -97,6 +97,7 @@ WRONG = [
     ({"env": {"STATFLIGHT_TIMESTAMP_NO_TZ_POLICY": "GUESS"}}, ["GUESS", "CONVERT_TO_SESSION_ZONE"]),
     ({"env": {"STATFLIGHT_SESSION_TIMEZONE": "Mars/Base"}}, ["Mars/Base", "time zone"]),
     ({"env": {"STATFLIGHT_SESSION_TIMEZONE": "../../etc/passwd"}}, ["time zone"]),
+    ({"env": {"STATFLIGHT_FOLLOWERS": "grpc://b:8815,c:8815"}}, ["STATFLIGHT_FOLLOWERS", "c:8815", "grpc+tls://"]),
     ({"port": -1}, ["--port", "-1"]),
     ({"prot": 1}, ["prot", "port"]),
 ]

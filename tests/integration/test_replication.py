@@ -143,6 +143,31 @@ def test_a_header_limits_the_age_of_every_read(tmp_path):
             server.end()
 
 
+def test_flight_info_names_followers_that_take_its_ticket(tmp_path):
+    place = tmp_path / "replica"
+    servers = [Server(tmp_path / "a.duckdb", "--replicate-to", place)]
+    try:
+        servers.append(Server(tmp_path / "b.duckdb", "--follow", place))
+        named = f"followers={servers[1].uri}"
+        servers.append(Server(tmp_path / "c.duckdb", "--follow", place, "-o", named))
+        with Client(servers[0].uri) as writer:
+            writer.put("stats.tables", row(1))
+            assert writer.info({"table": "stats.tables"}).endpoints[0].locations == []
+        for server in servers[1:]:
+            eventually(lambda at=server: rows_by_sql(at, 60_000) == 1, ignoring=(Exception,))
+        with Client(servers[2].uri) as third:
+            (endpoint,) = third.info({"table": "stats.tables"}).endpoints
+            here, there = (location.uri.decode() for location in endpoint.locations)
+            rows = third.get(endpoint.ticket)
+        assert here == "arrow-flight-reuse-connection://?"
+        assert there == servers[1].uri
+        with Client(there) as follower:
+            assert follower.get(endpoint.ticket).equals(rows)
+    finally:
+        for server in servers:
+            server.end()
+
+
 def rows_by_sql(server: Server, max_lag_ms: int) -> int:
     header = "adbc.flight.sql.rpc.call_header.x-statflight-max-lag-ms"
     with (
