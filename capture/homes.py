@@ -158,5 +158,5 @@ def with_catalogs(connector: Connector, config: ConnectorConfig, spark: Callable
     """The connector, which reads statistics from catalogs too if its options say so (`publishers.reading_back`)."""
     if takes_source_statistics(config.options) and not catalogs_of(config.options):
         return connector
-    with_them: Connector = importlib.import_module(_READING_BACK).with_catalogs(connector, config, spark)
+    with_them: Connector = importlib.import_module(_READING_BACK).WithCatalogs(connector, config, spark)
     return with_them

@@ -1,8 +1,9 @@
-"""Bounds and widths in the text forms of other engines' catalogs."""
+"""Statistics of a column in the forms of other engines' catalogs: entries, bounds and widths."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import date
 from typing import Final
 
@@ -14,6 +15,22 @@ _EPOCH: Final = date(1970, 1, 1).toordinal()
 _NUMBERS: Final = (Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL)
 _WIDTHS: Final = {Kind.BOOLEAN: 1, Kind.INT: 8, Kind.FLOAT: 4, Kind.DOUBLE: 8, Kind.DATE: 4, Kind.TIME: 8,
                   Kind.TIMESTAMP: 8, Kind.TIMESTAMPTZ: 8, Kind.UUID: 16}  # fmt: skip
+
+
+def catalog_entries(column: ColumnStatistics, bound: Callable[[str | None, str], str | None]) -> dict[str, object]:
+    """The known statistics of a column under the names that Spark's `CatalogColumnStat` and Paimon have for them.
+
+    Args:
+        column: The column.
+        bound: Converts a bound: `spark_bound` or `paimon_bound`.
+    """
+    greatest = column.max_width_bytes
+    entries = {
+        "distinctCount": column.distinct, "min": bound(column.min, column.logical_type),
+        "max": bound(column.max, column.logical_type), "nullCount": column.null_count, "avgLen": average_width(column),
+        "maxLen": _WIDTHS.get(parse(column.logical_type).kind) if greatest is None else greatest,
+    }  # fmt: skip
+    return {name: value for name, value in entries.items() if value is not None}
 
 
 def spark_bound(text: str | None, logical_type: str) -> str | None:
@@ -77,11 +94,4 @@ def average_width(column: ColumnStatistics) -> int | None:
     """Average width in bytes, rounded up, since engines estimate row sizes with it; None if unknown."""
     if column.avg_width_bytes is not None:
         return math.ceil(column.avg_width_bytes)
-    return _WIDTHS.get(parse(column.logical_type).kind)
-
-
-def greatest_width(column: ColumnStatistics) -> int | None:
-    """Greatest width in bytes; None if unknown."""
-    if column.max_width_bytes is not None:
-        return column.max_width_bytes
     return _WIDTHS.get(parse(column.logical_type).kind)

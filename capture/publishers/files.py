@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 import uuid
 from collections.abc import Callable, Container
@@ -108,6 +109,15 @@ def read_file(place: Place) -> bytes | None:
             return bytes(stream.read())
     except FileNotFoundError:
         return None
+
+
+def read_object(place: Place) -> dict[str, Any] | None:
+    """The JSON object in a file; None if the file does not exist or contains something else."""
+    try:
+        document = json.loads(read_file(place) or b"null")
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def delete_file(place: Place) -> None:

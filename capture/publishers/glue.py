@@ -22,8 +22,8 @@ from capture.publishers.hive_types import (
     unscaled,
     with_counts,
 )  # fmt: skip
-from capture.publishers.spi import Draft, HomeStatistics, LostRace
-from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, first_line
+from capture.publishers.spi import Draft, LostRace
+from store.model.errors import InvalidArgument, StatflightError, UpstreamError, first_line
 
 UPDATED_AT_ONCE: Final = 25
 READ_AT_ONCE: Final = 100
@@ -50,11 +50,11 @@ class GluePublisher(HivePublisherBase):
     })  # fmt: skip
 
     def write(self, draft: Draft) -> int | None:
-        withdrawn = [name for name in self.statistics.left_out if name.lower() in self.types]
+        withdrawn = self.withdrawn()
         now = datetime.now(UTC).replace(microsecond=0)
         items = [_item(column, now) for column in draft.content]
         names = [*(item["ColumnName"] for item in items), *withdrawn]
-        before = {item["ColumnName"]: item for item in self._stored(names)}
+        before = {item["ColumnName"]: item for item in self._items(names)}
         done: list[str] = []
         try:
             for block in _blocks(items, UPDATED_AT_ONCE):
@@ -67,7 +67,7 @@ class GluePublisher(HivePublisherBase):
                 done += [item["ColumnName"] for item in block]
             for name in withdrawn:  # statistics of an earlier publication that may no longer be published
                 if name in before:
-                    self._call("delete_column_statistics_for_table", ColumnName=name)
+                    self.delete([name])
                     done.append(name)
             self._write_counts()
         except (StatflightError, PermissionError):
@@ -75,18 +75,15 @@ class GluePublisher(HivePublisherBase):
             raise
         return None
 
-    def read(self) -> HomeStatistics | None:
-        names = [column.name for column in self.statistics.columns if column.name.lower() in self.types]
-        distinct: dict[str, int | None] = {}
-        analyzed = {}
-        ours = {name.lower(): name for name in names}
-        for item in self._stored(names):
+    def stored(self, names: Sequence[str]) -> Iterable[tuple[str, int | None, datetime | None]]:
+        for item in self._items(names):
             data = item["StatisticsData"]
             statistics = data.get(_FIELDS.get(data["Type"], ""), {})
-            name = ours.get(item["ColumnName"].lower(), item["ColumnName"])
-            distinct[name] = statistics.get("NumberOfDistinctValues")
-            analyzed[name] = item["AnalyzedTime"]
-        return HomeStatistics(None, self.name, distinct, analyzed_at=analyzed) if distinct else None
+            yield item["ColumnName"], statistics.get("NumberOfDistinctValues"), item["AnalyzedTime"]
+
+    def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._call("delete_column_statistics_for_table", ColumnName=name)
 
     def parameters(self) -> tuple[Mapping[str, str], datetime | None]:
         entry = self._entry()
@@ -112,21 +109,13 @@ class GluePublisher(HivePublisherBase):
         except PermissionError:
             self.remarks.append("row count left out: the table's entry may not be changed")
 
-    def withdraw(self) -> bool:
-        stored = self.read()
-        for column in () if stored is None else stored.distinct:
-            self._call("delete_column_statistics_for_table", ColumnName=column)
-        return stored is not None
-
     def _restore(self, names: Sequence[str], before: dict[str, Any]) -> None:
         """Restores the former statistics of columns after a failed call."""
         for block in _blocks([before[name] for name in names if name in before], UPDATED_AT_ONCE):
             self._call("update_column_statistics_for_table", ColumnStatisticsList=block)
-        for name in names:
-            if name not in before:
-                self._call("delete_column_statistics_for_table", ColumnName=name)
+        self.delete([name for name in names if name not in before])
 
-    def _stored(self, names: Sequence[str]) -> list[dict[str, Any]]:
+    def _items(self, names: Sequence[str]) -> list[dict[str, Any]]:
         return [
             item
             for block in _blocks(names, READ_AT_ONCE)
@@ -167,10 +156,7 @@ class GluePublisher(HivePublisherBase):
             if code in _DENIED:
                 raise PermissionError from None
             if code == "EntityNotFoundException":
-                raise NotFound(
-                    f"glue: {self.name} does not exist in the catalog", code="UNKNOWN_TABLE",
-                    hint="name it with the options database and table",
-                ) from None  # fmt: skip
+                raise self.unknown_table() from None
             raise UpstreamError(f"glue: {method} was refused ({code}: {message[:200]})") from None
         except BotoCoreError as error:
             raise UpstreamError(f"glue: the catalog cannot be reached ({type(error).__name__})") from None

@@ -7,7 +7,7 @@ transaction of the metastore. Spark does not read these columns; its home is `sp
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -26,7 +26,7 @@ from capture.publishers.hive_types import (
     with_counts,
 )  # fmt: skip
 from capture.publishers.spi import Draft, HomeStatistics, LostRace
-from store.model.errors import InvalidArgument, NotFound, UpstreamError
+from store.model.errors import InvalidArgument, UpstreamError
 
 DEFAULT_PORT: Final = 9083
 _FIELDS: Final = {"LONG": "longStats", "DOUBLE": "doubleStats", "DECIMAL": "decimalStats", "DATE": "dateStats",
@@ -49,8 +49,6 @@ class HivePublisher(HivePublisherBase):
             isTblLevel=True, dbName=database, tableName=table, lastAnalyzed=int(time.time()),
             catName=self.destination.options.get("catalog"),
         )  # fmt: skip
-        withdrawn = [name.lower() for name in self.statistics.left_out if name.lower() in self.types]
-        request = ttypes.TableStatsRequest(dbName=database, tblName=table, colNames=withdrawn, catName=about.catName)
         with self._opened() as client:
             before = self._write_counts(client)
             try:
@@ -61,29 +59,27 @@ class HivePublisher(HivePublisherBase):
                 if before is not None:
                     self._alter(client, before)
                 raise
-            # delete statistics of an earlier publication that may no longer be published
-            for item in (client.get_table_statistics_req(request).tableStats or ()) if withdrawn else ():
-                client.delete_table_column_statistics(database, table, item.colName)
+        if withdrawn := self.withdrawn():
+            self.delete([name for name, _, _ in self.stored(withdrawn)])
         return None
 
-    def read(self) -> HomeStatistics | None:
+    def stored(self, names: Sequence[str]) -> Iterable[tuple[str, int | None, datetime | None]]:
         from pymetastore.hive_metastore import ttypes
 
         database, table = self.place
-        ours = {column.name.lower(): column.name for column in self.statistics.columns}
-        names = [name for name in ours if name in self.types]
         request = ttypes.TableStatsRequest(
-            dbName=database, tblName=table, colNames=names, catName=self.destination.options.get("catalog")
-        )
+            dbName=database, tblName=table, colNames=[name.lower() for name in names],
+            catName=self.destination.options.get("catalog"),
+        )  # fmt: skip
         with self._opened() as client:
-            stored = client.get_table_statistics_req(request).tableStats or []
-        distinct = {}
-        for item in stored:
-            statistics = next(
-                (data for field in _FIELDS.values() if (data := getattr(item.statsData, field)) is not None), None
-            )
-            distinct[ours.get(item.colName.lower(), item.colName)] = getattr(statistics, "numDVs", None)
-        return HomeStatistics(None, self.name, distinct) if distinct else None
+            for item in client.get_table_statistics_req(request).tableStats or ():
+                data = next(filter(None, (getattr(item.statsData, field) for field in _FIELDS.values())), None)
+                yield item.colName, getattr(data, "numDVs", None), None
+
+    def delete(self, names: Sequence[str]) -> None:
+        with self._opened() as client:
+            for name in names:
+                client.delete_table_column_statistics(*self.place, name.lower())
 
     def parameters(self) -> tuple[Mapping[str, str], datetime | None]:
         with self._opened() as client:
@@ -129,13 +125,6 @@ class HivePublisher(HivePublisherBase):
             request |= {"expected_parameter_key": CHANGED_AT, "expected_parameter_value": changed}
         client.alter_table_with_environment_context(*self.place, table, ttypes.EnvironmentContext(properties=request))
 
-    def withdraw(self) -> bool:
-        stored = self.read()
-        with self._opened() as client:
-            for column in () if stored is None else stored.distinct:
-                client.delete_table_column_statistics(*self.place, column.lower())
-        return stored is not None
-
     def columns(self) -> Iterable[tuple[str, str]]:
         with self._opened() as client:
             table = client.get_table(*self.place)
@@ -158,10 +147,7 @@ class HivePublisher(HivePublisherBase):
             transport.open()
             yield ThriftHiveMetastore.Client(TBinaryProtocol(transport))
         except ttypes.NoSuchObjectException:
-            raise NotFound(
-                f"hive: {self.name} does not exist in the metastore", code="UNKNOWN_TABLE",
-                hint="name it with the options database and table",
-            ) from None  # fmt: skip
+            raise self.unknown_table() from None
         except ttypes.MetaException as refusal:
             text = str(refusal.message or "no reason given")
             if _is_denied(refusal):

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, Publisher, TableStatistics
+from store.model.errors import NotFound
 from store.model.logical_types import Kind, parse
 
 LONG, DOUBLE, DECIMAL, DATE, STRING, BINARY = "LONG", "DOUBLE", "DECIMAL", "DATE", "STRING", "BINARY"
@@ -77,6 +78,34 @@ class HivePublisherBase(Publisher):
         distinct = {column.name: column.distinct for column in columns}
         return Draft(statistics.snapshot_id, self.name, distinct, left_out, columns)
 
+    def read(self) -> HomeStatistics | None:
+        columns = self.statistics.columns
+        ours = {column.name.lower(): column.name for column in columns if column.name.lower() in self.types}
+        distinct: dict[str, int | None] = {}
+        times = {}
+        for given, count, at in self.stored(list(ours.values())):
+            name = ours.get(given.lower(), given)
+            distinct[name] = count
+            if at is not None:
+                times[name] = at
+        return HomeStatistics(None, self.name, distinct, analyzed_at=times) if distinct else None
+
+    def withdraw(self) -> bool:
+        stored = self.read()
+        self.delete([] if stored is None else list(stored.distinct))
+        return stored is not None
+
+    def withdrawn(self) -> list[str]:
+        """Columns of an earlier publication whose statistics may no longer be published."""
+        return [name for name in self.statistics.left_out if name.lower() in self.types]
+
+    def unknown_table(self) -> NotFound:
+        """The error for a table that the catalog does not have."""
+        return NotFound(
+            f"{self.home}: {self.name} does not exist in the catalog", code="UNKNOWN_TABLE",
+            hint="name it with the options database and table",
+        )  # fmt: skip
+
     def read_all(self) -> Sequence[HomeStatistics]:
         """Column statistics of the catalog, and those of Spark in the table's parameters."""
         stored = self.read()
@@ -108,6 +137,14 @@ class HivePublisherBase(Publisher):
     def types(self) -> dict[str, str]:
         """Column name, lower case → Hive type."""
         return {name.lower(): type for name, type in self.columns()}
+
+    @abstractmethod
+    def stored(self, names: Sequence[str]) -> Iterable[tuple[str, int | None, datetime | None]]:
+        """Name, distinct values and time of the statistics of these columns that the catalog has."""
+
+    @abstractmethod
+    def delete(self, names: Sequence[str]) -> None:
+        """Deletes the statistics of these columns."""
 
     @abstractmethod
     def columns(self) -> Iterable[tuple[str, str]]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 from capture.connectors.lance.statistics import COLUMN_VERSION, ENVELOPE_VERSION, PREFIX, schema_hash
 from capture.connectors.options import patient, storage_options
 from capture.connectors.storage.places import open_place, unknown_snapshot
-from capture.publishers.external_values import average_width, greatest_width, spark_bound
+from capture.publishers.external_values import catalog_entries, spark_bound
 from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher
 from store.model.errors import InvalidArgument, UpstreamError
 
@@ -38,7 +38,11 @@ class LancePublisher(Publisher):
                 f'lance: table "{statistics.full_name}" has a column of a type that Spark does not have, so readers '
                 "cannot check the statistics against its schema"
             )
-        columns, left_out = self._chosen(set(newest.schema.names))
+        names = set(newest.schema.names)
+        columns, left_out = self.storable(
+            lambda column: "the format has no key for a name with a dot" if "." in column.name or not column.name
+            else "" if column.name in names else "is not a top-level column"
+        )  # fmt: skip
         content = {"version": ENVELOPE_VERSION, "schemaHash": hash_}
         if statistics.row_count is not None:
             content["numRows"] = str(statistics.row_count)
@@ -87,23 +91,12 @@ class LancePublisher(Publisher):
             self._update(dataset, {f"{PREFIX}{name}": None for name in properties})
         return bool(properties)
 
-    def _chosen(self, names: set[str]) -> tuple[list[ColumnStatistics], dict[str, str]]:
-        columns, left_out = [], dict(self.statistics.left_out)
-        for column in self.statistics.columns:
-            if "." in column.name or not column.name:
-                left_out[column.name] = "the format has no key for a name with a dot"
-            elif column.name not in names:
-                left_out[column.name] = "is not a top-level column"
-            else:
-                columns.append(column)
-        return columns, left_out
-
     def _open(self, version: int | None = None) -> Any:
         import lance
 
         statistics = self.statistics
         try:
-            return lance.dataset(self._location, version=version, storage_options=self._storage or None)
+            return lance.dataset(self.table_location, version=version, storage_options=self._storage or None)
         except (ValueError, OSError):
             if version is None:
                 raise UpstreamError(f'lance: table "{statistics.full_name}" cannot be opened') from None
@@ -122,24 +115,16 @@ class LancePublisher(Publisher):
             raise UpstreamError("lance: the commit failed") from None
 
     @cached_property
-    def _location(self) -> str:
-        return self.destination.connector.describe(self.statistics.namespace, self.statistics.name).location
-
-    @cached_property
     def _storage(self) -> dict[str, str]:
         options = self.destination.config.options
         storage = storage_options(options)
-        return storage if open_place(self._location, options).is_local else patient(storage, options)
+        return storage if open_place(self.table_location, options).is_local else patient(storage, options)
 
 
 def _entries(column: ColumnStatistics) -> dict[str, str]:
     """Configuration entries of one column, in the form of Spark's `CatalogColumnStat`."""
-    values = {
-        "version": COLUMN_VERSION, "min": spark_bound(column.min, column.logical_type),
-        "max": spark_bound(column.max, column.logical_type), "nullCount": column.null_count,
-        "distinctCount": column.distinct, "avgLen": average_width(column), "maxLen": greatest_width(column),
-    }  # fmt: skip
-    return {f"column.{column.name}.{name}": str(value) for name, value in values.items() if value is not None}
+    values = {"version": COLUMN_VERSION} | catalog_entries(column, spark_bound)
+    return {f"column.{column.name}.{name}": str(value) for name, value in values.items()}
 
 
 def _stored(dataset: Any) -> dict[str, str]:

@@ -12,16 +12,16 @@ import json
 import struct
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
 from capture.connectors.paimon.library import open_table, quiet, snapshot_ids
 from capture.connectors.storage.places import Place, open_place, unknown_snapshot
-from capture.publishers.external_values import average_width, greatest_width, java_double, paimon_bound
-from capture.publishers.files import create_file, delete_file, read_file, replace_file, sweep, unique_name, write_file
+from capture.publishers.external_values import catalog_entries, java_double, paimon_bound
+from capture.publishers.files import create_file, delete_file, read_object, replace_file, sweep, unique_name, write_file
 from capture.publishers.publishing import ORPHAN_SECONDS
-from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher
+from capture.publishers.spi import Draft, HomeStatistics, LostRace, Publisher
 from store.model import sketches
 from store.model.errors import UpstreamError
 
@@ -47,14 +47,19 @@ class PaimonPublisher(Publisher):
             latest = table.snapshot_manager().get_latest_snapshot()
             self._check(table, latest)
             schema = table.schema_manager.get_schema(latest.schema_id)
-            columns, left_out = self._chosen({field.name for field in schema.fields})
             ids = {field.name: field.id for field in schema.fields}
+            columns, left_out = self.storable(
+                lambda column: "" if column.name in ids else "is not a top-level column"
+            )  # fmt: skip
             statistics = self.statistics
             content = {
                 "snapshotId": statistics.snapshot_id, "schemaId": latest.schema_id,
                 "mergedRecordCount": statistics.row_count,
                 "mergedRecordSize": statistics.merged_size_bytes or statistics.total_size_bytes,
-                "colStats": {column.name: _column(column, ids[column.name]) for column in columns},
+                "colStats": {
+                    column.name: {"colId": ids[column.name]} | catalog_entries(column, paimon_bound)
+                    for column in columns
+                },
             }  # fmt: skip
             content = {name: value for name, value in content.items() if value is not None}
             document = self._document(latest.statistics)
@@ -73,36 +78,11 @@ class PaimonPublisher(Publisher):
             )  # fmt: skip
 
     def write(self, draft: Draft) -> int | None:
-        from pypaimon.manifest.manifest_list_manager import ManifestListManager
-
         latest, content, thetas = draft.content
-        written: list[Place] = []
         with quiet():
             table = self._table()
-            manifests = ManifestListManager(table)
             self._sweep(table)
-            try:
-                document = self._write_statistics(content, thetas, written)
-                base, delta = (unique_name("manifest-list-") for _ in range(2))
-                written += [self._place.below(f"manifest/{name}") for name in (base, delta)]
-                new = dataclasses.replace(
-                    latest, id=latest.id + 1, uuid=str(uuid.uuid4()), base_manifest_list=base,
-                    delta_manifest_list=delta,
-                    base_manifest_list_size=manifests.write(base, manifests.read_all(latest)),
-                    delta_manifest_list_size=manifests.write(delta, []), delta_record_count=0,
-                    changelog_manifest_list=None, changelog_manifest_list_size=None, changelog_record_count=None,
-                    commit_kind="ANALYZE", commit_identifier=_BATCH_COMMIT, commit_user=str(uuid.uuid4()),
-                    time_millis=int(time.time() * 1000), statistics=document,
-                )  # fmt: skip
-                if not self._commit(table, latest, new):
-                    raise LostRace(f"paimon: snapshot {new.id} was created by another writer")
-            except Exception as error:
-                for place in written:
-                    delete_file(place)
-                if isinstance(error, RuntimeError):  # raised by the library for any failure
-                    raise UpstreamError("paimon: the manifest list cannot be written") from None
-                raise
-        return int(new.id)
+            return self._analyze(table, latest, lambda written: self._write_statistics(content, thetas, written))
 
     def read(self) -> HomeStatistics | None:
         with quiet():
@@ -117,28 +97,48 @@ class PaimonPublisher(Publisher):
         )  # fmt: skip
 
     def withdraw(self) -> bool:
-        """Creates an ANALYZE snapshot without statistics."""
-        from pypaimon.manifest.manifest_list_manager import ManifestListManager
-
         with quiet():
             table = self._table()
             latest = table.snapshot_manager().get_latest_snapshot()
             if latest is None or latest.statistics is None:
                 return False
-            manifests = ManifestListManager(table)
+            self._analyze(table, latest, lambda _: None)
+        return True
+
+    def _analyze(self, table: Any, latest: Any, write: Callable[[list[Place]], str | None]) -> int:
+        """Creates an ANALYZE snapshot and returns its id; after a failure none of its files remains.
+
+        Args:
+            table: The table.
+            latest: Its latest snapshot.
+            write: Writes the statistics, adds the files to the list, and returns the name of the statistics file; None
+                if there are none.
+        """
+        from pypaimon.manifest.manifest_list_manager import ManifestListManager
+
+        manifests = ManifestListManager(table)
+        written: list[Place] = []
+        try:
+            document = write(written)
             base, delta = (unique_name("manifest-list-") for _ in range(2))
+            written += [self._place.below(f"manifest/{name}") for name in (base, delta)]
             new = dataclasses.replace(
                 latest, id=latest.id + 1, uuid=str(uuid.uuid4()), base_manifest_list=base, delta_manifest_list=delta,
                 base_manifest_list_size=manifests.write(base, manifests.read_all(latest)),
-                delta_manifest_list_size=manifests.write(delta, []), delta_record_count=0, commit_kind="ANALYZE",
-                commit_identifier=_BATCH_COMMIT, commit_user=str(uuid.uuid4()), time_millis=int(time.time() * 1000),
-                statistics=None,
+                delta_manifest_list_size=manifests.write(delta, []), delta_record_count=0,
+                changelog_manifest_list=None, changelog_manifest_list_size=None, changelog_record_count=None,
+                commit_kind="ANALYZE", commit_identifier=_BATCH_COMMIT, commit_user=str(uuid.uuid4()),
+                time_millis=int(time.time() * 1000), statistics=document,
             )  # fmt: skip
             if not self._commit(table, latest, new):
-                for name in (base, delta):
-                    delete_file(self._place.below(f"manifest/{name}"))
                 raise LostRace(f"paimon: snapshot {new.id} was created by another writer")
-        return True
+        except Exception as error:
+            for place in written:
+                delete_file(place)
+            if isinstance(error, RuntimeError):  # raised by the library for any failure
+                raise UpstreamError("paimon: the manifest list cannot be written") from None
+            raise
+        return int(new.id)
 
     def _check(self, table: Any, latest: Any) -> None:
         """Raises Conflict if the rows changed since the snapshot of the statistics."""
@@ -151,15 +151,6 @@ class PaimonPublisher(Publisher):
             snapshot = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
             if snapshot is None or snapshot.commit_kind not in _ROWS_STAY:
                 raise self.moved_on(f"snapshot {latest.id}")
-
-    def _chosen(self, names: set[str]) -> tuple[list[ColumnStatistics], dict[str, str]]:
-        columns, left_out = [], dict(self.statistics.left_out)
-        for column in self.statistics.columns:
-            if column.name in names:
-                columns.append(column)
-            else:
-                left_out[column.name] = "is not a top-level column"
-        return columns, left_out
 
     def _write_statistics(
         self, content: Mapping[str, Any], thetas: list[tuple[int, int, bytes]], written: list[Place]
@@ -209,30 +200,14 @@ class PaimonPublisher(Publisher):
             self.removed_orphans += sweep(place, referenced, older_than=self.orphan_seconds)
 
     def _document(self, name: str | None) -> dict[str, Any] | None:
-        if not name:
-            return None
-        try:
-            document = json.loads(read_file(self._place.below(f"statistics/{name}")) or b"null")
-        except ValueError:
-            return None
-        return document if isinstance(document, dict) else None
+        return read_object(self._place.below(f"statistics/{name}")) if name else None
 
     @cached_property
     def _place(self) -> Place:
-        described = self.destination.connector.describe(self.statistics.namespace, self.statistics.name)
-        return open_place(described.location, self.destination.config.options)
+        return open_place(self.table_location, self.destination.config.options)
 
     def _table(self) -> Any:
         return open_table(self._place)
-
-
-def _column(column: ColumnStatistics, field_id: int) -> dict[str, Any]:
-    values = {
-        "colId": field_id, "distinctCount": column.distinct, "min": paimon_bound(column.min, column.logical_type),
-        "max": paimon_bound(column.max, column.logical_type), "nullCount": column.null_count,
-        "avgLen": average_width(column), "maxLen": greatest_width(column),
-    }  # fmt: skip
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _without_bytes(document: Mapping[str, Any]) -> tuple[dict[str, Any], set[tuple[int, int]]]:

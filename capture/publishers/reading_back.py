@@ -7,10 +7,10 @@ provides null counts and bounds, and engines define widths differently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -24,8 +24,9 @@ _SECOND: Final = timedelta(seconds=1)  # resolution of times in catalogs
 _LISTED: Final = "parquet"  # its snapshots are directory listings, which have no trace of deleted files
 
 
-def with_catalogs(connector: Connector, config: ConnectorConfig, spark: Callable[[], Any] | None = None) -> Connector:
-    """Wraps a connector so that it also reads statistics from the catalogs in its option `statistics_from`.
+class WithCatalogs:
+    """A connector that also reads statistics from the catalogs in its option `statistics_from`; with
+    `source_statistics=false` it leaves out what the source itself says of the distribution.
 
     Args:
         connector: Connector opened with `config`.
@@ -33,38 +34,13 @@ def with_catalogs(connector: Connector, config: ConnectorConfig, spark: Callable
             `publish.HOME.OPTION`.
         spark: Returns a Spark session, for its session catalog.
 
-    Returns:
-        The wrapped connector, or the connector itself without that option. With `source_statistics=false` it leaves
-        out what the source itself says.
-
     Raises:
         InvalidArgument: The option names something that is not a catalog.
     """
-    homes = catalogs_of(config.options)
-    if not takes_source_statistics(config.options):
-        connector = cast(Connector, _WithoutSourceStatistics(connector))
-    return cast(Connector, _WithCatalogs(connector, config, homes, spark)) if homes else connector
 
-
-class _WithoutSourceStatistics:
-    """Leaves out what the source says of the distribution: option `source_statistics=false`."""
-
-    def __init__(self, connector: Connector):
-        self._connector = connector
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connector, name)
-
-    def capture_snapshot_target_stats(self, *args: Any, **options: Any) -> NativeStats:
-        native = self._connector.capture_snapshot_target_stats(*args, **options)
-        return replace(native, columns=None, sketches=(), earlier=(), remarks=())
-
-
-class _WithCatalogs:
-    def __init__(
-        self, connector: Connector, config: ConnectorConfig, homes: Sequence[str], spark: Callable[[], Any] | None
-    ):
-        self._connector, self._config, self._homes, self._spark = connector, config, homes, spark
+    def __init__(self, connector: Connector, config: ConnectorConfig, spark: Callable[[], Any] | None = None):
+        self._connector, self._config, self._spark = connector, config, spark
+        self._homes = catalogs_of(config.options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connector, name)
@@ -72,7 +48,12 @@ class _WithCatalogs:
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> NativeStats:
+        """The statistics of the connector, with those of the catalogs; see `Connector`."""
         native = self._connector.capture_snapshot_target_stats(namespace, name, snapshot_id, ids, column_names)
+        if not takes_source_statistics(self._config.options):
+            native = replace(native, columns=None, sketches=(), earlier=(), remarks=())
+        if not self._homes:
+            return native
         listing = self._connector.enumerate_snapshots(namespace, name, target_snapshot_ids=frozenset({snapshot_id}))
         snapshot = next((listed for listed in listing.snapshots if listed.snapshot_id == snapshot_id), None)
         if snapshot is None or listing.current_snapshot_id != snapshot_id:

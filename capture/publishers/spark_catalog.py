@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
-from capture.publishers.external_values import average_width, greatest_width, spark_bound
+from capture.publishers.external_values import average_width, catalog_entries, spark_bound
 from capture.publishers.spark_histograms import bins, serialized
 from capture.publishers.spark_session import (
     SessionCatalog,
@@ -53,19 +53,20 @@ class SparkCatalogPublisher(Publisher):
         types = {
             field["name"].lower(): (field["name"], field["type"]) for field in json.loads(self._schema.json())["fields"]
         }
-        columns, left_out = [], dict(statistics.left_out)
-        for column in statistics.columns:
+
+        def refusal(column: ColumnStatistics) -> str:
             name, type = types.get(column.name.lower(), (None, None))
-            kind = parse(column.logical_type).kind
             if name is None:
-                left_out[column.name] = "is not a top-level column of the registered table"
-            elif not isinstance(type, str) or _base(type) not in _FITTING.get(kind, ()):
-                left_out[column.name] = f"{_type_name(type)} in Spark cannot have statistics of {column.logical_type}"
-            else:
-                columns.append((name, _base(type), column))
+                return "is not a top-level column of the registered table"
+            if isinstance(type, str) and _base(type) in _FITTING.get(parse(column.logical_type).kind, ()):
+                return ""
+            return f"{_type_name(type)} in Spark cannot have statistics of {column.logical_type}"
+
+        columns, left_out = self.storable(refusal)
+        named = [(*types[column.name.lower()], column) for column in columns]  # as the catalog has them
         return Draft(
-            statistics.snapshot_id, name_of(table), {column.name: column.distinct for _, _, column in columns},
-            left_out, columns, detail=self._warning([column for _, _, column in columns]),
+            statistics.snapshot_id, name_of(table), {column.name: column.distinct for column in columns}, left_out,
+            [(name, _base(type), column) for name, type, column in named], detail=self._warning(columns),
         )  # fmt: skip
 
     def write(self, draft: Draft) -> int | None:
@@ -103,13 +104,8 @@ class SparkCatalogPublisher(Publisher):
         return True
 
     def _entries(self, type: str, column: ColumnStatistics) -> dict[str, object]:
-        """Entries of Spark's `CatalogColumnStat` for one column; None means unknown."""
-        entries: dict[str, object] = {
-            "distinctCount": column.distinct, "nullCount": column.null_count,
-            "avgLen": average_width(column), "maxLen": greatest_width(column),
-            "min": spark_bound(column.min, column.logical_type),
-            "max": spark_bound(column.max, column.logical_type),
-        }  # fmt: skip
+        """Entries of Spark's `CatalogColumnStat` for one column."""
+        entries = catalog_entries(column, spark_bound)
         if type in _WITH_HISTOGRAM and (histogram := bins(column, type in _DISCRETE)):
             rows = max((column.row_count or 0) - (column.null_count or 0), 0)
             entries["histogram"] = self._catalog.histogram(serialized(histogram, rows))
@@ -141,8 +137,7 @@ class SparkCatalogPublisher(Publisher):
         """Spark's `CatalogTable`: the one in the option `table`, or the one registered at the same location."""
         if named := self.destination.options.get("table"):
             return self._catalog.by_name(named)
-        described = self.destination.connector.describe(self.statistics.namespace, self.statistics.name)
-        registered = self._catalog.by_location(described.location)
+        registered = self._catalog.by_location(self.table_location)
         if registered is None:
             raise NotFound(
                 f'table "{self.statistics.full_name}" is not registered in Spark\'s session catalog by its location',

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -330,18 +331,39 @@ class Publisher(ABC):
                 raise LostRace(f'{self.home}: the statistics of column "{column}" read back differ from those written')
         return stored.location
 
+    @cached_property
+    def table_location(self) -> str:
+        """Location of the table."""
+        return self.destination.connector.describe(self.statistics.namespace, self.statistics.name).location
+
+    def storable(
+        self, reason: Callable[[ColumnStatistics], str]
+    ) -> tuple[list[ColumnStatistics], dict[str, str]]:  # fmt: skip
+        """The columns that the home takes, and column → reason for the others.
+
+        Args:
+            reason: Says why the home does not take a column; empty if it does.
+        """
+        reasons = {column.name: reason(column) for column in self.statistics.columns}
+        columns = [column for column in self.statistics.columns if not reasons[column.name]]
+        return columns, dict(self.statistics.left_out) | {name: why for name, why in reasons.items() if why}
+
+    def current_snapshot_id(self) -> int | None:
+        """Id of the table's current snapshot."""
+        statistics = self.statistics
+        return self.destination.connector.enumerate_snapshots(
+            statistics.namespace, statistics.name, target_snapshot_ids=frozenset()
+        ).current_snapshot_id
+
     def check_current(self) -> None:
         """Refuses statistics of another snapshot than the table's current one.
 
         Raises:
             Conflict: The table moved on.
         """
-        statistics = self.statistics
-        listing = self.destination.connector.enumerate_snapshots(
-            statistics.namespace, statistics.name, target_snapshot_ids=frozenset({statistics.snapshot_id})
-        )
-        if listing.current_snapshot_id != statistics.snapshot_id:
-            raise self.moved_on(f"snapshot {listing.current_snapshot_id}")
+        current = self.current_snapshot_id()
+        if current != self.statistics.snapshot_id:
+            raise self.moved_on(f"snapshot {current}")
 
     def moved_on(self, newest: str) -> Conflict:
         """The error for statistics of rows that the table no longer has.
@@ -355,14 +377,3 @@ class Publisher(ABC):
             f"table is at {newest}",
             code="STALE", hint="capture it again, then publish", params={"snapshot": statistics.snapshot_id},
         )  # fmt: skip
-
-    def stale_since(self) -> int | None:
-        """The snapshot of the home's statistics if they are stale; None if they are current or missing."""
-        stored = self.read()
-        if stored is None:
-            return None
-        try:
-            self.prepare()
-        except Conflict:
-            return stored.snapshot_id if stored.snapshot_id is not None else self.statistics.snapshot_id
-        return None

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from capture.connectors.delta.lake_table import Outline
 from capture.connectors.storage.places import Place, open_place
 from capture.publishers.data_pass import scan
-from capture.publishers.files import delete_file, read_file, replace_file, sweep
+from capture.publishers.files import delete_file, read_object, replace_file, sweep
 from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher
 from store.model.errors import NotFound
 from store.model.logical_types import Kind, parse
@@ -45,7 +45,7 @@ class TrinoDeltaPublisher(Publisher):
         if newest != statistics.snapshot_id and _rows(self._logged(newest)[1]) != _rows(files):
             raise self.moved_on(f"version {newest}")
         without = files["num_records"].null_count
-        columns, left_out = self._chosen(table)
+        columns, left_out = self.storable(lambda column: _refusal(table, column))
         detail = f"{without} data files have no statistics in the log: Trino will ignore these" if without else ""
         return Draft(
             statistics.snapshot_id, self._place.name, dict.fromkeys((c.name for c in columns), None), left_out,
@@ -69,7 +69,7 @@ class TrinoDeltaPublisher(Publisher):
             "modelVersion": MODEL_VERSION, "alreadyAnalyzedModifiedTimeMax": _instant(newest),
             "columnStatistics": entries,
         }  # fmt: skip
-        folder = open_place(self._location, self.destination.config.options).below(FILE.rpartition("/")[0])
+        folder = open_place(self.table_location, self.destination.config.options).below(FILE.rpartition("/")[0])
         self.removed_orphans += sweep(folder, frozenset)
         replace_file(self._place, json.dumps(self._written, separators=(",", ":")).encode())
         return None
@@ -97,21 +97,6 @@ class TrinoDeltaPublisher(Publisher):
         delete_file(self._place)
         return True
 
-    def _chosen(self, table: Outline) -> tuple[list[ColumnStatistics], dict[str, str]]:
-        """The columns that Trino can use, and column → reason for the others."""
-        columns, left_out = [], dict(self.statistics.left_out)
-        for column in self.statistics.columns:
-            leaf = table.schema.leaf(column.name)
-            if leaf is None or len(leaf.physical) > 1:
-                left_out[column.name] = "Trino keeps statistics of top-level columns only"
-            elif column.name in table.partitions:
-                left_out[column.name] = "a partition column: Trino counts its values in the log"
-            elif not supports(column.logical_type):
-                left_out[column.name] = f"{column.logical_type} has no statistics in Trino"
-            else:
-                columns.append(column)
-        return columns, left_out
-
     def _analyze(self, columns: list[ColumnStatistics]) -> dict[str, tuple[HyperLogLog, int]]:
         """Column → HyperLogLog of its values and total bytes of its strings, from a pass over the data."""
         types = {column.name: column.logical_type for column in columns}
@@ -134,26 +119,15 @@ class TrinoDeltaPublisher(Publisher):
 
     def _document(self) -> dict[str, Any] | None:
         """The content of the file; None if it is missing or malformed."""
-        try:
-            document = json.loads(read_file(self._place) or b"null")
-        except ValueError:
-            return None
-        return document if isinstance(document, dict) else None
-
-    @cached_property
-    def _location(self) -> str:
-        return self.destination.connector.describe(self.statistics.namespace, self.statistics.name).location
+        return read_object(self._place)
 
     @cached_property
     def _place(self) -> Place:
-        return open_place(self._location, self.destination.config.options).below(FILE)
+        return open_place(self.table_location, self.destination.config.options).below(FILE)
 
     def _newest(self) -> int:
         """The newest version."""
-        connector, about = self.destination.connector, self.statistics
-        version = connector.enumerate_snapshots(
-            about.namespace, about.name, target_snapshot_ids=frozenset()
-        ).current_snapshot_id
+        version = self.current_snapshot_id()
         assert version is not None, "a Delta table has a version"
         return version
 
@@ -165,6 +139,16 @@ class TrinoDeltaPublisher(Publisher):
         except NotFound:
             raise self.moved_on("another version") from None
         return outline, files
+
+
+def _refusal(table: Outline, column: ColumnStatistics) -> str:
+    """The reason why Trino cannot use a column's statistics; empty if it can."""
+    leaf = table.schema.leaf(column.name)
+    if leaf is None or len(leaf.physical) > 1:
+        return "Trino keeps statistics of top-level columns only"
+    if column.name in table.partitions:
+        return "a partition column: Trino counts its values in the log"
+    return "" if supports(column.logical_type) else f"{column.logical_type} has no statistics in Trino"
 
 
 def _of_file(values: pa.ChunkedArray, logical_type: str) -> tuple[HyperLogLog, int]:

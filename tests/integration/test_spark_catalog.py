@@ -19,8 +19,8 @@ from deltalake import write_deltalake
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
 from capture.engines.native.engine import NativeEngine
+from capture.homes import with_catalogs
 from capture.publishers.publishing import publish
-from capture.publishers.reading_back import with_catalogs
 from capture.publishers.spark_histograms import Bin, serialized
 from capture.publishers.spark_session import SessionCatalog
 from capture.publishers.spi import ColumnStatistics

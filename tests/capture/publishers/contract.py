@@ -161,15 +161,6 @@ class PublisherContract(ABC):
             publish(table.publisher(statistics))
         assert table.files() == before
 
-    def test_stale_since_is_none_while_the_table_is_unchanged(self, table: Table):
-        statistics = table.statistics()
-        assert table.publisher(statistics).stale_since() is None
-        publish(table.publisher(statistics))
-        assert table.publisher(statistics).stale_since() is None
-        if not self.takes_older:
-            self.append(table, rows(150, 160))
-            assert table.publisher(statistics).stale_since() in (None, statistics.snapshot_id)
-
     def test_lost_race_is_retried_with_fresh_state(self, table: Table):
         publisher = table.publisher()
         prepared, write, pauses = [], publisher.write, []

@@ -17,8 +17,8 @@ from pymetastore.hive_metastore import ttypes
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig, NativeStats, Schema, Snapshot
 from capture.engines.native.engine import NativeEngine
-from capture.homes import check_home_options
-from capture.publishers.reading_back import doubts, with_catalogs
+from capture.homes import check_home_options, with_catalogs
+from capture.publishers.reading_back import doubts
 from capture.publishers.spi import HomeStatistics
 from capture.store_sink import LocalStore
 from store.model.errors import InvalidArgument
