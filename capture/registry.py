@@ -97,7 +97,7 @@ class Registry:
 
 
 def _order(engine: CaptureEngine, request: CaptureRequest) -> tuple[int, str]:
-    return rank(engine.priority, request.kinds), engine.id
+    return rank(engine.priority, request.spec.kinds), engine.id
 
 
 def _mismatch(engine: CaptureEngine, request: CaptureRequest) -> str:

@@ -17,30 +17,9 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from capture.connectors.spi import Column, Connector, Schema
-from capture.spec import PARTITIONED, Budget, CaptureSpec, Engine, Partition, Sampling
+from capture.spec import PARTITIONED, CaptureSpec, Sampling
 from store.model.schemas import FLIGHTS, KINDS
 from store.model.targets import Target, TargetKind
-
-__all__ = [
-    "METADATA_PRIORITY",
-    "PARTITIONED",
-    "Budget",
-    "Capabilities",
-    "CaptureEngine",
-    "CaptureRequest",
-    "CaptureResult",
-    "CaptureSpec",
-    "Decision",
-    "Listing",
-    "Mode",
-    "Outcome",
-    "Partition",
-    "Sampling",
-    "Sink",
-    "TableHandle",
-    "elapsed_ms",
-    "rank",
-]  # fmt: skip
 
 METADATA_PRIORITY: Final = 1000
 """Engines with this priority or a greater one read metadata only."""
@@ -165,36 +144,6 @@ class CaptureRequest:
     def target(self) -> Target:
         """The table, column, file, expression or group of columns."""
         return self.spec.target
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        """Kinds of statistics requested; empty for all."""
-        return self.spec.kinds
-
-    @property
-    def column_selectors(self) -> tuple[str, ...]:
-        """Selectors of columns, see `TableHandle.selected`; empty for all."""
-        return self.spec.column_selectors
-
-    @property
-    def sampling(self) -> Sampling:
-        """Sampling method; NONE reads everything."""
-        return self.spec.sampling
-
-    @property
-    def budget(self) -> Budget | None:
-        """Limits of a sample; None for no limits."""
-        return self.spec.budget
-
-    @property
-    def engine(self) -> Engine | None:
-        """The place in which data is read; None for the setting of the worker."""
-        return self.spec.engine
-
-    @property
-    def partitions(self) -> tuple[Partition, ...]:
-        """Partitions whose files are captured; empty for all."""
-        return self.spec.partitions
 
 
 @dataclass(frozen=True, slots=True)

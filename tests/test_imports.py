@@ -70,7 +70,7 @@ ROOMS = {
         "spec": set(),
         "spec_body": SPEC,
         "spi": {"connectors"} | SPEC,
-        "compute": READING,
+        "compute": READING | SPEC,
         "kinds": {"compute"},
         "partitions": READING | SPEC,
         "spark": READING | {"compute"},

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from capture.compute.readers.base import READ_ERRORS
 from capture.connectors.spi import NativeStats, ScanTask
 from capture.connectors.storage.places import open_place
-from capture.spi import Budget
+from capture.spec import Budget
 from store.model import bounds
 from store.model.logical_types import Kind, LogicalType
 from store.model.names import dotted_name

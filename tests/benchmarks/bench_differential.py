@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from capture.spi import Sampling
+from capture.spec import Sampling
 from tests.integration import test_differential as differential
 from tests.integration import test_differential_bounds as bounds
 from tests.integration import test_differential_history as histories

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from capture.registry import Registry
-from capture.spi import CaptureEngine, CaptureRequest, Mode, Outcome, Sampling, Sink, TableHandle
+from capture.spec import Sampling
+from capture.spi import CaptureEngine, CaptureRequest, Mode, Outcome, Sink, TableHandle
 from store.history import validation
 from store.model.errors import Cancelled, UpstreamError
 from store.model.schemas import FLIGHTS, KINDS

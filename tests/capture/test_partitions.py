@@ -16,8 +16,9 @@ from capture.connectors.spi import FILE_SCHEMA, ConnectorConfig
 from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
+from capture.spec import Sampling
 from capture.spec_body import MAX_PARTITIONS, parse_partitions
-from capture.spi import CaptureEngine, CaptureRequest, Outcome, Sampling, TableHandle
+from capture.spi import CaptureEngine, CaptureRequest, Outcome, TableHandle
 from store.model import logical_types
 from store.model.errors import InvalidArgument, InvalidField, NotFound
 from store.model.targets import Target

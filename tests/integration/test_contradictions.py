@@ -18,8 +18,9 @@ from capture.connectors import ConnectorConfig, open_connector
 from capture.connectors.spi import Connector
 from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
+from capture.spec import Budget, Sampling
 from capture.spec_body import parse_partitions
-from capture.spi import Budget, Outcome, Sampling
+from capture.spi import Outcome
 from capture.store_sink import LocalStore
 from flight_server.reads.scan_plan import ScanPlanner
 from flight_server.reads.streams import Streams

@@ -19,8 +19,8 @@ from capture.connectors import ConnectorConfig, open_connector
 from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
-from capture.spec import Engine
-from capture.spi import Budget, CaptureRequest, Outcome, Sampling, TableHandle
+from capture.spec import Budget, Engine, Sampling
+from capture.spi import CaptureRequest, Outcome, TableHandle
 from store.model import sketches
 from store.model.targets import Target
 from tests.capture.engines.compute.lake import MemorySink

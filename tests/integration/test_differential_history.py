@@ -24,7 +24,8 @@ from capture.homes import publisher_class
 from capture.publishers.publishing import publish
 from capture.publishers.spi import ColumnStatistics, Destination, TableStatistics
 from capture.registry import Registry
-from capture.spi import Budget, Outcome, Sampling, TableHandle
+from capture.spec import Budget, Sampling
+from capture.spi import Outcome, TableHandle
 from capture.store_sink import LocalStore
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.reads.scanner import Scanner

@@ -21,8 +21,8 @@ from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
 from capture.spark import job
 from capture.spark.session import Spark
-from capture.spec import Engine
-from capture.spi import Budget, CaptureRequest, Outcome, Sampling, TableHandle
+from capture.spec import Budget, Engine, Sampling
+from capture.spi import CaptureRequest, Outcome, TableHandle
 from flight_server.client.connection import Connection
 from flight_server.worker.loop import Worker
 from store.history import validation

@@ -30,18 +30,8 @@ from capture.kinds import impossible
 from capture.spark import expressions, job
 from capture.spark.job import SPARK
 from capture.spark.session import Spark
-from capture.spec import Engine
-from capture.spi import (
-    Budget,
-    Capabilities,
-    CaptureEngine,
-    CaptureRequest,
-    CaptureResult,
-    Mode,
-    Outcome,
-    Sampling,
-    Sink,
-)
+from capture.spec import Budget, Engine, Sampling
+from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Mode, Outcome, Sink
 from store.model import logical_types
 from store.model.errors import Cancelled, StatflightError, may_pass
 from store.model.logical_types import Kind
@@ -103,12 +93,12 @@ class ComputeEngine(CaptureEngine):
         if request.target.kind is TargetKind.EXPRESSION:
             if request.target.engine_kind != self.id:
                 return f"target unsupported: an expression of {request.target.engine_kind}, not of {self.id}"
-            if request.sampling is not Sampling.NONE:
-                return f"sampling {request.sampling} unsupported for expressions"
-            if (request.engine or self.engine) is Engine.LOCAL:
+            if request.spec.sampling is not Sampling.NONE:
+                return f"sampling {request.spec.sampling} unsupported for expressions"
+            if (request.spec.engine or self.engine) is Engine.LOCAL:
                 return f"target unsupported: only Spark computes expressions, and {self._asked(request)}"
-        if request.partitions and request.sampling is not Sampling.NONE:
-            return f"sampling {request.sampling} unsupported for partitions"
+        if request.spec.partitions and request.spec.sampling is not Sampling.NONE:
+            return f"sampling {request.spec.sampling} unsupported for partitions"
         return self.capabilities.mismatch(request)
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
@@ -131,7 +121,8 @@ class ComputeEngine(CaptureEngine):
             else:
                 # Each expression is a separate job, because Spark may reject it.
                 expression_id = request.target.storage_id if request.target.kind is TargetKind.EXPRESSION else ""
-                how = (request.mode, request.sampling, request.budget, request.partitions, request.engine)
+                spec = request.spec
+                how = (request.mode, spec.sampling, spec.budget, spec.partitions, spec.engine)
                 # Containers have no sketches, by which the stored results of other columns are found.
                 key = (*request.table.key.values(), *how, expression_id, _is_container(request))
                 batches.setdefault(key, []).append(at)
@@ -174,8 +165,8 @@ class ComputeEngine(CaptureEngine):
         planned = table.connector.plan_files(table.schema, table.name, table.snapshot_id, table.column_ids, names)
         tasks = sorted(planned, key=lambda task: task.file_path)
         notes = []
-        if requests[0].partitions:
-            total, tasks = len(tasks), partitions.within(table, tasks, requests[0].partitions)
+        if requests[0].spec.partitions:
+            total, tasks = len(tasks), partitions.within(table, tasks, requests[0].spec.partitions)
             notes.append(partitions.detail(len(tasks), total))
         scan.rows_total, scan.files_total = sum(map(_live_rows, tasks)), len(tasks)
         native = self._metadata(scan, notes) if scan.sampled else None
@@ -220,7 +211,7 @@ class ComputeEngine(CaptureEngine):
             scanned.report()
         scan.take(by_task, tasks, rows)
         assert not by_task, "a task without an answer"
-        if not requests[0].partitions:
+        if not requests[0].spec.partitions:
             scan.finish(whole, rows)
         else:  # a part of the table gives no record of the whole
             scan.withdraw(rows)
@@ -236,10 +227,10 @@ class ComputeEngine(CaptureEngine):
 
     def _asked(self, request: CaptureRequest) -> str:
         """The engine of a request and who set it, for people."""
-        return f"engine {request.engine or self.engine} ({'requested' if request.engine else 'the setting'})"
+        return f"engine {request.spec.engine or self.engine} ({'requested' if request.spec.engine else 'the setting'})"
 
     def _chosen(self, request: CaptureRequest, rows: int, columns: int) -> Choice:
-        engine, asked = request.engine or self.engine, self._asked(request)
+        engine, asked = request.spec.engine or self.engine, self._asked(request)
         return choose(engine, asked, rows, columns, self.spark, self.inline_max_cells)
 
     def _waves(
@@ -269,8 +260,8 @@ class ComputeEngine(CaptureEngine):
         """The draw of a sample; None without sampling, or if a fixed share of each file is read."""
         if not scan.sampled or scan.work.share is not None or not scan.rows_total:
             return None
-        budget = request.budget or Budget(max_rows=math.ceil(SAMPLE_SHARE * scan.rows_total))
-        if request.sampling is Sampling.RANDOM_ROW_GROUP:
+        budget = request.spec.budget or Budget(max_rows=math.ceil(SAMPLE_SHARE * scan.rows_total))
+        if request.spec.sampling is Sampling.RANDOM_ROW_GROUP:
             return sampling.Draw(tasks, sampling.random_points(fold.listing(tasks)), budget)
         if native is None:
             notes.append("sampled in the order of file names")
@@ -374,7 +365,7 @@ class ComputeEngine(CaptureEngine):
         details = [*notes]
         if request.target.column_id is not None:
             columns = request.table.by_id
-            details += filter(None, [impossible(columns[request.target.column_id].logical_type, request.kinds)])
+            details += filter(None, [impossible(columns[request.target.column_id].logical_type, request.spec.kinds)])
         if contradictions := scan.contradictions.get(key):
             attributes["files_contradicted"] = len(contradictions)
             details.append(summary(contradictions))

@@ -14,7 +14,8 @@ from capture.compute.partial import SketchSelection
 from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import ScanTask
 from capture.engines.compute.contradictions import StatedFiles
-from capture.spi import CaptureRequest, Sampling, TableHandle
+from capture.spec import Sampling
+from capture.spi import CaptureRequest, TableHandle
 from store.model import logical_types
 from store.model.logical_types import Kind, LogicalType
 from store.model.targets import TargetKind
@@ -74,11 +75,11 @@ class TableScan:
         Returns:
             A pass over all columns and groups of the requests.
         """
-        table, method = requests[0].table, requests[0].sampling
+        table, method = requests[0].table, requests[0].spec.sampling
         columns = sorted({r.target.column_id for r in requests if r.target.column_id is not None})
         groups = sorted({r.target.column_ids for r in requests if r.target.column_ids})
         wanted = sketches_of([r for r in requests if r.target.kind is TargetKind.COLUMN])
-        share = SAMPLE_SHARE if method is Sampling.RANDOM_ROW_GROUP and requests[0].budget is None else None
+        share = SAMPLE_SHARE if method is Sampling.RANDOM_ROW_GROUP and requests[0].spec.budget is None else None
         all_ids = sorted({*columns, *(i for group in groups for i in group)})
         types = {i: logical_types.parse(table.by_id[i].logical_type) for i in all_ids}
         keys: list[Key] = [*((i,) for i in columns), *groups]
@@ -228,7 +229,7 @@ def sketches_of(requests: Sequence[CaptureRequest]) -> SketchSelection:
     Args:
         requests: Requests for columns or expressions; empty kinds mean all.
     """
-    kinds = [request.kinds for request in requests]
+    kinds = [request.spec.kinds for request in requests]
     return SketchSelection(
         quantiles=any(not asked or "HISTOGRAM" in asked for asked in kinds),
         frequent=any(not asked or "MCV" in asked for asked in kinds),

@@ -87,13 +87,13 @@ class NativeEngine(CaptureEngine):
         """
         groups: dict[tuple[Any, ...], list[int]] = {}
         for at, request in enumerate(requests):
-            groups.setdefault((*request.table.key.values(), request.partitions), []).append(at)
+            groups.setdefault((*request.table.key.values(), request.spec.partitions), []).append(at)
         results: list[CaptureResult] = [CaptureResult(Outcome.DEGRADED, self.id, "not tried")] * len(requests)
         for members in groups.values():
             group = [requests[at] for at in members]
             try:
                 metadata_pass = _Pass(self.id, group, sink, self._listings)
-                answers = metadata_pass.run_scoped() if group[0].partitions else metadata_pass.run()
+                answers = metadata_pass.run_scoped() if group[0].spec.partitions else metadata_pass.run()
             except StatflightError as error:
                 attributes = {"retryable": error.retryable}
                 answers = [CaptureResult(Outcome.DEGRADED, self.id, str(error), attributes)] * len(group)
@@ -127,9 +127,9 @@ class _Pass:
         names = frozenset(c.name for i, c in self.columns.items() if i in requested and c.is_leaf)
         for request in self.requests:
             if request.target.kind is not TargetKind.COLUMN:
-                if not request.column_selectors:
+                if not request.spec.column_selectors:
                     return None
-                names |= self.table.selected(request.column_selectors)
+                names |= self.table.selected(request.spec.column_selectors)
         return names
 
     def run(self) -> list[CaptureResult]:
@@ -179,7 +179,7 @@ class _Pass:
         """Captures the files of some partitions. All files of the table are listed, as in any capture; the records of
         the table and its columns stay unchanged."""
         native = self._native_stats()
-        paths = partitions.files_of(self.table, native, self.requests[0].partitions)
+        paths = partitions.files_of(self.table, native, self.requests[0].spec.partitions)
         if self.whole:
             self._put_files(native)
         rollups: dict[int, Rollup] = {}
@@ -234,7 +234,7 @@ class _Pass:
         if not column.is_leaf:
             detail = f'the metadata does not have the nulls of "{column.name}", which is a container'
             return CaptureResult(Outcome.UNCAPTURABLE, self.engine_id, detail)
-        if lacks := _lacking(known.get(column_id, {}), request.kinds):
+        if lacks := _lacking(known.get(column_id, {}), request.spec.kinds):
             detail = f'the metadata has no {", ".join(lacks)} of column "{column.name}"'
             return CaptureResult(Outcome.UNCAPTURABLE, self.engine_id, detail)
         if column_id in known:
@@ -244,7 +244,7 @@ class _Pass:
     def _kept(self) -> dict[int, Mapping[str, Any]]:
         """Column id → stored record of this snapshot that this engine must not replace, because it has an ndv too, or
         because the data contradicts the metadata."""
-        if not any(r.kinds and r.target.kind is TargetKind.COLUMN for r in self.requests):
+        if not any(r.spec.kinds and r.target.kind is TargetKind.COLUMN for r in self.requests):
             return {}
         stored = self.sink.stored("stats.columns", self.table).to_pylist()
         return {
@@ -375,7 +375,7 @@ class _Pass:
     def _columns(self, native: NativeStats, rollups: Mapping[int, Rollup]) -> dict[int, dict[str, Any]]:
         """Column id → record: from the format's table-level statistics, completed by the roll-up of the files."""
         ids = self.table.column_ids
-        widths = {r.target.column_id for r in self.requests if "WIDTH" in r.kinds}
+        widths = {r.target.column_id for r in self.requests if "WIDTH" in r.spec.kinds}
         records: dict[int, dict[str, Any]] = self._containers(native)
         for column_id, rollup in rollups.items():
             scalars = rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)

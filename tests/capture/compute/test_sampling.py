@@ -25,7 +25,8 @@ from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig, ScanColumn, ScanTask
 from capture.engines.compute.engine import ComputeEngine
 from capture.registry import Registry
-from capture.spi import Budget, Capabilities, CaptureRequest, Outcome, Sampling, TableHandle
+from capture.spec import Budget, Sampling
+from capture.spi import Capabilities, CaptureRequest, Outcome, TableHandle
 from store.model import logical_types, sketches
 from store.model.errors import UpstreamError
 from store.model.targets import Target, TargetKind

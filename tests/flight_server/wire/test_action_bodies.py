@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from capture.spec import Budget, Sampling
 from capture.spec_body import parse_spec
-from capture.spi import Budget, Sampling
 from flight_server.wire.action_bodies import CaptureBody, capture_items, parse_body
 from store.model.errors import InvalidArgument
 

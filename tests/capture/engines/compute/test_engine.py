@@ -16,7 +16,8 @@ from capture.compute.readers import tasks
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
 from capture.engines.compute.engine import ComputeEngine
-from capture.spi import CaptureRequest, Mode, Outcome, Sampling, TableHandle
+from capture.spec import Sampling
+from capture.spi import CaptureRequest, Mode, Outcome, TableHandle
 from store.model import logical_types, schemas, sketches
 from store.model.errors import UpstreamError
 from store.model.targets import Target
