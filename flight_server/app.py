@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from capture.orchestrator import Orchestrator
-from capture.spec import CaptureSpec
 from flight_server.auth.vault import Vault
 from flight_server.checks.rules import load as load_rules
 from flight_server.config import Settings
@@ -104,7 +103,10 @@ class App:
         self.orchestrator = Orchestrator(
             ResolvePlane(self.captures), settings.sync_enabled, settings.sync_budget_ms, settings.max_sync_budget_ms
         )
-        self.auto = AutoAnalyze(self, settings.auto_analyze, settings.auto_analyze_seconds)
+        self.auto = AutoAnalyze(
+            self.database, self.catalog, self.jobs, self.usage, self.lakes, self.captures, settings.auto_analyze,
+            settings.auto_analyze_seconds,
+        )  # fmt: skip
         self.lakes.on_discovered = self.auto.review
         self.watch = Watch(self.lakes, self.queue, self._connected, self._watch_interval)
         self.publishing = Publishing(self.database, self.catalog, self.lakes, self.queue)
@@ -180,20 +182,6 @@ class App:
     def _engines(self) -> Sequence[Mapping[str, Any]]:
         """Rows of `sys.engines`: those of the connected workers, else those of this version."""
         return self.queue.workers.engines() or _own_engines()
-
-    # The `AnalyzeHost` of auto-analyze.
-
-    def options(self, catalog: str) -> Mapping[str, Any]:
-        """A connector's options, with secrets."""
-        options: Mapping[str, Any] = self.lakes.config(catalog)["options"]
-        return options
-
-    def enqueue_all(
-        self, captures: Sequence[tuple[TableEntry, int, Sequence[CaptureSpec]]], correlation_id: str
-    ) -> list[str]:
-        """Queues captures in one transaction; returns the ids of the jobs, in order."""
-        pinned = [(table, snapshot_id, [(None, spec) for spec in specs]) for table, snapshot_id, specs in captures]
-        return self.captures.enqueue(pinned, correlation_id)
 
     def _connected(self) -> list[str]:
         rows = self.database.rows("SELECT catalog FROM connectors WHERE format <> ?", EXTERNAL)

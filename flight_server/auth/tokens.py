@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from flight_server.auth.oidc import Oidc
 from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, EVERYTHING, Permission, Principal
@@ -21,10 +21,6 @@ from flight_server.config import check_keys, read_toml
 from store.model.errors import InvalidArgument, InvalidField, Unauthenticated
 
 log = logging.getLogger("statflight.server")
-
-
-class _Verifier(Protocol):
-    def verify(self, token: str) -> Principal: ...
 
 
 @dataclass(frozen=True)
@@ -38,7 +34,7 @@ class Authenticator:
     """
 
     entries: tuple[tuple[bytes, Principal], ...] = field(default=(), repr=False)
-    oidc: _Verifier | None = None
+    oidc: Oidc | None = None
     is_open: bool = False
 
     @classmethod

@@ -11,11 +11,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Final
 
 from capture import policy
 from capture.policy import Policy, Rules, TableState, Verdict
 from capture.spec import CaptureSpec
+from flight_server.control.capture_plane import Captures
+from flight_server.control.lakes import Lakes
+from flight_server.reads.usage import Usage
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
@@ -25,41 +28,6 @@ from store.queue.job_store import ACTIVE, JobStore
 
 ENGINE: Final = "policy"
 _CONTAINERS: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")
-
-
-class Reads(Protocol):
-    """Reads by column."""
-
-    def of(self, table_key: int) -> Mapping[str, int]:
-        """Column name → how often it was read."""
-
-
-class AnalyzeHost(Protocol):
-    """The parts of a server that policies need."""
-
-    @property
-    def database(self) -> Database:
-        """The store's file."""
-
-    @property
-    def catalog(self) -> Catalog:
-        """Tables and connectors."""
-
-    @property
-    def jobs(self) -> JobStore:
-        """The queue of captures."""
-
-    @property
-    def usage(self) -> Reads:
-        """Counts of what readers ask for."""
-
-    def options(self, catalog: str) -> Mapping[str, Any]:
-        """A connector's options."""
-
-    def enqueue_all(
-        self, captures: Sequence[tuple[TableEntry, int, Sequence[CaptureSpec]]], correlation_id: str
-    ) -> list[str]:
-        """Queues captures in one transaction; the ids of the jobs, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,31 +43,41 @@ class AutoAnalyze:
     """Decides after each discovery and each capture.
 
     Args:
-        host: The server's parts that decisions need.
+        database: The store's file.
+        catalog: Tables and connectors.
+        jobs: The queue, which stores decisions.
+        usage: Counts of what readers ask for.
+        lakes: The connectors' options.
+        captures: Queues captures.
         default: Policy of connectors that have none.
         every_seconds: Seconds between two inspections of lakes with a policy.
     """
 
-    def __init__(self, host: AnalyzeHost, default: str, every_seconds: float):
-        self._host, self._default, self._every = host, policy.parse(default), every_seconds
+    def __init__(
+        self, database: Database, catalog: Catalog, jobs: JobStore, usage: Usage, lakes: Lakes, captures: Captures,
+        default: str, every_seconds: float,
+    ):  # fmt: skip
+        self._database, self._catalog, self._jobs, self._usage = database, catalog, jobs, usage
+        self._lakes, self._captures = lakes, captures
+        self._default, self._every = policy.parse(default), every_seconds
         # by table key and kind of target: snapshot and text of the last decision; when and of which snapshot was tried
         self._last: dict[tuple[int, str], tuple[int | None, str]] | None = None
         self._tried: dict[tuple[int, str], tuple[datetime, int]] = {}
         self._later: dict[int, TableEntry] = {}
         self._lock = threading.Lock()
 
-    def policy_of(self, options: Mapping[str, Any]) -> Policy:
-        """The policy of a connector's options, else the default."""
-        text = options.get("policy")
+    def _policy_of(self, catalog: str) -> Policy:
+        """The policy of a connector, else the default."""
+        text = self._lakes.config(catalog)["options"].get("policy")
         return policy.parse(str(text)) if text else self._default
 
     def interval(self, catalog: str) -> float | None:
         """Seconds between two looks at a lake whose connector has a policy; None without one."""
-        return None if self.policy_of(self._host.options(catalog)).is_off else self._every
+        return None if self._policy_of(catalog).is_off else self._every
 
     def review(self, catalog: str, tables: Sequence[TableEntry], now: datetime | None = None) -> list[str]:
         """Decides about these tables of a connector; returns the ids of the jobs queued."""
-        chosen = self.policy_of(self._host.options(catalog))
+        chosen = self._policy_of(catalog)
         self._limit(chosen, tables)
         if chosen.is_off:
             return []
@@ -123,7 +101,7 @@ class AutoAnalyze:
             if most != table.max_snapshots_behind:
                 limits[table.table_key] = most
         if limits:
-            self._host.database.write(lambda connection: self._host.catalog.limit_inheritance(connection, limits))
+            self._database.write(lambda connection: self._catalog.limit_inheritance(connection, limits))
 
     def _decide(self, table: TableEntry, rules: Rules, now: datetime) -> _Decided:
         state = self._state(table)
@@ -142,8 +120,8 @@ class AutoAnalyze:
                     tried[one.table.table_key, kind] = (now, snapshot_id)
                     columns = verdict.columns
                     targets = [Target.table()] if columns is None else [Target.column(i) for i in columns]
-                    captures.append((one.table, snapshot_id, list(map(CaptureSpec, targets))))
-        jobs = self._host.enqueue_all(captures, ENGINE) if captures else []
+                    captures.append((one.table, snapshot_id, [(None, CaptureSpec(target)) for target in targets]))
+        jobs = self._captures.enqueue(captures, ENGINE) if captures else []
         self._tried |= tried
         return jobs
 
@@ -157,7 +135,7 @@ class AutoAnalyze:
         by_catalog: dict[str, list[TableEntry]] = {}
         for table in later.values():
             if table.format != EXTERNAL:
-                by_catalog.setdefault(table.table_catalog, []).append(self._host.catalog.by_key(table.table_key))
+                by_catalog.setdefault(table.table_catalog, []).append(self._catalog.by_key(table.table_key))
         for catalog, tables in by_catalog.items():
             with contextlib.suppress(NotFound):  # its connector was dropped since
                 self.review(catalog, tables)
@@ -165,7 +143,7 @@ class AutoAnalyze:
     def _record(self, decided: Sequence[_Decided]) -> None:
         """Stores the decisions in one transaction, except those that repeat the last one."""
         if self._last is None:
-            rows = self._host.database.rows(
+            rows = self._database.rows(
                 "SELECT table_key, target_kind, arg_max_null(snapshot_id, decided_at), arg_max(detail, decided_at)"
                 " FROM capture_decisions WHERE engine_id = ? GROUP BY ALL", ENGINE,
             )  # fmt: skip
@@ -186,18 +164,17 @@ class AutoAnalyze:
             if fresh:
                 made.append((one.table, ENGINE, fresh))
         if made:
-            self._host.database.write(lambda connection: self._host.jobs.record_decisions(made, connection))
+            self._database.write(lambda connection: self._jobs.record_decisions(made, connection))
             self._last |= last
 
     def _state(self, table: TableEntry) -> TableState:
-        host, key, current = self._host, table.table_key, table.current_snapshot_id
-        rows = host.database.rows
+        key, current, rows = table.table_key, table.current_snapshot_id, self._database.rows
         if current is None:
             return TableState(None, None, ())
-        snapshots = {s.snapshot_id: s for s in host.catalog.snapshots(table)}
+        snapshots = {s.snapshot_id: s for s in self._catalog.snapshots(table)}
         schema_hash = snapshots[current].schema_hash if current in snapshots else None
-        ids = host.catalog.column_ids(table)
-        leaves = [c[0] for c in host.catalog.schema_columns(table, schema_hash) if c[1] not in _CONTAINERS]
+        ids = self._catalog.column_ids(table)
+        leaves = [c[0] for c in self._catalog.schema_columns(table, schema_hash) if c[1] not in _CONTAINERS]
         scans = rows(
             "SELECT r.snapshot_id, max(coalesce(r.refreshed_at, r.captured_at, r.created_at)) FROM stats_columns r"
             " LEFT JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
@@ -208,7 +185,7 @@ class AutoAnalyze:
         known = list(snapshots)  # oldest first
         is_behind = captured in snapshots and current in snapshots
         names = {name: number for name, number in ids.items() if name in leaves}
-        used = {names[name]: reads for name, reads in host.usage.of(key).items() if name in names}
+        used = {names[name]: reads for name, reads in self._usage.of(key).items() if name in names}
         return TableState(
             current, schema_hash, tuple(names.values()),
             has_table_record=bool(
@@ -229,12 +206,12 @@ class AutoAnalyze:
     def _changed(self, table_key: int, before: int, current: int) -> float | None:
         """Share of rows in files added since, or in files removed if that is larger; None where a file listing is
         missing."""
-        places = dict(self._host.database.rows(
+        places = dict(self._database.rows(
             "SELECT snapshot_id, pos FROM file_snapshots WHERE table_key = ? AND family = 'stats.files'", table_key
         ))  # fmt: skip
         if before not in places or current not in places:
             return None
-        ((were, are, stayed),) = self._host.database.rows(
+        ((were, are, stayed),) = self._database.rows(
             "SELECT coalesce(sum(row_count) FILTER (was), 0), coalesce(sum(row_count) FILTER (is_now), 0),"
             " coalesce(sum(row_count) FILTER (was AND is_now), 0) FROM (SELECT row_count,"
             " from_pos <= ? AND to_pos > ? AS was, from_pos <= ? AND to_pos > ? AS is_now"
@@ -245,7 +222,7 @@ class AutoAnalyze:
 
     def _least_changed(self, table_key: int, before: int, current: int) -> float:
         """Share of rows added or removed since, by the row counts of two snapshots; 0 where one is unknown."""
-        counts = dict(self._host.database.rows(
+        counts = dict(self._database.rows(
             "SELECT snapshot_id, max(row_count) FROM ("
             "SELECT snapshot_id, row_count FROM stats_tables WHERE table_key = ?1"
             " UNION ALL SELECT snapshot_id, row_count FROM stats_columns WHERE table_key = ?1)"

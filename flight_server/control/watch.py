@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from flight_server.control.job_queue import JobQueue
-from flight_server.control.lakes import is_of_lake
+from flight_server.control.lakes import Lakes, is_of_lake
 from store.model.errors import Conflict, NotFound, ShuttingDown, StatflightError
 from store.queue.jobs import Job
 
@@ -26,27 +26,6 @@ START_SECONDS: Final = 2.0  # over which the first inspections are spread
 PATIENCE_SECONDS: Final = 300.0  # without progress, until an inspection is abandoned
 LISTED_SECONDS: Final = 2.0  # for which the list of lakes and intervals is kept
 _TICK_SECONDS: Final = 0.25
-
-
-class LakeInspector(Protocol):
-    """The part of `control.lakes.Lakes` that the watch needs."""
-
-    def watch_job(self, catalog: str) -> tuple[dict[str, Any], Job]:
-        """Starts an inspection; returns the connector's configuration and the job to wait for.
-
-        Raises:
-            NotFound: The connector was dropped.
-        """
-
-    def store(self, catalog: str, config: dict[str, Any], found: Any, *, whole: bool) -> Any:
-        """Stores the findings if the configuration is still the same; with `whole`, tables not found are dropped.
-
-        Raises:
-            Conflict: The connector was replaced meanwhile.
-        """
-
-    def note(self, catalog: str, only: None, reason: str) -> None:
-        """Records why an inspection failed; `sys.connectors` and `sys.tables` show it."""
 
 
 @dataclass
@@ -70,7 +49,7 @@ class Watch:
     """
 
     def __init__(
-        self, lakes: LakeInspector, queue: JobQueue, catalogs: Callable[[], list[str]],
+        self, lakes: Lakes, queue: JobQueue, catalogs: Callable[[], list[str]],
         interval_of: Callable[[str], float | None], clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         self._inspector, self._queue, self._catalogs = lakes, queue, catalogs
