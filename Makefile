@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test lint bench interop constraints
+.PHONY: help install demo test lint docs bench interop constraints
 
 help:
 	@echo "make demo     install, then the main job end to end"
 	@echo "make test     install, then all tests"
 	@echo "make install  everything into $(VENV)"
 	@echo "make lint     style, types"
+	@echo "make docs     the documentation as a site, in build/docs"
 	@echo "make bench    benchmarks; prints ratios; tests at their large size"
 	@echo "make interop  servers, engines and clients of others, in Java, Go and Node; their registries provide them"
 
@@ -43,6 +44,11 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Screenshots need Chromium; without it the site has none.
+docs: install
+	STATFLIGHT_SCREENSHOTS=build/screenshots $(BIN)/pytest -q tests/integration/test_pages_in_a_browser.py -k screenshot
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file flight_server/guides/mkdocs.yml --site-dir ../../build/docs
 
 bench: install
 	$(BIN)/pytest tests/benchmarks/bench_*.py -m benchmark -s

@@ -173,6 +173,7 @@ class Settings:
         port: Port to listen on; 0 picks a free one.
         workers: Capture workers that the server starts; 0 for none.
         tls_cert: PEM certificate of the server, with `tls_key`.
+        tls_key: PEM private key of that certificate.
         tls_client_ca: PEM certificate that has to have signed those of clients.
         auth: Token file; without one, every caller may do everything.
         insecure: Allows a server without tokens on other addresses than the loopback.

@@ -83,6 +83,7 @@ ROOMS = {
     },
     "flight_server": {
         "alarm_address": set(),
+        "guides": {"actions", "cli", "config", "process"},  # makes the reference of the documentation
         "config": {"alarm_address"},
         "estimates": set(),
         "table_names": set(),

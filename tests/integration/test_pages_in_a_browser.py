@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import http.server
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -104,8 +105,9 @@ def site(tmp_path_factory):
                 for day in range(3)
             ]  # fmt: skip
             put(app, files, "stats.files")
+            values = kll(np.linspace(0.5, 99.5, 870))
             sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",
-                      "sketch_type": "apache-datasketches-kll-doubles-v1", "data": kll(np.arange(900.0))}  # fmt: skip
+                      "sketch_type": "apache-datasketches-kll-doubles-v1", "data": values}  # fmt: skip
             put(app, [at | sketch], "stats.sketches")
         with pages_of(app) as base:
             yield base
@@ -165,6 +167,22 @@ def test_page_has_no_violation_and_fits_the_window(instrumented_site, page, scre
     assert not results["beyond"], "tables scroll sideways"
     red = int(re.findall(r"\d+", results["dark"])[0])
     assert (red < 80) == screen.startswith("dark")
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_screenshot_shows_the_page(instrumented_site, screen, tmp_path):
+    """The pictures stay where STATFLIGHT_SCREENSHOTS says: the documentation has them."""
+    width, flags = SCREENS[screen]
+    picture = Path(os.environ.get("STATFLIGHT_SCREENSHOTS", tmp_path)).absolute() / f"{screen}.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", f"--screenshot={picture}",
+        f"--window-size={max(width + 16, 500)},920", *flags, f"{instrumented_site}/frame{width}{PAGES['table']}",
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True, timeout=90)
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert picture.stat().st_size > 10_000, "an empty page is smaller"
 
 
 def test_axe_finds_a_known_violation(axe, tmp_path):
