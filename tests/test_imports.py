@@ -195,7 +195,7 @@ def loaded_by(module: str, *packages: str) -> set[str]:
 
 @pytest.mark.parametrize("module", ["statflight", "flight_server.client"])
 def test_client_import_loads_no_server_code_and_no_extra_library(module):
-    others = ("typer", "rich", "pydantic", "sqlglot", "google.protobuf", "msgspec", "store", "capture", "pandas")
+    others = ("click", "rich", "pydantic", "sqlglot", "google.protobuf", "msgspec", "store", "capture", "pandas")
     assert not loaded_by(module, *HEAVY, *others)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
-import typer
 
 from flight_server.commands.common import (
     SERVER,
@@ -25,6 +25,7 @@ from flight_server.commands.common import (
     snapshot_of,
 )
 from flight_server.commands.output import CommandError, say, say_left_out
+from flight_server.commands.parameters import argument, option
 from flight_server.commands.reading import FormatOption
 from flight_server.present import render, text
 from flight_server.present.render import Format
@@ -37,8 +38,8 @@ from store.model.names import is_pattern, matcher
 def ls(
     pattern: Annotated[
         str | None,
-        typer.Argument(metavar="PATTERN", help="Such as 'lake.sales.*', or the name of a catalog, schema or table.",
-                       autocompletion=complete_table),
+        argument(metavar="PATTERN", help="Such as 'lake.sales.*', or the name of a catalog, schema or table.",
+                       shell_complete=complete_table),
     ] = None,
     format: FormatOption = Format.TABLE,
     server: Server = SERVER,
@@ -47,24 +48,22 @@ def ls(
 ) -> None:  # fmt: skip
     """List tables with their rows, files, bytes, age and errors."""
     with connect(server, token, tls_roots) as client:
-        tables = catalog_summary.tables(client)
+        rows = catalog_summary.rows(client)
     if pattern is not None:
         # `lake` is all of a catalog, `lake.sales` all of a schema, a full name one table
         patterns = (pattern,) if is_pattern(pattern) else (pattern, f"{pattern}.*")
-        names = list(map(full_name, tables.select(list(catalog_summary.KEY)).to_pylist()))
-        matching = [bool(matcher(patterns).fullmatch(name)) for name in names]
-        if not any(matching):
-            matching = [name.endswith(f".{pattern}") for name in names]
-        if not any(matching):
-            raise CommandError(f"no table matches '{pattern}'; there are {tables.num_rows}")
-        tables = tables.filter(pa.array(matching, pa.bool_()))
-    if not tables.num_rows:
+        matching = [row for row in rows if matcher(patterns).fullmatch(full_name(row))]
+        if not matching:
+            matching = [row for row in rows if full_name(row).endswith(f".{pattern}")]
+        if not matching:
+            raise CommandError(f"no table matches '{pattern}'; there are {len(rows)}")
+        rows = matching
+    if not rows:
         say("no tables yet; `statflight connect CATALOG FORMAT URI` connects a lake")
     if format is not Format.TABLE:
-        render.write(tables, format)
+        render.write(pa.Table.from_pylist(rows, catalog_summary.SCHEMA), format)
         return
     headers = ("table", "format", "rows", "files", "size", "captured", "freshness", "trouble")
-    rows = tables.to_pylist()
     lines = [
         [
             name, row["format"] or "", table_summary.count(row["row_count"]),
@@ -87,9 +86,7 @@ def ls(
 
 def history(
     table: TableName,
-    column: Annotated[
-        str, typer.Argument(metavar="COLUMN", help="Name of the column.", autocompletion=complete_column)
-    ],
+    column: Annotated[str, argument(metavar="COLUMN", help="Name of the column.", shell_complete=complete_column)],
     format: FormatOption = Format.TABLE,
     server: Server = SERVER,
     token: Token = None,
@@ -140,13 +137,9 @@ def _history_table(rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def report(
-    tables: Annotated[
-        list[str], typer.Argument(metavar="TABLE", help="Names or patterns.", autocompletion=complete_table)
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE.html|DIR", help="A page, or a directory of pages.")
-    ],
-    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    tables: Annotated[list[str], argument(metavar="TABLE", help="Names or patterns.", shell_complete=complete_table)],
+    output: Annotated[Path, option("--output", "-o", metavar="FILE.html|DIR", help="A page, or a directory of pages.")],
+    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
@@ -176,7 +169,7 @@ def report(
                 _write(output / file, content)
             say(f"wrote {output / 'index.html'} and pages of {table_summary.counted(len(written), 'table')}")
     if failed:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 def _make(directory: Path) -> None:

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow.flight as flight
-import typer
 
 from flight_server.client import reason
 from flight_server.commands.common import (
@@ -29,40 +28,37 @@ from flight_server.commands.common import (
     snapshot_of,
 )
 from flight_server.commands.output import STARTED, in_flags, misuse, say, tell, tell_json, warn
+from flight_server.commands.parameters import option
 from flight_server.commands.progress import capture_each
 from store.model.schemas import KINDS
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
 
-_Columns = Annotated[list[str] | None, typer.Option(metavar="A,B", help="Only these columns. Repeatable.")]
+_Columns = Annotated[list[str] | None, option(metavar="A,B", help="Only these columns. Repeatable.")]
 SAMPLES = {"random": "RANDOM_ROW_GROUP", "guided": "METADATA_GUIDED"}
 GOOD = frozenset({"CAPTURED", "QUEUED", "HIT"})
 
 
 def capture(
     tables: TableNames,
-    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, 'current' or 'all'.")] = "current",
+    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, 'current' or 'all'.")] = "current",
     columns: _Columns = None,
-    kinds: Annotated[
-        str | None, typer.Option(metavar="A,B", help=f"Some of {', '.join(KINDS)}; all when absent.")
-    ] = None,
+    kinds: Annotated[str | None, option(metavar="A,B", help=f"Some of {', '.join(KINDS)}; all when absent.")] = None,
     partition: Annotated[
         list[str] | None,
-        typer.Option(metavar="FIELD=VALUE,…", help="Only the files of this partition, and no totals. Repeatable."),
+        option(metavar="FIELD=VALUE,…", help="Only the files of this partition, and no totals. Repeatable."),
     ] = None,
     sample: Annotated[
-        str | None, typer.Option(metavar="METHOD", help="Read some row groups of the columns: random, or guided.")
+        str | None, option(metavar="METHOD", help="Read some row groups of the columns: random, or guided.")
     ] = None,
-    max_rows: Annotated[int | None, typer.Option(min=1, help="Limit of a sample, in rows.")] = None,
-    max_bytes: Annotated[int | None, typer.Option(min=1, help="Limit of a sample, in compressed bytes.")] = None,
-    max_seconds: Annotated[float | None, typer.Option(min=0.001, help="Limit of a sample, in seconds.")] = None,
-    engine: Annotated[
-        str | None, typer.Option(metavar="ENGINE", help="Where data is read: auto, spark or local.")
-    ] = None,
-    asynchronous: Annotated[bool, typer.Option("--async", help="Do not wait: print the job ids.")] = False,
+    max_rows: Annotated[int | None, option(min=1, help="Limit of a sample, in rows.")] = None,
+    max_bytes: Annotated[int | None, option(min=1, help="Limit of a sample, in compressed bytes.")] = None,
+    max_seconds: Annotated[float | None, option(min=0.001, help="Limit of a sample, in seconds.")] = None,
+    engine: Annotated[str | None, option(metavar="ENGINE", help="Where data is read: auto, spark or local.")] = None,
+    asynchronous: Annotated[bool, option("--async", help="Do not wait: print the job ids.")] = False,
     every: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Repeat at this interval, such as 15m, until Ctrl-C.")
+        str | None, option(metavar="DURATION", help="Repeat at this interval, such as 15m, until Ctrl-C.")
     ] = None,
     format: AnswerFormat = Answer.TEXT,
     server: Server = SERVER,
@@ -124,7 +120,7 @@ def capture(
             warn("statflight: the running captures are " + ("CANCELLED" if ended else "cancelled as this command ends"))
             raise
     if failed:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 def _seconds(text: str) -> float:
@@ -212,10 +208,10 @@ def _counted(outcomes: list[dict[str, Any]]) -> str:
 
 def resolve(
     tables: TableNames,
-    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
     columns: _Columns = None,
     budget: Annotated[
-        int | None, typer.Option("--budget-ms", min=0, help="How long a capture may take, in milliseconds.")
+        int | None, option("--budget-ms", min=0, help="How long a capture may take, in milliseconds.")
     ] = None,
     format: AnswerFormat = Answer.TEXT,
     server: Server = SERVER,
@@ -241,4 +237,4 @@ def resolve(
             target = record.get("column_name") or " ".join(str(part) for part in request["target"].values())
             tell("  ".join(filter(None, (request["table"], target, outcome["outcome"], outcome.get("detail") or ""))))
     if missing or any(outcome["outcome"] not in GOOD for outcome in outcomes):
-        raise typer.Exit(1)
+        sys.exit(1)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
-
-import typer
 
 from flight_server.checks import rules as grammar
 from flight_server.checks import suggest as suggestions
@@ -24,6 +23,7 @@ from flight_server.commands.common import (
     snapshot_of,
 )
 from flight_server.commands.output import misuse, say, tell, tell_json, until_the_reader_leaves
+from flight_server.commands.parameters import option
 from flight_server.present import check_results
 from flight_server.present.check_results import ResultFormat
 from flight_server.views.expectations import LEAST
@@ -34,25 +34,21 @@ def check(
     tables: TableNames,
     rule: Annotated[
         list[str] | None,
-        typer.Option(metavar="RULE", help="[COLUMN:] MEASURE CONDITION, COLUMN in TABLE.COLUMN, (SELECT …) CONDITION."),
+        option(metavar="RULE", help="[COLUMN:] MEASURE CONDITION, COLUMN in TABLE.COLUMN, (SELECT …) CONDITION."),
     ] = None,
-    rules: Annotated[list[Path] | None, typer.Option(metavar="FILE.toml", help="[[rule]] tables. Repeatable.")] = None,
+    rules: Annotated[list[Path] | None, option(metavar="FILE.toml", help="[[rule]] tables. Repeatable.")] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="SNAPSHOT", help="Snapshot to compare with: an id, or 'previous'.")
+        str | None, option(metavar="SNAPSHOT", help="Snapshot to compare with: an id, or 'previous'.")
     ] = None,
-    suggest: Annotated[
-        bool, typer.Option("--suggest", help="Print rules that hold for the captured statistics.")
-    ] = False,
+    suggest: Annotated[bool, option("--suggest", help="Print rules that hold for the captured statistics.")] = False,
     expected: Annotated[
         tuple[str, str] | None,
-        typer.Option(
+        option(
             metavar="MEASURE SNAPSHOT",
             help="Take a value that a learned rule calls strange, 'amount: mean', for expected.",
         ),
     ] = None,
-    format: Annotated[
-        ResultFormat, typer.Option("--format", "-f", help="How results are written.")
-    ] = ResultFormat.TABLE,
+    format: Annotated[ResultFormat, option("--format", "-f", help="How results are written.")] = ResultFormat.TABLE,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
@@ -68,18 +64,18 @@ def check(
         with connect(server, token, tls_roots) as client:
             names, missing = expand(client, targets)
             missing += for_each(names, lambda name: tell_json(client.act("expect", {"table": name, **about})))
-        raise typer.Exit(1 if missing else 0)
+        sys.exit(1 if missing else 0)
     if suggest:
         with connect(server, token, tls_roots) as client:
             names, missing = expand(client, targets)
             missing += for_each(names, lambda name: tell(suggestions.to_toml(client, name)))
-        raise typer.Exit(1 if missing else 0)
+        sys.exit(1 if missing else 0)
     if not rules_given:
         with connect(server, token, tls_roots) as client:
             names, missing = expand(client, targets)
             missing += for_each(names, client.require_table)
         if missing:  # an unknown table is reported first
-            raise typer.Exit(1)
+            sys.exit(1)
         misuse("no rule given; say --rule 'null_fraction <= 0.01', --rules FILE.toml, or --suggest")
     if at is None and (comparing := [one for one in rules_given if one.needs_snapshot]):
         misuse(f"the rule {comparing[0].text!r} compares snapshots; say --against previous, or --against ID")
@@ -111,7 +107,7 @@ def check(
     if names and not results and not errors:
         say("no rule applies to these tables")
     if failed or any(result.state is State.FAILED for result in results):
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 def _rules(texts: list[str], files: list[Path]) -> list[grammar.Rule]:

@@ -12,9 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from flight_server.commands.output import CommandError, misuse, note, warn
+from flight_server.commands.parameters import argument, option
 from store.model.names import is_pattern, matcher, split_name
 
 if TYPE_CHECKING:
@@ -24,19 +23,15 @@ DEFAULT_URI: Final = "grpc://127.0.0.1:8815"
 MAX_CANDIDATES: Final = 5  # most tables that the message about an ambiguous name lists
 COMPLETION_SECONDS: Final = 2.0  # for the server to list its tables for shell completion
 
-_ON = "Connection"
-
-Server = Annotated[
-    str, typer.Option("--server", envvar="STATFLIGHT_SERVER", metavar="URI", help="The server.", rich_help_panel=_ON)
-]
+Server = Annotated[str, option("--server", envvar="STATFLIGHT_SERVER", metavar="URI", help="The server.")]
 Token = Annotated[
     str | None,
-    typer.Option("--token", envvar="STATFLIGHT_TOKEN", help="Bearer token.", show_default=False, rich_help_panel=_ON),
+    option("--token", envvar="STATFLIGHT_TOKEN", help="Bearer token."),
 ]
 TlsRoots = Annotated[
     Path | None,
-    typer.Option("--tls-roots", envvar="STATFLIGHT_TLS_ROOTS", metavar="FILE",
-                 help="PEM certificates to check the server's with.", rich_help_panel=_ON),
+    option("--tls-roots", envvar="STATFLIGHT_TLS_ROOTS", metavar="FILE",
+                 help="PEM certificates to check the server's with."),
 ]  # fmt: skip
 SERVER = DEFAULT_URI
 
@@ -48,7 +43,7 @@ class Answer(StrEnum):
     JSON = "json"
 
 
-AnswerFormat = Annotated[Answer, typer.Option("--format", "-f", help="How the outcome is written.")]
+AnswerFormat = Annotated[Answer, option("--format", "-f", help="How the outcome is written.")]
 
 
 def check_server(uri: str) -> None:
@@ -191,12 +186,12 @@ def names_of(texts: Sequence[str] | None) -> list[str] | None:
 # Patterns of table names.
 
 
-def complete_table(ctx: Any, incomplete: str) -> list[str]:
+def complete_table(ctx: Any, _parameter: Any, incomplete: str) -> list[str]:
     """Completes full table names for a shell; nothing if no server answers in time."""
     return [name for name in _asked(ctx, _full_names) if name.startswith(incomplete)]
 
 
-def complete_column(ctx: Any, incomplete: str) -> list[str]:
+def complete_column(ctx: Any, _parameter: Any, incomplete: str) -> list[str]:
     """Completes column names of the table given before."""
     from flight_server.table_names import of_table
 
@@ -225,12 +220,12 @@ def _asked(ctx: Any, ask: Callable[[StatsClient], list[str]]) -> list[str]:
 
 TableName = Annotated[
     str,
-    typer.Argument(metavar="TABLE", help="catalog.schema.table, or a unique end of it.", autocompletion=complete_table),
+    argument(metavar="TABLE", help="catalog.schema.table, or a unique end of it.", shell_complete=complete_table),
 ]
 TableNames = Annotated[
     list[str],
-    typer.Argument(metavar="TABLE", help="Names, unique ends of names, or patterns such as 'lake.sales.*'.",
-                   autocompletion=complete_table),
+    argument(metavar="TABLE", help="Names, unique ends of names, or patterns such as 'lake.sales.*'.",
+                   shell_complete=complete_table),
 ]  # fmt: skip
 
 

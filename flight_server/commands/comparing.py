@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Annotated, Any
 
 import pyarrow as pa
-import typer
 
 from flight_server.checks import evaluate, rules
 from flight_server.checks.results import State
@@ -30,6 +30,7 @@ from flight_server.commands.output import (
     until_the_reader_leaves,
     warn,
 )
+from flight_server.commands.parameters import argument, option
 from flight_server.commands.reading import FormatOption
 from flight_server.present import render, text
 from flight_server.present.comparison import Change, changes
@@ -40,11 +41,11 @@ from store.model.errors import InvalidArgument
 
 def diff(
     table: TableName,
-    snapshot_a: Annotated[str, typer.Argument(metavar="SNAP_A", help="An id, or 'current'.")],
-    snapshot_b: Annotated[str, typer.Argument(metavar="SNAP_B", help="An id, or 'current'.")],
+    snapshot_a: Annotated[str, argument(metavar="SNAP_A", help="An id, or 'current'.")],
+    snapshot_b: Annotated[str, argument(metavar="SNAP_B", help="An id, or 'current'.")],
     fail_on: Annotated[
         list[str] | None,
-        typer.Option(metavar="RULE", help="Exit with 1 on such a change: 'row_count < -10%'. Repeatable."),
+        option(metavar="RULE", help="Exit with 1 on such a change: 'row_count < -10%'. Repeatable."),
     ] = None,
     format: FormatOption = Format.TABLE,
     server: Server = SERVER,
@@ -78,7 +79,7 @@ def diff(
     for result in caught:
         warn(f"statflight: {result.column or 'table'}: {result.rule}: {result.detail or result.value}")
     if caught:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 def _write(differences: list[Change], format: Format) -> None:

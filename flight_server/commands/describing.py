@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import pyarrow as pa
-import typer
 
 from flight_server.commands.common import (
     SERVER,
@@ -22,6 +21,7 @@ from flight_server.commands.common import (
     names_of,
 )
 from flight_server.commands.output import say, say_left_out, tell, tell_json
+from flight_server.commands.parameters import argument, option
 from flight_server.commands.reading import FormatOption
 from flight_server.present import render, text
 from flight_server.present.render import Format
@@ -31,9 +31,9 @@ from store.model.names import is_pattern, matcher
 
 def describe(
     table: TableName,
-    owner: Annotated[str | None, typer.Option(metavar="WHO", help="Who is responsible; '' for nobody.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="All its tags; '' for none.")] = None,
-    note: Annotated[str | None, typer.Option(metavar="TEXT", help="What to know of it; '' for nothing.")] = None,
+    owner: Annotated[str | None, option(metavar="WHO", help="Who is responsible; '' for nobody.")] = None,
+    tag: Annotated[list[str] | None, option(metavar="TAG", help="All its tags; '' for none.")] = None,
+    note: Annotated[str | None, option(metavar="TEXT", help="What to know of it; '' for nothing.")] = None,
     format: AnswerFormat = Answer.TEXT,
     server: Server = SERVER,
     token: Token = None,
@@ -57,7 +57,7 @@ def describe(
 
 def joins(
     pattern: Annotated[
-        str, typer.Argument(metavar="PATTERN", help="Such as 'lake.*', or a table.", autocompletion=complete_table)
+        str, argument(metavar="PATTERN", help="Such as 'lake.*', or a table.", shell_complete=complete_table)
     ] = "*",
     format: FormatOption = Format.TABLE,
     server: Server = SERVER,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlsplit
-
-import typer
 
 from flight_server.commands.common import (
     SERVER,
@@ -25,6 +24,7 @@ from flight_server.commands.common import (
     for_each,
 )
 from flight_server.commands.output import CommandError, misuse, say, tell
+from flight_server.commands.parameters import option
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
@@ -36,10 +36,10 @@ TOKEN_VARIABLE: Final = "STATFLIGHT_EMIT_TOKEN"  # noqa: S105  the name of a var
 
 def emit(
     tables: TableNames,
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="openlineage, datahub or openmetadata.")],
-    url: Annotated[str | None, typer.Option("--url", help="Where to send them; printed when not given.")] = None,
+    to: Annotated[str, option("--to", metavar="FORMAT", help="openlineage, datahub or openmetadata.")],
+    url: Annotated[str | None, option("--url", help="Where to send them; printed when not given.")] = None,
     with_values: Annotated[
-        bool, typer.Option("--with-values", help="Send most common values (DataHub), which are data.")
+        bool, option("--with-values", help="Send most common values (DataHub), which are data.")
     ] = False,
     server: Server = SERVER,
     token: Token = None,
@@ -69,7 +69,7 @@ def emit(
 
         names, missing = expand(client, targets)
         if for_each(names, write) or missing:
-            raise typer.Exit(1)
+            sys.exit(1)
 
 
 def profile_of(client: StatsClient, name: str, with_values: bool = False) -> Profile:

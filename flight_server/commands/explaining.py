@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from flight_server.commands.common import SERVER, Server, TlsRoots, Token, certificates, check_server, own_certificate
 from flight_server.commands.output import CommandError, misuse, say, tell
+from flight_server.commands.parameters import argument, option
 from store.model.units import bytes_text
 
 if TYPE_CHECKING:
@@ -18,10 +17,10 @@ _COUNTED = ("LogicalRelation", "Filter", "Join", "Aggregate")
 
 
 def explain(
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="A query of Spark's SQL.")],
-    spark: Annotated[str, typer.Option("--spark", metavar="MASTER", help="Such as local[*] or spark://host:7077.")],
-    spark_conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting.")] = None,
-    run: Annotated[bool, typer.Option("--run", help="Count the true rows too: runs the query, operator by operator.")]
+    sql: Annotated[str, argument(metavar="SQL", help="A query of Spark's SQL.")],
+    spark: Annotated[str, option("--spark", metavar="MASTER", help="Such as local[*] or spark://host:7077.")],
+    spark_conf: Annotated[list[str] | None, option(metavar="KEY=VALUE", help="Spark setting.")] = None,
+    run: Annotated[bool, option("--run", help="Count the true rows too: runs the query, operator by operator.")]
     = False,
     server: Server = SERVER,
     token: Token = None,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from flight_server.commands.common import (
     SERVER,
     Answer,
@@ -20,10 +18,11 @@ from flight_server.commands.common import (
     known_name,
 )
 from flight_server.commands.output import misuse, say, tell, tell_json
+from flight_server.commands.parameters import argument, option
 
 
 def backup(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A new file, on the server's machine.")],
+    path: Annotated[Path, argument(metavar="PATH", help="A new file, on the server's machine.")],
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
@@ -36,14 +35,14 @@ def backup(
     say(f"{target}: {written['bytes'] / 1e6:.1f} MB in {written['elapsed_ms'] / 1000:.1f} s")
 
 
-_Url = Annotated[str, typer.Argument(metavar="URL", help="A directory, s3://, gs:// or abfss://.")]
+_Url = Annotated[str, argument(metavar="URL", help="A directory, s3://, gs:// or abfss://.")]
 
 
 def restore(
     url: _Url,
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A new file.")],
+    path: Annotated[Path, argument(metavar="PATH", help="A new file.")],
     at: Annotated[
-        str | None, typer.Option(metavar="TIME|GENERATION", help="ISO 8601, or digits.", show_default="the newest")
+        str | None, option(metavar="TIME|GENERATION", help="ISO 8601, or digits.", show_default="the newest")
     ] = None,
 ) -> None:
     """Make a database of a replica; `serve --db` opens it. Secrets of lakes are not in a replica."""
@@ -80,9 +79,9 @@ def replicas(url: _Url) -> None:
 
 def expire(
     table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="Only this one.", autocompletion=complete_table)
+        str | None, argument(metavar="TABLE", help="Only this one.", shell_complete=complete_table)
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Only list what would be deleted.")] = True,
+    dry_run: Annotated[bool, option("--dry-run/--no-dry-run", help="Only list what would be deleted.")] = True,
     format: AnswerFormat = Answer.TEXT,
     server: Server = SERVER,
     token: Token = None,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from flight_server.commands.common import (
     SERVER,
@@ -19,23 +18,24 @@ from flight_server.commands.common import (
     table_name,
 )
 from flight_server.commands.output import misuse, say, tell, tell_json, warn
+from flight_server.commands.parameters import argument, option
 from flight_server.commands.progress import while_looking
 from flight_server.table_names import full_name
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
 
-_Catalog = Annotated[str, typer.Argument(metavar="CATALOG", help="Catalog name for the lake.")]
+_Catalog = Annotated[str, argument(metavar="CATALOG", help="Catalog name for the lake.")]
 
 
 def connect_lake(
     catalog: _Catalog,
-    format: Annotated[str, typer.Argument(metavar="FORMAT", help="delta, iceberg, lance, parquet or paimon.")],
-    uri: Annotated[str, typer.Argument(metavar="URI", help="A table, a directory of tables, or a catalog.")],
+    format: Annotated[str, argument(metavar="FORMAT", help="delta, iceberg, lance, parquet or paimon.")],
+    uri: Annotated[str, argument(metavar="URI", help="A table, a directory of tables, or a catalog.")],
     option: Annotated[
-        list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Such as secret=NAME. Repeatable.")
+        list[str] | None, option("-o", "--option", metavar="KEY=VALUE", help="Such as secret=NAME. Repeatable.")
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace the lake of a connected catalog.")] = False,
+    replace: Annotated[bool, option("--replace", help="Replace the lake of a connected catalog.")] = False,
     answer: AnswerFormat = Answer.TEXT,
     server: Server = SERVER,
     token: Token = None,
@@ -93,13 +93,13 @@ def _tell_tables(client: StatsClient, catalog: str, tables: list[Any], answer: A
     if not names and not unreadable:
         say(f"{catalog}: no tables found")
     if unreadable:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 def discover(
     catalog: _Catalog,
-    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Only this one.")] = None,
-    full_rescan: Annotated[bool, typer.Option("--full-rescan", help="Read known snapshots again.")] = False,
+    table: Annotated[str | None, argument(metavar="TABLE", help="Only this one.")] = None,
+    full_rescan: Annotated[bool, option("--full-rescan", help="Read known snapshots again.")] = False,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,

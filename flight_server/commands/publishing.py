@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
-
-import typer
 
 from flight_server.commands.common import (
     SERVER,
@@ -22,21 +21,22 @@ from flight_server.commands.common import (
     snapshot_of,
 )
 from flight_server.commands.output import misuse, note, tell, tell_json
+from flight_server.commands.parameters import option
 
 _HOMES = "iceberg, spark, trino, paimon, lance, glue or hive."
 Options = Annotated[
-    list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Option of the home. Repeatable.")
+    list[str] | None, option("-o", "--option", metavar="KEY=VALUE", help="Option of the home. Repeatable.")
 ]
 
 
 def publish(
     tables: TableNames,
-    to: Annotated[str, typer.Option("--to", metavar="HOME", help=_HOMES)],
-    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")] = False,
+    to: Annotated[str, option("--to", metavar="HOME", help=_HOMES)],
+    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    dry_run: Annotated[bool, option("--dry-run", help="Show what would be written, and write nothing.")] = False,
     allow_inherited: Annotated[
         bool,
-        typer.Option("--allow-inherited", help="Allow an earlier snapshot of the same schema."),
+        option("--allow-inherited", help="Allow an earlier snapshot of the same schema."),
     ] = False,
     option: Options = None,
     format: AnswerFormat = Answer.TEXT,
@@ -64,12 +64,12 @@ def publish(
         if format is Answer.JSON:
             tell_json([*rows, *({"table": name, "error": words} for name, words in errors.items())])
         if missing:
-            raise typer.Exit(1)
+            sys.exit(1)
 
 
 def withdraw(
     tables: TableNames,
-    home: Annotated[str, typer.Option("--from", metavar="HOME", help=_HOMES)],
+    home: Annotated[str, option("--from", metavar="HOME", help=_HOMES)],
     option: Options = None,
     server: Server = SERVER,
     token: Token = None,
@@ -86,7 +86,7 @@ def withdraw(
 
         names, missing = expand(client, targets)
         if for_each(names, remove) or missing:
-            raise typer.Exit(1)
+            sys.exit(1)
 
 
 def _options(pairs: list[str] | None) -> dict[str, Any]:

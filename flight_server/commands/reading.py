@@ -8,7 +8,6 @@ import time
 from typing import Annotated
 
 import pyarrow as pa
-import typer
 
 from flight_server.commands.common import (
     SERVER,
@@ -24,13 +23,14 @@ from flight_server.commands.common import (
     snapshot_of,
 )
 from flight_server.commands.output import misuse, say, say_left_out
+from flight_server.commands.parameters import argument, option
 from flight_server.present import render, text
 from flight_server.present.column_labels import labels
 from flight_server.present.render import Format
 from flight_server.table_names import full_name
 from flight_server.views import shapes, table_summary
 
-FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")]
+FormatOption = Annotated[Format, option("--format", "-f", help="How rows are written.")]
 SHAPE_BINS = 10
 WATCH_SECONDS = 1.0
 ACTIVE = frozenset({"QUEUED", "RUNNING", "WAITING", "CANCELLING"})
@@ -38,7 +38,7 @@ ACTIVE = frozenset({"QUEUED", "RUNNING", "WAITING", "CANCELLING"})
 
 def show(
     tables: TableNames,
-    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
     format: FormatOption = Format.TABLE,
     server: Server = SERVER,
     token: Token = None,
@@ -64,7 +64,7 @@ def show(
     if summaries and format is not Format.TABLE:
         render.write(pa.concat_tables([summary.columns for summary in summaries]), format)
     if failed:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 def _write(summary: table_summary.TableSummary, several: bool) -> None:
@@ -132,18 +132,18 @@ def _line(row: table_summary.Row, summary: table_summary.TableSummary) -> dict[s
 
 
 def query(
-    flight: Annotated[str, typer.Argument(metavar="FLIGHT", help="Such as stats.columns; sys.flights lists them.")],
+    flight: Annotated[str, argument(metavar="FLIGHT", help="Such as stats.columns; sys.flights lists them.")],
     columns: Annotated[
-        list[str] | None, typer.Option(metavar="A,B", help="Columns, in this order. Repeatable.")
+        list[str] | None, option(metavar="A,B", help="Columns, in this order. Repeatable.")
     ] = None,
-    where: Annotated[str | None, typer.Option(metavar="SQL", help="A condition, such as \"ndv > 100\".")] = None,
+    where: Annotated[str | None, option(metavar="SQL", help="A condition, such as \"ndv > 100\".")] = None,
     snapshot: Annotated[
         str | None,
-        typer.Option(metavar="SNAPSHOT", help="stats.* only: an id, 'current' or 'all'.",
+        option(metavar="SNAPSHOT", help="stats.* only: an id, 'current' or 'all'.",
                      show_default="current; all if --where names snapshot_id"),
     ] = None,
-    allow_stale: Annotated[bool, typer.Option("--allow-stale", help="Of one snapshot: include stale rows.")] = False,
-    limit: Annotated[int | None, typer.Option(min=0, help="Maximum number of rows.")] = None,
+    allow_stale: Annotated[bool, option("--allow-stale", help="Of one snapshot: include stale rows.")] = False,
+    limit: Annotated[int | None, option(min=0, help="Maximum number of rows.")] = None,
     format: FormatOption = Format.TABLE,
     server: Server = SERVER,
     token: Token = None,
@@ -170,9 +170,9 @@ def query(
 
 
 def jobs(
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
-    active: Annotated[bool, typer.Option("--active", help="Only those that are not finished.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="Show the newest N.")] = 100,
+    watch: Annotated[bool, option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
+    active: Annotated[bool, option("--active", help="Only those that are not finished.")] = False,
+    limit: Annotated[int, option(min=1, help="Show the newest N.")] = 100,
     format: FormatOption = Format.TABLE,
     server: Server = SERVER,
     token: Token = None,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
-
-import typer
 
 from flight_server.commands.common import (
     SERVER,
@@ -20,57 +19,54 @@ from flight_server.commands.common import (
     own_certificate,
 )
 from flight_server.commands.output import misuse, say, tell, tell_json
+from flight_server.commands.parameters import option
 
 if TYPE_CHECKING:
     from flight_server.config import Settings
 
-_LogLevel = Annotated[
-    str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.", show_default="info")
-]
-_LogFormat = Annotated[str | None, typer.Option(metavar="FORMAT", help="text or json.", show_default="text")]
+_LogLevel = Annotated[str | None, option(metavar="LEVEL", help="debug, info, warning or error.", show_default="info")]
+_LogFormat = Annotated[str | None, option(metavar="FORMAT", help="text or json.", show_default="text")]
 _Engine = Annotated[
-    str | None, typer.Option(metavar="ENGINE", help="Where data is read: auto, spark or local.", show_default="auto")
+    str | None, option(metavar="ENGINE", help="Where data is read: auto, spark or local.", show_default="auto")
 ]
-_Port = typer.Option(min=0, max=65535, help="0 picks a free one.", show_default="8815")
+_Port = option(min=0, max=65535, help="0 picks a free one.", show_default="8815")
 
 
 def serve(
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML; ./statflight.toml when it exists.")] = None,
-    db: Annotated[Path | None, typer.Option(metavar="PATH", help="The DuckDB file.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    config: Annotated[Path | None, option(metavar="FILE", help="TOML; ./statflight.toml when it exists.")] = None,
+    db: Annotated[Path | None, option(metavar="PATH", help="The DuckDB file.")] = None,
+    host: Annotated[str | None, option(help="Address to listen on.", show_default="127.0.0.1")] = None,
     port: Annotated[int | None, _Port] = None,
-    workers: Annotated[int | None, typer.Option(min=0, help="Capture workers to start.", show_default="1")] = None,
-    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM certificate.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM key of the certificate.")] = None,
-    tls_client_ca: Annotated[Path | None, typer.Option(metavar="FILE", help="CA of client certificates.")] = None,
-    auth: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Token file; without it, anyone can do anything.")
-    ] = None,
+    workers: Annotated[int | None, option(min=0, help="Capture workers to start.", show_default="1")] = None,
+    tls_cert: Annotated[Path | None, option(metavar="FILE", help="PEM certificate.")] = None,
+    tls_key: Annotated[Path | None, option(metavar="FILE", help="PEM key of the certificate.")] = None,
+    tls_client_ca: Annotated[Path | None, option(metavar="FILE", help="CA of client certificates.")] = None,
+    auth: Annotated[Path | None, option(metavar="FILE", help="Token file; without it, anyone can do anything.")] = None,
     insecure: Annotated[
-        bool | None, typer.Option("--insecure", help="Allow listening on a network without authentication.")
+        bool | None, option("--insecure", help="Allow listening on a network without authentication.")
     ] = None,
     metrics_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port for Prometheus metrics and health.")
+        int | None, option(min=0, max=65535, help="Port for Prometheus metrics and health.")
     ] = None,
-    health_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port for gRPC health checks.")] = None,
+    health_port: Annotated[int | None, option(min=0, max=65535, help="Port for gRPC health checks.")] = None,
     watch_seconds: Annotated[
-        float | None, typer.Option(min=0, help="Seconds between inspections of a lake; 0 = never.", show_default="60")
+        float | None, option(min=0, help="Seconds between inspections of a lake; 0 = never.", show_default="60")
     ] = None,
-    http_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port for pages, metrics and health.")] = None,
-    checks: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Rules to check after each capture.")] = None,
-    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Receives changed results of rules.")] = None,
+    http_port: Annotated[int | None, option(min=0, max=65535, help="Port for pages, metrics and health.")] = None,
+    checks: Annotated[Path | None, option(metavar="FILE.toml", help="Rules to check after each capture.")] = None,
+    webhook: Annotated[str | None, option(metavar="URL", help="Receives changed results of rules.")] = None,
     engine: _Engine = None,
-    spark_master: Annotated[str | None, typer.Option(help="Spark master of the capture workers.")] = None,
-    replicate_to: Annotated[str | None, typer.Option(metavar="URL", help="Where to ship the database's log.")] = None,
-    follow: Annotated[str | None, typer.Option(metavar="URL", help="Replica to serve, read-only.")] = None,
+    spark_master: Annotated[str | None, option(help="Spark master of the capture workers.")] = None,
+    replicate_to: Annotated[str | None, option(metavar="URL", help="Where to ship the database's log.")] = None,
+    follow: Annotated[str | None, option(metavar="URL", help="Replica to serve, read-only.")] = None,
     standby: Annotated[
-        bool | None, typer.Option("--standby", help="Follow the replica, and take over when its writer ends.")
+        bool | None, option("--standby", help="Follow the replica, and take over when its writer ends.")
     ] = None,
     log_level: _LogLevel = None,
     log_format: _LogFormat = None,
     option: Annotated[
         list[str] | None,
-        typer.Option("-o", "--option", metavar="KEY=VALUE", help="Any other setting of `statflight config`."),
+        option("-o", "--option", metavar="KEY=VALUE", help="Any other setting of `statflight config`."),
     ] = None,
 ) -> None:
     """Run the server and its capture worker."""
@@ -89,7 +85,7 @@ def serve(
     # Imported after the settings are checked, so that a mistake is reported at once.
     from flight_server.process.serve import serve as run
 
-    raise typer.Exit(run(settings))
+    sys.exit(run(settings))
 
 
 def _options(given: Iterable[str]) -> dict[str, str]:
@@ -123,8 +119,8 @@ def _settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
 def worker(
     server: Server = SERVER,
     engine: _Engine = None,
-    spark_master: Annotated[str | None, typer.Option(help="Such as local[*] or spark://host:7077.")] = None,
-    spark_conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting.")] = None,
+    spark_master: Annotated[str | None, option(help="Such as local[*] or spark://host:7077.")] = None,
+    spark_conf: Annotated[list[str] | None, option(metavar="KEY=VALUE", help="Spark setting.")] = None,
     token: Token = None,
     tls_roots: TlsRoots = None,
     log_level: _LogLevel = None,
@@ -152,13 +148,13 @@ def worker(
         log_level=settings.log_level,
         log_format=settings.log_format,
     )
-    raise typer.Exit(status)
+    sys.exit(status)
 
 
 def doctor(
     db: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Check the content of this database instead; no server may run on it."),
+        option(metavar="PATH", help="Check the content of this database instead; no server may run on it."),
     ] = None,
     format: AnswerFormat = Answer.TEXT,
     server: Server = SERVER,
@@ -183,7 +179,7 @@ def doctor(
                 tell(f"{'':27}→ {finding.remedy}")
     if format is Answer.JSON:
         tell_json(map(asdict, found))
-    raise typer.Exit(0 if found[-1].good else 1)  # the last is about the server
+    sys.exit(0 if found[-1].good else 1)  # the last is about the server
 
 
 def _check_database(path: Path, format: Answer) -> NoReturn:
@@ -201,16 +197,14 @@ def _check_database(path: Path, format: Answer) -> NoReturn:
         tell_json(found)
     if not found:
         say(f"{path}: nothing is broken")
-    raise typer.Exit(1 if found else 0)
+    sys.exit(1 if found else 0)
 
 
 def demo(
-    directory: Annotated[Path, typer.Option("--dir", help="Directory to create the lake in.")] = Path(
-        "statflight-demo"
-    ),
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the directory.")] = False,
+    directory: Annotated[Path, option("--dir", help="Directory to create the lake in.")] = Path("statflight-demo"),
+    keep: Annotated[bool, option("--keep", help="Keep the directory.")] = False,
 ) -> None:
     """Make a small lake, serve it, capture it, and show what comes out."""
     from flight_server.present.demo import run
 
-    raise typer.Exit(run(directory, keep=keep, say=say))
+    sys.exit(run(directory, keep=keep, say=say))

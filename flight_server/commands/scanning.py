@@ -3,11 +3,11 @@ without one."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import typer
 
 from flight_server.commands.common import (
     SERVER,
@@ -22,6 +22,7 @@ from flight_server.commands.common import (
     snapshot_of,
 )
 from flight_server.commands.output import misuse, say, tell, warn
+from flight_server.commands.parameters import argument, option
 from flight_server.present import render, text
 from flight_server.present.render import Format
 from flight_server.views import table_summary
@@ -34,14 +35,14 @@ TOO_MANY_BYTES: Final = 3  # exit status
 
 def scan(
     table: TableName,
-    where: Annotated[str | None, typer.Option(metavar="SQL", help="A condition, such as \"id = 5\".")] = None,
+    where: Annotated[str | None, option(metavar="SQL", help="A condition, such as \"id = 5\".")] = None,
     columns: Annotated[
-        list[str] | None, typer.Option(metavar="A,B", help="The columns to be read; all when absent. Repeatable.")
+        list[str] | None, option(metavar="A,B", help="The columns to be read; all when absent. Repeatable.")
     ] = None,
-    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
-    paths: Annotated[bool, typer.Option("--paths", help="Print paths alone, one per line.")] = False,
-    max_bytes: Annotated[int | None, typer.Option(min=0, help="Exit with 3 if there is more to read.")] = None,
-    format: Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")] = Format.TABLE,
+    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    paths: Annotated[bool, option("--paths", help="Print paths alone, one per line.")] = False,
+    max_bytes: Annotated[int | None, option(min=0, help="Exit with 3 if there is more to read.")] = None,
+    format: Annotated[Format, option("--format", "-f", help="How rows are written.")] = Format.TABLE,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
@@ -65,13 +66,13 @@ def scan(
     say(_totals(plan, to_read))
     if max_bytes is not None and to_read > max_bytes:
         warn(f"statflight: {name}: {to_read} bytes to read, more than the {max_bytes} of --max-bytes")
-        raise typer.Exit(TOO_MANY_BYTES)
+        sys.exit(TOO_MANY_BYTES)
 
 
 def answer(
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="SELECT count(*), min(a) FROM a full name WHERE …")],
-    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
-    format: Annotated[Format, typer.Option("--format", "-f", help="How the row is written.")] = Format.TABLE,
+    sql: Annotated[str, argument(metavar="SQL", help="SELECT count(*), min(a) FROM a full name WHERE …")],
+    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    format: Annotated[Format, option("--format", "-f", help="How the row is written.")] = Format.TABLE,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
@@ -82,7 +83,7 @@ def answer(
         found = client.answer(sql, snapshot=at)
     if found.values is None:
         warn(f"statflight: not known exactly: {found.reason}")
-        raise typer.Exit(1)
+        sys.exit(1)
     render.write(pa.Table.from_pylist([found.values]), format)
 
 

@@ -7,17 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from flight_server.commands.output import misuse, tell
+from flight_server.commands.parameters import option
 from flight_server.present import text
 
 
 def config(
     file: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="TOML; ./statflight.toml when it exists.")
+        Path | None, option("--config", metavar="FILE", help="TOML; ./statflight.toml when it exists.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print each setting of the server, its value, and whether a default, the file or the environment gives it."""
     from capture.connectors.secrets import mask

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import pyarrow as pa
 import pyarrow.flight as flight
-import typer
 
 from flight_server.client import full_name, reason
 from flight_server.commands.common import SERVER, Server, TlsRoots, Token, connect
 from flight_server.commands.output import in_flags, misuse, say, warn
+from flight_server.commands.parameters import argument
 from flight_server.commands.reading import FormatOption
 from flight_server.present import render
 from flight_server.present.render import Format
@@ -38,7 +38,7 @@ _PART = re.compile(r"""'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)|`[^`]*(?:`|\Z)|(--[^\n]*|/\
 
 def sql(
     statement: Annotated[
-        str | None, typer.Argument(metavar="STATEMENT", help="From standard input, or a prompt, when absent.")
+        str | None, argument(metavar="STATEMENT", help="From standard input, or a prompt, when absent.")
     ] = None,
     format: FormatOption = Format.TABLE,
     server: Server = SERVER,

@@ -42,14 +42,18 @@ def _table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
 
 
 def commands() -> str:
-    """The command line, by typer's own generator."""
-    import typer
-    from typer.cli import get_docs_for_click
+    """The command line, as its help tells it."""
+    import click
 
-    from flight_server.cli import app
+    from flight_server.cli import COMMANDS, app
 
-    command = typer.main.get_command(app)
-    return get_docs_for_click(obj=command, ctx=typer.Context(command, info_name="statflight"), name="statflight")
+    parts = [f"# The command line\n\n```\n{app.get_help(click.Context(app, info_name='statflight'))}\n```\n"]
+    for name in COMMANDS:
+        command = app.get_command(None, name)
+        assert command is not None
+        context = click.Context(command, info_name=f"statflight {name}")
+        parts.append(f"## `statflight {name}`\n\n```\n{command.get_help(context)}\n```\n")
+    return "\n".join(parts)
 
 
 def settings() -> str:

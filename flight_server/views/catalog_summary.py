@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
 from flight_server.views.reader import Reader
+from store.model.schemas import FLIGHTS
 
 KEY: Final = ("table_catalog", "table_schema", "table_name")
 STATS: Final = (
@@ -17,22 +17,43 @@ STATS: Final = (
 ABOUT: Final = ("format", "state", "last_error", "checked_at", "owner")
 
 
-def tables(reader: Reader, where: Sequence[Any] = ()) -> pa.Table:
+SCHEMA: Final = pa.schema([
+    *map(FLIGHTS["stats.tables"].schema.field, (*KEY, *STATS)), *map(FLIGHTS["sys.tables"].schema.field, ABOUT),
+])  # fmt: skip
+
+
+def tables(reader: Reader) -> pa.Table:
     """Lists the visible tables by name: statistics, format, and the reason if unreadable.
 
     Args:
         reader: Reads the server's flights.
-        where: Conditions on table_catalog, table_schema and table_name.
 
     Returns:
-        Columns of `KEY`, `STATS` and `ABOUT`, null if unknown.
+        Columns of `SCHEMA`, null if unknown.
     """
-    conditions = list(where) or None
-    listed = reader.read("information_schema.tables", list(KEY), conditions)
-    stats = reader.read("stats.tables", [*KEY, *STATS], conditions, "current", True)
-    about = _about(reader, conditions)
+    listed, stats, about = _parts(reader)
     joined = _outer(_outer(listed, stats, "left outer"), about, "full outer")
     return joined.sort_by([(name, "ascending") for name in KEY])
+
+
+def rows(reader: Reader) -> list[dict[str, Any]]:
+    """The rows of `tables`, joined without Acero, whose import takes longer than the join of a few tables."""
+    unknown = dict.fromkeys(SCHEMA.names)
+    listed, stats, about = ({tuple(map(row.get, KEY)): row for row in part.to_pylist()} for part in _parts(reader))
+    return [
+        unknown | listed.get(key, {}) | (stats.get(key, {}) if key in listed else {}) | about.get(key, {})
+        for key in sorted(listed.keys() | about.keys())
+    ]
+
+
+def _parts(reader: Reader) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Tables that are listed, their statistics, and `sys.tables`, which may know more; a server may lack the last."""
+    listed = reader.read("information_schema.tables", list(KEY))
+    stats = reader.read("stats.tables", [*KEY, *STATS], None, "current", True)
+    try:
+        return listed, stats, reader.read("sys.tables", [*KEY, *ABOUT])
+    except pa.ArrowKeyError:
+        return listed, stats, pa.schema([SCHEMA.field(name) for name in (*KEY, *ABOUT)]).empty_table()
 
 
 def _outer(left: pa.Table, right: pa.Table, kind: str) -> pa.Table:
@@ -42,17 +63,3 @@ def _outer(left: pa.Table, right: pa.Table, kind: str) -> pa.Table:
             left = left.append_column(field, pa.nulls(left.num_rows, field.type))
         return left
     return left.join(right, list(KEY), join_type=kind)
-
-
-def _about(reader: Reader, conditions: Sequence[Any] | None) -> pa.Table:
-    """`sys.tables`; no rows if the server does not have it."""
-    from store.model.schemas import FLIGHTS, INSTANT, TEXT
-
-    types = {"checked_at": INSTANT}
-    empty = pa.schema([(name, types.get(name, TEXT)) for name in (*KEY, *ABOUT)]).empty_table()
-    if "sys.tables" not in FLIGHTS:
-        return empty
-    try:
-        return reader.read("sys.tables", [*KEY, *ABOUT], conditions)
-    except pa.ArrowKeyError:
-        return empty
