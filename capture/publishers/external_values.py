@@ -85,9 +85,7 @@ def _timestamp(text: str) -> str:
 
 def java_double(value: float) -> str:
     """A double as Java's `Double.toString` prints it."""
-    if value == 0:
-        return "0.0"
-    return bounds.encode(float(value), parse("DOUBLE"))
+    return "0.0" if value == 0 else bounds.java_double(value)
 
 
 def average_width(column: ColumnStatistics) -> int | None:

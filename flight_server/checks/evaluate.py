@@ -156,8 +156,9 @@ class _Subject:
     ) -> Result:  # fmt: skip
         missed = State.FAILED if rule.level is Level.FAIL else State.WARNED
         state = State.PASSED if value is not None and rule.condition.holds(value, limits) else missed
-        # Other values are the keys of `measures.ordered`, which have the text as `obj`.
-        shown: float | str | None = getattr(value, "obj", value if isinstance(value, str) else None)
+        shown: float | str | None = value if isinstance(value, str) else None
+        if isinstance(value, measures.Ordered):
+            shown = value.text
         if isinstance(value, float | Fraction):
             shown = float(value)
         if isinstance(value, Fraction) and value.denominator == 1:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from functools import cmp_to_key
 from typing import Any, Final
+
+import pyarrow as pa
 
 from flight_server.views.table_summary import Row
 from store.model import bounds
@@ -106,7 +108,15 @@ def type_of(row: Row) -> LogicalType:
     return parse(row["logical_type"])
 
 
-def ordered(text: str, lt: LogicalType) -> Any:
+@dataclass(frozen=True, order=True)
+class Ordered:
+    """A value that compares by its sort key; `text` is its canonical text."""
+
+    key: Any
+    text: str = field(compare=False)
+
+
+def ordered(text: str, lt: LogicalType) -> Ordered:
     """A text as a value that compares in the order of a logical type; a date is its midnight where there are times."""
     whole = text
     if lt.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
@@ -114,13 +124,9 @@ def ordered(text: str, lt: LogicalType) -> Any:
         whole += "Z" if lt.kind is Kind.TIMESTAMPTZ else ""
     try:
         value = bounds.canonical(whole, lt)
+        return Ordered(bounds.sort_keys(pa.array([value]), lt)[0].as_py(), value)
     except ValueError as wrong:
         raise DoesNotApply(f"{text!r} is not a {lt.kind}: {wrong}") from None
-
-    def compare(one: str, other: str) -> int:
-        return bounds.compare(one, other, lt)
-
-    return cmp_to_key(compare)(value)
 
 
 def _known(row: Row, name: str) -> Any:

@@ -213,7 +213,7 @@ def _buckets(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _text(value: float, type: logical_types.LogicalType) -> str | None:
     """A quantile as a canonical bound; None if it is not one. KLL has doubles: numbers, days, or microseconds."""
-    from datetime import UTC, date, datetime, timedelta
+    from datetime import UTC, datetime, timedelta
     from decimal import Decimal
 
     kinds = logical_types.Kind
@@ -222,19 +222,19 @@ def _text(value: float, type: logical_types.LogicalType) -> str | None:
             case kinds.INT:
                 return str(round(value))
             case kinds.DECIMAL:
-                return bounds.encode(Decimal(value).quantize(Decimal(1).scaleb(-(type.scale or 0))), type)
+                return bounds.canonical(str(Decimal(value).quantize(Decimal(1).scaleb(-(type.scale or 0)))), type)
             case kinds.DATE:
-                return bounds.encode(date(1970, 1, 1) + timedelta(days=round(value)), type)
-            case kinds.TIME:
-                return bounds.encode((datetime(1970, 1, 1) + timedelta(microseconds=round(value))).time(), type)
-            case kinds.TIMESTAMP:
-                return bounds.encode(datetime(1970, 1, 1) + timedelta(microseconds=round(value)), type)
-            case kinds.TIMESTAMPTZ:
-                return bounds.encode(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=round(value)), type)
+                return bounds.canonical(str(round(value)), type)
+            case kinds.TIME | kinds.TIMESTAMP | kinds.TIMESTAMPTZ:
+                zone = UTC if type.kind is kinds.TIMESTAMPTZ else None
+                at = datetime(1970, 1, 1, tzinfo=zone) + timedelta(microseconds=round(value))
+                return bounds.canonical((at.time() if type.kind is kinds.TIME else at).isoformat(), type)
             case kinds.BOOLEAN:
                 return "true" if value >= 0.5 else "false"
+            case kinds.FLOAT | kinds.DOUBLE:
+                return bounds.java_float(value) if type.kind is kinds.FLOAT else bounds.java_double(value)
             case _:
-                return bounds.encode(value, type)
+                return None
     except (ValueError, OverflowError, ArithmeticError):
         return None
 

@@ -174,7 +174,7 @@ def _analyzed(entries: Mapping[str, str], column: Column, rows: int, ids: Column
         return None
     nulls, distinct = _number(stat.get("nullCount")), _number(stat.get("distinctCount"))
     low, high = (_bound(stat.get(side), column.logical_type) for side in ("min", "max"))
-    if low is not None and high is not None and bounds.compare(low, high, parse(column.logical_type)) > 0:
+    if not bounds.is_range(low, high, parse(column.logical_type)):
         low = high = None
     width, widest = _number(stat.get("avgLen")), _number(stat.get("maxLen"))
     return {

@@ -116,7 +116,7 @@ def _of_column(analyzed: Analyzed, column: Column) -> Mapping[str, Any] | None:
 
 def _bounds(entry: Mapping[str, Any], logical_type: str) -> dict[str, Any]:
     low, high = (canonical(entry.get(side), logical_type) for side in ("min", "max"))
-    if low is not None and high is not None and bounds.compare(low, high, parse(logical_type)) > 0:
+    if not bounds.is_range(low, high, parse(logical_type)):
         return {}
     return {
         "min": low,

@@ -137,12 +137,13 @@ class StatedFiles:
             most = stated["row_count"] - stated["null_count"]
             if values > most:
                 return f"{most:,} values, the data at least {values:,}"
-        for side, outside in (("min", -1), ("max", 1)):
+        for side in ("min", "max"):
             expected, found = stated[side], getattr(part, side)
             is_exact = part.min_is_exact if side == "min" else part.max_is_exact  # else rounded outwards
             if expected is None or found is None or found == expected or not is_exact or not lt.orderable:
                 continue
-            if bounds.compare(found, expected, lt) == outside:
+            low, high = (expected, found) if side == "min" else (found, expected)
+            if not bounds.is_range(low, high, lt):
                 return f"{side} {_shown(expected, lt)}, the data {_shown(found, lt)}"
         return ""
 

@@ -1,14 +1,13 @@
-"""Canonical text of min and max (store/SEMANTICS.md §4): encoding, decoding and order.
+"""Canonical text of min and max (store/SEMANTICS.md §4): of typed values, of other texts, and its order.
 
-Each operation has two equivalent forms: a scalar one, which is the reference, and one over Arrow arrays, which uses
-Arrow kernels and NumPy and falls back to the scalar form for rare cases, once per distinct value. A value that the
-logical type cannot represent (an unsigned integer above int64, a date after year 9999) has no bound: the scalar form
-raises ValueError, the array form returns null, which means unknown.
+All work on Arrow arrays, with Arrow kernels and NumPy; `canonical` reads a single text, also the rare ones of an array,
+once per distinct value. A value that the logical type cannot represent (an unsigned integer above int64, a date after
+year 9999) has no bound: it becomes null, which means unknown, and `canonical` raises ValueError.
 """
 
-from store.model.bounds.columns import canonicalize_array, encode_array, finer, in_order, next_up, sort_keys
+from store.model.bounds.columns import canonicalize_array, encode_array, finer, in_order, is_range, next_up, sort_keys
 from store.model.bounds.java_floats import java_double, java_float
-from store.model.bounds.scalar import REFUSE, BadBound, ZonePolicy, canonical, compare, decode, encode
+from store.model.bounds.scalar import REFUSE, BadBound, ZonePolicy, canonical
 
 __all__ = [
     "REFUSE",
@@ -16,12 +15,10 @@ __all__ = [
     "ZonePolicy",
     "canonical",
     "canonicalize_array",
-    "compare",
-    "decode",
-    "encode",
     "encode_array",
     "finer",
     "in_order",
+    "is_range",
     "java_double",
     "java_float",
     "next_up",

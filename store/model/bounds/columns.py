@@ -410,3 +410,14 @@ def in_order(mins: pa.Array | pa.ChunkedArray, maxs: pa.Array | pa.ChunkedArray,
     mins, maxs = (_plain(texts).cast(pa.string()) for texts in (mins, maxs))
     keys = sort_keys(pa.concat_arrays([mins, maxs]), lt)  # in one call, so that ranks of decimals are comparable
     return pc.less_equal(keys.slice(0, len(mins)), keys.slice(len(mins)))
+
+
+def is_range(low: str | None, high: str | None, lt: LogicalType) -> bool:
+    """False if both bounds are known and the lower one is the greater.
+
+    Args:
+        low: Canonical text; None if unknown.
+        high: Canonical text; None if unknown.
+        lt: Their type.
+    """
+    return low is None or high is None or bool(in_order(pa.array([low]), pa.array([high]), lt)[0].as_py())

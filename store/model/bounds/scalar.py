@@ -1,27 +1,24 @@
-"""Single bounds: text to canonical text, typed value to text and back, and comparison by value."""
+"""Single bounds: text to canonical text."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import math
 import re
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 from zoneinfo import ZoneInfo
 
 import numpy as np
 
 from store.model.bounds.java_floats import java_double, java_float, read_float
-from store.model.logical_types import MAX_DECIMAL, TEMPORAL, Kind, LogicalType
+from store.model.logical_types import MAX_DECIMAL, Kind, LogicalType
 
 MIN_INT: Final = -(2**63)
 MAX_INT: Final = 2**63 - 1
-_EPOCH: Final = date(1970, 1, 1)
 DAY_US: Final = 86_400_000_000
 # Years 0000 to 9999, in days since 1970.
 MIN_DAY: Final = -719_528
@@ -94,7 +91,7 @@ def canonical(text: str, lt: LogicalType, policy: ZonePolicy = REFUSE) -> str:
             return _timestamp(text, lt, policy)
     plain = _PLAIN.get(lt.kind)
     if plain is None:
-        raise _unordered(lt)
+        raise ValueError(f"{lt.kind} has no order and so no bounds")
     return plain(text)
 
 
@@ -114,10 +111,7 @@ def _int(text: str) -> str:
     digits = text.lstrip("+-0")
     if len(digits) > 19:
         raise ValueError("does not fit 64 bits")
-    return _from_int(int(text))
-
-
-def _from_int(value: int) -> str:
+    value = int(text)
     if not MIN_INT <= value <= MAX_INT:
         raise ValueError("does not fit 64 bits")
     return str(value)
@@ -142,12 +136,7 @@ def _decimal(text: str) -> str:
     text = text.strip(_BLANKS)
     if len(text) > _MAX_NUMBER_LENGTH or not _NUMBER.fullmatch(text):
         raise ValueError("is not a decimal number")
-    return _from_decimal(Decimal(text))
-
-
-def _from_decimal(value: Decimal) -> str:
-    if not value.is_finite():
-        raise ValueError("is not a finite number")
+    value = Decimal(text)
     if not value:
         return "0"
     # Checked before formatting: 1E+999999999 has twelve characters, but a gigabyte without the exponent.
@@ -185,7 +174,9 @@ def _binary(text: str) -> str:
 
 def _date(text: str) -> str:
     if _INTEGER.fullmatch(text) and len(text) < 10:
-        return _from_day(int(text))
+        if not MIN_DAY <= int(text) <= MAX_DAY:
+            raise ValueError("is outside the years 0000 to 9999")
+        return str(np.datetime64(int(text), "D"))
     if not _DATE.fullmatch(text):
         raise ValueError("is not a date of the form YYYY-MM-DD")
     return str(_day(text))
@@ -197,12 +188,6 @@ def _day(text: str) -> np.datetime64:
         return np.datetime64(text, "D")
     except ValueError:
         raise ValueError(f"is not a day of the calendar: {text}") from None
-
-
-def _from_day(day: int) -> str:
-    if not MIN_DAY <= day <= MAX_DAY:
-        raise ValueError("is outside the years 0000 to 9999")
-    return str(np.datetime64(day, "D"))
 
 
 def _time(text: str, lt: LogicalType) -> str:
@@ -260,10 +245,6 @@ def _interval(text: str) -> str:
     return text
 
 
-def _unordered(lt: LogicalType) -> ValueError:
-    return ValueError(f"{lt.kind} has no order and so no bounds")
-
-
 _PLAIN: Final[dict[Kind, Callable[[str], str]]] = {
     Kind.BOOLEAN: _boolean,
     Kind.INT: _int,
@@ -276,141 +257,3 @@ _PLAIN: Final[dict[Kind, Callable[[str], str]]] = {
     Kind.DATE: _date,
     Kind.INTERVAL: _interval,
 }
-
-
-# Typed value to canonical text and back.
-
-
-def encode(value: Any, lt: LogicalType, policy: ZonePolicy = REFUSE) -> str:
-    """The canonical text of a typed Python value.
-
-    Args:
-        value: The value, or a text of it if its type is neither BOOLEAN nor BINARY.
-        lt: Its type.
-        policy: Treatment of a value with a zone for TIMESTAMP.
-
-    Raises:
-        ValueError: The value is not a value of the type; the message is a short reason.
-    """
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, str) and lt.kind not in (Kind.BOOLEAN, Kind.BINARY):
-        return canonical(value, lt, policy)
-    match lt.kind, value:
-        case Kind.BOOLEAN, bool():
-            return "true" if value else "false"
-        case _, bool():
-            pass
-        case (Kind.INT, int() | float() | Decimal()):
-            return _from_int(_whole(value))
-        case (Kind.FLOAT | Kind.DOUBLE, int() | float() | Decimal()):
-            java = java_float if lt.kind is Kind.FLOAT else java_double
-            return java(_nearest(value))
-        case (Kind.DECIMAL, int() | Decimal()):
-            return _from_decimal(Decimal(value))
-        case (Kind.DECIMAL, float()):
-            return _from_decimal(Decimal(repr(value)))
-        case (Kind.UUID, uuid.UUID()):
-            return str(value)
-        case (Kind.UUID, bytes()) if len(value) == 16:
-            return str(uuid.UUID(bytes=value))
-        case (Kind.BINARY, bytes() | bytearray() | memoryview()):
-            return base64.b64encode(value).decode()
-        case (Kind.DATE, int() | float() | Decimal()):
-            return _from_day(_whole(value))
-        case (Kind.DATE, date()) if not isinstance(value, datetime):
-            return value.isoformat()
-        case (Kind.TIME, time()) if value.tzinfo is None:
-            return canonical(value.isoformat(), lt)
-        case (Kind.TIMESTAMP | Kind.TIMESTAMPTZ, datetime()):
-            return canonical(value.isoformat(), lt, policy)
-        case (Kind.INTERVAL, timedelta()):
-            return _from_duration(value)
-    if lt.kind in TEMPORAL and isinstance(value, int | float | Decimal):
-        raise ValueError(f"is a number, which for {lt.kind} has no known unit")
-    if not lt.orderable and lt.kind is not Kind.INTERVAL:
-        raise _unordered(lt)
-    raise ValueError(f"is of type {type(value).__name__}, not {lt.text}")
-
-
-def _whole(value: float | Decimal) -> int:
-    try:
-        whole = int(value)
-    except (ValueError, OverflowError):
-        raise ValueError("is not a finite number") from None
-    if whole == value:
-        return whole
-    raise ValueError("has a fraction")
-
-
-def _nearest(value: float | Decimal) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-def _from_duration(value: timedelta) -> str:
-    micros = value // timedelta(microseconds=1)
-    seconds, fraction = divmod(abs(micros), 1_000_000)
-    digits = f".{fraction:06d}".rstrip("0") if fraction else ""
-    return f"PT{'-' if micros < 0 else ''}{seconds}{digits}S"
-
-
-def decode(text: str, lt: LogicalType) -> Any:
-    """The typed Python value of a canonical text; the inverse of `encode`.
-
-    An INTERVAL stays text, because Python has no type with months.
-
-    Args:
-        text: A canonical text.
-        lt: Its type.
-
-    Raises:
-        ValueError: The text is not a bound of the type, or its year is outside Python's calendar.
-    """
-    match lt.kind:
-        case Kind.BOOLEAN:
-            return _boolean(text) == "true"
-        case Kind.INT:
-            return int(text)
-        case Kind.FLOAT:
-            return read_float(text)
-        case Kind.DOUBLE:
-            return float(text)
-        case Kind.DECIMAL:
-            return Decimal(text)
-        case Kind.STRING | Kind.INTERVAL:
-            return text
-        case Kind.UUID:
-            return uuid.UUID(text)
-        case Kind.BINARY:
-            return base64.b64decode(text, validate=True)
-        case Kind.DATE:
-            return date.fromisoformat(text)
-        case Kind.TIME:
-            return time.fromisoformat(text)
-        case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
-            return datetime.fromisoformat(text)
-    raise _unordered(lt)
-
-
-def compare(a: str, b: str, lt: LogicalType) -> int:
-    """-1, 0 or 1 if the value of `a` is less than, equal to or greater than that of `b`; both are canonical texts."""
-    if not lt.orderable:
-        raise ValueError(f"{lt.kind} has no order")
-    left, right = _key(a, lt), _key(b, lt)
-    return int(left > right) - int(left < right)
-
-
-def _key(text: str, lt: LogicalType) -> Any:
-    match lt.kind:
-        case Kind.FLOAT | Kind.DOUBLE:
-            value = decode(text, lt)
-            return (True, 0.0) if math.isnan(value) else (False, value)
-        case Kind.STRING | Kind.UUID | Kind.DATE | Kind.TIME | Kind.TIMESTAMP:
-            # Fixed-width fields, most significant first, so the order of bytes is that of the values.
-            return text.encode()
-        case Kind.TIMESTAMPTZ:
-            return text.removesuffix("Z").encode()  # `Z` sorts after the point of a fraction
-    return decode(text, lt)

@@ -6,15 +6,16 @@ any width, days of a DATE and microseconds of times are a long.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
+from uuid import UUID
 
 import mmh3
 import numpy as np
 
-from store.model import bounds
 from store.model.logical_types import Kind, LogicalType
 from store.model.predicates import bounds as keys
 from store.model.predicates.literals import Scalar, exact_number, literal_text
@@ -83,9 +84,9 @@ def bytes_of(value: Scalar, type: LogicalType) -> bytes | None:
         case Kind.STRING:
             return str(known).encode()
         case Kind.BINARY:
-            return bytes(bounds.decode(str(known), type))
+            return base64.b64decode(str(known))
         case Kind.UUID:
-            return bytes(bounds.decode(str(known), type).bytes)
+            return UUID(str(known)).bytes
     return None
 
 

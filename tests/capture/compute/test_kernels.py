@@ -16,6 +16,7 @@ from capture.compute import kernels
 from capture.compute.partial import SketchSelection
 from store.model import bounds, logical_types, sketches
 from store.model.sketches import murmur3
+from tests.store.model.bounds.forms import text_of
 
 
 def summarise(values, text, **options):
@@ -73,7 +74,7 @@ def test_statistics_of_each_type_and_layout(name, form):
     found = summarise(array, text)
     given = [value for value in values if value is not None]
     assert (found.row_count, found.null_count) == (len(values), len(values) - len(given))
-    texts = [bounds.encode(value, lt) for value in given]
+    texts = [text_of(value, lt) for value in given]
     keys = bounds.sort_keys(pa.array(texts), lt).to_pylist()
     ranked = sorted(zip(keys, texts, strict=True))
     assert (found.min, found.max) == (ranked[0][1], ranked[-1][1])

@@ -1,12 +1,14 @@
-"""Scalar form and array form of a bound, checked against each other."""
+"""Bounds of single texts and values, and of arrays, checked against each other."""
 
 from __future__ import annotations
+
+import uuid
 
 import pyarrow as pa
 import pytest
 
 from store.model.bounds import BadBound, ZonePolicy, canonical, canonicalize_array, encode_array
-from store.model.logical_types import parse
+from store.model.logical_types import parse, to_arrow
 
 
 def texts(*values):
@@ -18,6 +20,12 @@ def encoded(array, type):
     result.validate(full=True)
     assert result.type == pa.string()
     return result.to_pylist()
+
+
+def text_of(value, lt):
+    """Canonical text of a value of Python."""
+    carried = value.bytes if isinstance(value, uuid.UUID) else value
+    return encode_array(pa.array([carried], to_arrow(lt)), lt)[0].as_py()
 
 
 def canonical_text(text, type, policy=None):

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.model.bounds import encode
 from store.model.logical_types import parse
 from store.model.predicates import pruning
 from store.model.predicates.pruning import Column, of_files
 from store.model.predicates.tree import And, BadLiteral, Leaf, Not, Op, Or
 from store.model.schemas import FLIGHTS
+from tests.store.model.bounds.forms import text_of
 
 START = datetime(2026, 1, 1)
 
@@ -166,7 +166,8 @@ def facts(name, values, lacking=frozenset()):
     row = {
         "file_path": "f", "column_id": column.id, "column_name": name, "logical_type": logical,
         "row_count": len(values), "null_count": values.count(None), "nan_count": None,
-        "min": encode(min(present), lt) if present else None, "max": encode(max(present), lt) if present else None,
+        "min": text_of(min(present), lt) if present else None,
+        "max": text_of(max(present), lt) if present else None,
         "completeness": "COMPLETE",
     }  # fmt: skip
     if logical in ("FLOAT", "DOUBLE"):
