@@ -37,6 +37,18 @@ class Engine(StrEnum):
     LOCAL = "local"
 
 
+class FileSketches(StrEnum):
+    """The setting `file_sketches`: what is kept of each file's columns for the next capture.
+
+    AUTO: sketches in proportion to the data. FULL: whole sketches of files of any size. NONE: no sketches, so that each
+    capture of a column reads all files.
+    """
+
+    AUTO = "auto"
+    FULL = "full"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Limits of a sample; the first limit reached ends it. None: no limit.

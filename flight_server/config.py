@@ -195,6 +195,7 @@ class Settings:
         spark: Spark settings of the workers' session, from the TOML table `[spark]`.
         inline_max_cells: Largest capture, in cells, that a worker computes without Spark; None leaves it to the
             thresholds of `capture.engines.compute.choice`.
+        file_sketches: Which sketches of files captures keep: `auto`, `full` or `none` (`capture.spec.FileSketches`).
         cache_bytes: Memory for the cache of statistics (Arrow, and records of `resolve`); 0 turns it off.
         arrow_memory_bytes: Most memory for Arrow data, such as batches of puts once they are decompressed; None means
             half of the machine's, 0 no limit.
@@ -247,6 +248,7 @@ class Settings:
     spark_master: Annotated[str | None, _text] = None
     spark: Annotated[Mapping[str, str], _spark] = field(default_factory=dict)
     inline_max_cells: Annotated[int | None, _whole(0)] = None
+    file_sketches: Annotated[str, _word("auto", "full", "none")] = "auto"
     cache_bytes: Annotated[int, _whole(0)] = 256 << 20
     arrow_memory_bytes: Annotated[int | None, _whole(0)] = None
     max_streams: Annotated[int, _whole(1)] = 128

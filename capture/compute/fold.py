@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.compute import kernels
+from capture.compute import file_sketches, kernels
 from capture.compute.partial import HASHED, MEASURED, NUMERIC, Partial, SketchSelection
 from capture.connectors.spi import ScanTask
 from capture.spi import Sink, TableHandle
@@ -151,6 +151,7 @@ def known(
     types: Mapping[int, LogicalType],
     column_ids: Sequence[int],
     wanted: SketchSelection,
+    uncut: Collection[int] = (),
 ) -> Known:
     """Reads the complete stored results of unchanged files.
 
@@ -162,24 +163,29 @@ def known(
         types: Column id → type.
         column_ids: Ids of the columns.
         wanted: Sketches that a result must have.
+        uncut: Ids of the columns of which a result must have whole sketches.
 
     Returns:
-        The results that need not be computed again.
+        The results that need not be computed again, as precise together as those of a scan.
     """
-    sketches = sink.stored("stats.sketches", table)
-    if not sketches.num_rows:
+    stored = sink.stored("stats.sketches", table)
+    if not stored.num_rows:
         return Known()
     ids = pa.array(column_ids, pa.int64())
     roles = pa.array(sorted(_roles(wanted)))
-    fit = pc.and_(pc.is_in(sketches["column_id"], ids), pc.is_in(sketches["role"], roles))
-    whole = sketches.filter(pc.and_(fit, pc.equal(sketches["target_kind"], "COLUMN")))
-    sketches = sketches.filter(pc.and_(fit, pc.is_valid(sketches["file_path"])))
-    sketches = sketches.filter(_current(sketches, {task.file_path: task.fingerprint for task in tasks}))
+    fit = pc.and_(pc.is_in(stored["column_id"], ids), pc.is_in(stored["role"], roles))
+    whole = stored.filter(pc.and_(fit, pc.equal(stored["target_kind"], "COLUMN")))
+    stored = stored.filter(pc.and_(fit, pc.is_valid(stored["file_path"])))
+    stored = stored.filter(_current(stored, {task.file_path: task.fingerprint for task in tasks}))
     roles_of: dict[_Place, dict[str, int]] = {}
-    for at, (path, column_id, role) in enumerate(_lists(sketches, ("file_path", "column_id", "role"))):
+    cut: set[_Place] = set()
+    heads = pc.binary_slice(stored["data"], 0, file_sketches.HEAD_BYTES).to_pylist()
+    for at, (path, column_id, role) in enumerate(_lists(stored, ("file_path", "column_id", "role"))):
         roles_of.setdefault((path, column_id), {})[role] = at
+        if file_sketches.cut_k(role, heads[at]) is not None:
+            cut.add((path, column_id))
     lacks = {i: _roles(wanted, lt) for i, lt in types.items()}
-    data = sketches["data"]
+    data = stored["data"]
     columns = sink.stored("stats.file_columns", table)
     usable = pc.and_(pc.is_in(columns["engine_id"], pa.array(engine_ids)), is_whole_arrow(columns))
     usable = pc.and_(usable, pc.and_(pc.is_valid(columns["row_count"]), pc.is_valid(columns["null_count"])))
@@ -197,7 +203,24 @@ def known(
             continue
         rows[place] = at
         parts[place] = (part, row["bytes_scanned"] or 0)
-    return Known(parts, _unions(whole, tasks, parts, column_ids), columns, sketches, rows, roles_of)
+    found = Known(parts, _unions(whole, tasks, parts, column_ids), columns, stored, rows, roles_of)
+    if not (insufficient := _insufficient(found, cut, uncut)):
+        return found
+    for place in [place for place in parts if place[0] in insufficient]:
+        del parts[place]
+    return replace(found, unions=_unions(whole, tasks, parts, column_ids))
+
+
+def _insufficient(known: Known, cut: Set[_Place], uncut: Collection[int]) -> set[str]:
+    """The files with cut sketches, if a column needs better ones than theirs are together."""
+    for column_id in {place[1] for place in cut if place in known.parts}:
+        places = [place for place in known.parts if place[1] == column_id]
+        union = None if column_id in known.unions else sketches.union([known.theta(place) for place in places])
+        parts = [known.parts[place][0] for place in places]
+        quantiles = [(part.kll, part.numbers) for part in parts if part.kll is not None]
+        if column_id in uncut or not file_sketches.is_sufficient(union, quantiles):
+            return {path for path, _ in cut}
+    return set()
 
 
 def _part(row: Mapping[str, Any], kll: bytes | None, mcv: bytes | None) -> Partial:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from capture.compute import fold
 from capture.compute.file_scan import Answer
+from capture.compute.file_sketches import cut_k
 from capture.compute.partial import Partial
 from capture.connectors.spi import ScanTask
 from capture.flight_rows import flight_rows
@@ -81,8 +82,9 @@ class Rows:
         return sum(map(len, self._rows.values()))
 
     def file_column(
-        self, task: ScanTask, column_id: int, lt: LogicalType, answer: Answer, *, contradicted: bool = False
-    ) -> None:
+        self, task: ScanTask, column_id: int, lt: LogicalType, answer: Answer, kept: Partial | None, *,
+        contradicted: bool = False,
+    ) -> None:  # fmt: skip
         """Adds a column of one file, with its sketches.
 
         Args:
@@ -90,6 +92,7 @@ class Rows:
             column_id: Id of the column.
             lt: Logical type of the column.
             answer: Result of a scan of all live rows.
+            kept: The same with the sketches to keep; None for none.
             contradicted: Whether the metadata says something else of the file.
         """
         path, part = task.file_path, answer.partial
@@ -97,8 +100,11 @@ class Rows:
         place = {"file_path": path, "column_id": column_id, "column_name": self._names[column_id]}
         covers = Coverage(part.row_count, 1, answer.size_bytes, contradicted=contradicted)
         self._add("stats.file_columns", place | {"engine_id": answer.engine_id}, part, lt, covers)
-        about = {"target_kind": "FILE", "storage_id": storage_id(Target.file(path))}
-        self._sketches(about | {"file_path": path, "column_id": column_id}, part, lt, {"fingerprint": task.fingerprint})
+        if kept is not None:
+            about = {"target_kind": "FILE", "storage_id": storage_id(Target.file(path))}
+            self._sketches(
+                about | {"file_path": path, "column_id": column_id}, kept, lt, {"fingerprint": task.fingerprint}
+            )
 
     def withdraw(self, column_id: int, lt: LogicalType, file_path: str | None = None) -> None:
         """Adds a record that replaces what the metadata says of a column by nothing, because some of the data
@@ -235,8 +241,12 @@ class Rows:
         rows = self._rows.setdefault("stats.sketches", [])
         for role, kind, name in fold.SKETCHES:
             if (data := getattr(part, name)) is not None:
+                precision: dict[str, Any] = {}
+                if about["target_kind"] == "FILE" and (k := cut_k(role, data)) is not None:
+                    precision = {"k": k} | ({"rank_error": 2 / k} if role == "QUANTILES" else {})
                 role = roles.get(role, role)
-                sketch = {"role": role, "sketch_type": kind, "data": data, "params": fold.params(role, lt, **more)}
+                parameters = fold.params(role, lt, **more, **precision)
+                sketch = {"role": role, "sketch_type": kind, "data": data, "params": parameters}
                 rows.append(about | sketch | {"captured_at": self.now})
 
 

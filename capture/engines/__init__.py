@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from capture.spec import CaptureSpec, Engine
+from capture.spec import CaptureSpec, Engine, FileSketches
 from capture.spi import Capabilities, CaptureEngine, Mode, rank
 from store.model.targets import TargetKind
 
@@ -20,6 +20,7 @@ def default_engines(
     inline_max_cells: int | None = None,
     spark: Spark | None = None,
     engine: Engine = Engine.AUTO,
+    file_sketches: FileSketches = FileSketches.AUTO,
 ) -> list[CaptureEngine]:
     """Creates the compute engine, the native engine and the installed third-party engines. Starts no JVM.
 
@@ -29,6 +30,7 @@ def default_engines(
             the thresholds of `compute/choice.py`.
         spark: A shared session; `spark_master` is ignored then.
         engine: Where the compute engine reads data, unless a request says otherwise.
+        file_sketches: What the compute engine keeps of each file for the next capture.
 
     Returns:
         The engines in no particular order; a registry sorts them by priority.
@@ -36,7 +38,8 @@ def default_engines(
     from capture.engines.compute.engine import ComputeEngine
     from capture.engines.native.engine import NativeEngine
 
-    engines: list[CaptureEngine] = [ComputeEngine(spark_master, inline_max_cells, spark, engine), NativeEngine()]
+    compute = ComputeEngine(spark_master, inline_max_cells, spark, engine, file_sketches)
+    engines: list[CaptureEngine] = [compute, NativeEngine()]
     engines += [point.load()() for point in entry_points(group="statflight.engines")]
     return engines
 

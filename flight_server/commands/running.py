@@ -143,6 +143,7 @@ def worker(
         engine=settings.scan_engine,
         tls_roots=roots,
         inline_max_cells=settings.inline_max_cells,
+        file_sketches=settings.file_sketches,
         tls_cert=own.get("tls_cert"),
         tls_key=own.get("tls_key"),
         log_level=settings.log_level,

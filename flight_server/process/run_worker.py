@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from capture.engines import default_engines
 from capture.registry import Registry
 from capture.spark.session import Spark
-from capture.spec import Engine
+from capture.spec import Engine, FileSketches
 from flight_server.client.connection import Connection
 from flight_server.config import CHILD_VARIABLE
 from flight_server.process.log import configure
@@ -30,6 +30,7 @@ def run_worker(
     inline_max_cells: int | None = None, control_only: bool = False, parent_pid: int | None = None,
     tls_cert: bytes | None = None, tls_key: bytes | None = None, log_level: str = "info", log_format: str = "text",
     spark_conf: Mapping[str, str] | None = None, engine: str = "auto",
+    file_sketches: str = "auto",
 ) -> int:  # fmt: skip
     """Works until SIGTERM or SIGINT, or until the parent process ends. Returns 0, or 1 when the server refuses the
     worker."""
@@ -42,7 +43,7 @@ def run_worker(
     spark = Spark(spark_master, settings=spark_conf)
     worker = Worker(
         Connection(server_uri, token, tls_roots, tls_cert=tls_cert, tls_key=tls_key),
-        Registry(default_engines(inline_max_cells=inline_max_cells, spark=spark, engine=Engine(engine))),
+        Registry(default_engines(None, inline_max_cells, spark, Engine(engine), FileSketches(file_sketches))),
         spark=spark,
     )
     signals, is_stopped = Signals(signal.SIGTERM, signal.SIGINT), False

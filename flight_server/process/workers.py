@@ -78,7 +78,8 @@ class OwnWorkers:
         arguments: dict[str, Any] = {
             "server_uri": self._uri, "token": self._token, "spark_master": self._settings.spark_master,
             "spark_conf": dict(self._settings.spark), "engine": self._settings.scan_engine,
-            "inline_max_cells": self._settings.inline_max_cells, "control_only": self._settings.workers == 0,
+            "inline_max_cells": self._settings.inline_max_cells, "file_sketches": self._settings.file_sketches,
+            "control_only": self._settings.workers == 0,
             "parent_pid": os.getpid(), "log_level": self._settings.log_level, "log_format": "json",
         }  # fmt: skip
         output, written = os.pipe()

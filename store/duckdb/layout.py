@@ -168,8 +168,10 @@ def ddl(flight: str, table: str, leading: str, more: str = "") -> str:
     """
     columns = []
     for name, type in stored_columns(flight).items():
-        # sketches do not compress, and trying makes a write take 3 to 5 times as long
-        extra = " USING COMPRESSION uncompressed" if name == "data" else ""
+        # Of tables and columns they do not compress, and trying makes a write take 3 to 5 times as long. Those of files
+        # are small, alike, and many: zstd makes them four times smaller.
+        how = "zstd" if flight == "file_sketches" else "uncompressed"
+        extra = f" USING COMPRESSION {how}" if name == "data" else ""
         columns.append(f'"{name}" {SQL_TYPES[type]}{extra}')
     return f"CREATE TABLE {table} (table_key BIGINT, {leading}, {', '.join(columns)}, generation BIGINT, " \
            f"created_at TIMESTAMPTZ{more});"  # fmt: skip

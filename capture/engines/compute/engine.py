@@ -30,7 +30,7 @@ from capture.kinds import impossible
 from capture.spark import expressions, job
 from capture.spark.job import SPARK
 from capture.spark.session import Spark
-from capture.spec import Budget, Engine, Sampling
+from capture.spec import Budget, Engine, FileSketches, Sampling
 from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Mode, Outcome, Sink
 from store.model import logical_types
 from store.model.errors import Cancelled, StatflightError, may_pass
@@ -57,6 +57,7 @@ class ComputeEngine(CaptureEngine):
             the thresholds of `choice.py`.
         spark: A shared session; `master` is ignored then.
         engine: Where data is read, unless a request says otherwise.
+        file_sketches: What is kept of each file for the next capture.
     """
 
     id: str = "spark"
@@ -75,9 +76,10 @@ class ComputeEngine(CaptureEngine):
 
     def __init__(
         self, master: str | None = None, inline_max_cells: int | None = None, spark: Spark | None = None,
-        engine: Engine = Engine.AUTO,
+        engine: Engine = Engine.AUTO, file_sketches: FileSketches = FileSketches.AUTO,
     ):  # fmt: skip
         self.engine = engine
+        self.file_sketches = file_sketches
         self.spark = spark or Spark(master)
         self.inline_max_cells = inline_max_cells
 
@@ -158,7 +160,7 @@ class ComputeEngine(CaptureEngine):
     ) -> list[CaptureResult]:
         """Captures requests of one table, snapshot, mode and sampling in one pass over the files."""
         begun = time.monotonic()
-        scan = TableScan.of(requests)
+        scan = TableScan.of(requests, self.file_sketches)
         table = scan.table
         progress(0.0, f"planning {table.schema}.{table.name}")
         names = frozenset(table.names[i] for i in scan.all_ids)
@@ -176,7 +178,10 @@ class ComputeEngine(CaptureEngine):
             tasks = [] if seconds is not None else draw.take()  # a timed sample adds tasks while it runs
         known = Known()
         if not scan.sampled and tasks and scan.work.column_ids:
-            known = fold.known(sink, table, (LOCAL, SPARK), tasks, scan.types, scan.work.column_ids, scan.work.wanted)
+            known = fold.known(
+                sink, table, (LOCAL, SPARK), tasks, scan.types, scan.work.column_ids, scan.work.wanted,
+                scan.work.column_ids if self.file_sketches is FileSketches.FULL else scan.uncut,
+            )  # fmt: skip
         reused = scan.reuse(tasks, known)
         new = [(at, task) for at, task in enumerate(tasks) if at not in reused]
         read = whole if draw and seconds is not None else [task for _, task in new]

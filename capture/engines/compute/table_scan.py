@@ -9,12 +9,13 @@ from typing import Any, Final
 from capture.compute import fold as incremental
 from capture.compute import functional_dependencies as dependencies
 from capture.compute.file_scan import Answer, Work
+from capture.compute.file_sketches import cut
 from capture.compute.fold import Fold, Known
-from capture.compute.partial import SketchSelection
+from capture.compute.partial import Partial, SketchSelection
 from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import ScanTask
 from capture.engines.compute.contradictions import StatedFiles
-from capture.spec import Sampling
+from capture.spec import FileSketches, Sampling
 from capture.spi import CaptureRequest, TableHandle
 from store.model import logical_types
 from store.model.logical_types import Kind, LogicalType
@@ -57,6 +58,8 @@ class TableScan:
     read: dict[Key, _Read]
     members: dict[int, Fold]  # values of each column of a group, nulls included
     dependencies: dict[Key, list[dict[str, Any]]] = field(default_factory=dict)  # of groups, set by `finish`
+    file_sketches: FileSketches = FileSketches.AUTO
+    uncut: frozenset[int] = frozenset()  # ids of columns whose NDV is named: of these, whole sketches of files are kept
     known: dict[int, dict[str, Any]] = field(default_factory=dict)  # column id → scalars of the whole from metadata
     rows_total: int = 0
     files_total: int = 0
@@ -66,11 +69,12 @@ class TableScan:
     contradictions: dict[Key, list[str]] = field(default_factory=dict)  # of columns, one for each file
 
     @classmethod
-    def of(cls, requests: Sequence[CaptureRequest]) -> TableScan:
+    def of(cls, requests: Sequence[CaptureRequest], file_sketches: FileSketches = FileSketches.AUTO) -> TableScan:
         """Creates a pass for requests.
 
         Args:
             requests: Requests of one table, snapshot, mode and sampling.
+            file_sketches: The setting.
 
         Returns:
             A pass over all columns and groups of the requests.
@@ -95,6 +99,8 @@ class TableScan:
             dict.fromkeys(keys, 0),
             {key: _Read() for key in keys},
             {i: Fold(LogicalType(Kind.STRUCT)) for group in groups for i in group},
+            file_sketches=file_sketches,
+            uncut=frozenset(r.target.column_id for r in requests if r.target.column_id and "NDV" in r.spec.kinds),
         )
 
     @property
@@ -166,9 +172,18 @@ class TableScan:
             return
         lt, contradiction = self.types[answer.column_id], self._contradiction(answer, task)
         if not self.sampled:
-            rows.file_column(task, answer.column_id, lt, answer, contradicted=bool(contradiction))
+            kept = self._kept(answer.column_id, answer.partial, answer.size_bytes, task.file_path)
+            rows.file_column(task, answer.column_id, lt, answer, kept, contradicted=bool(contradiction))
         elif contradiction:
             rows.withdraw(answer.column_id, lt, task.file_path)
+
+    def _kept(self, column_id: int, part: Partial, size_bytes: int, path: str) -> Partial | None:
+        """What is kept of a column of a file for later captures."""
+        if self.file_sketches is FileSketches.NONE:
+            return None
+        if self.file_sketches is FileSketches.FULL or column_id in self.uncut:
+            return part
+        return cut(part, size_bytes, self.files_total, path)
 
     def _contradiction(self, answer: Answer, task: ScanTask) -> str:
         """What the metadata and the data say of a column of a file, if they differ; it is remembered."""

@@ -14,7 +14,7 @@ from store.model.sketches.frequent_items import (
     merge_frequent,
     read_frequent,
 )
-from store.model.sketches.kll import KLL_K, Quantiles, histogram, kll, merge_kll, quantiles, read_kll
+from store.model.sketches.kll import KLL_K, Quantiles, histogram, kll, kll_step, merge_kll, quantiles, read_kll
 from store.model.sketches.theta import (
     THETA_K,
     Estimate,
@@ -46,6 +46,7 @@ __all__ = [
     "intersection",
     "is_partial",
     "kll",
+    "kll_step",
     "merge_frequent",
     "merge_kll",
     "quantiles",

@@ -53,12 +53,14 @@ def kll(values: Doubles, counts: Longs | None = None, k: int = KLL_K) -> bytes:
     return _write_kll(values, cumulative, float(values[0]), float(values[-1]), k)
 
 
-def merge_kll(sketches: Sequence[bytes], k: int = KLL_K) -> bytes:
+def merge_kll(sketches: Sequence[bytes], k: int = KLL_K, seed: int | None = None) -> bytes:
     """The sketch of all values of all sketches.
 
     Args:
         sketches: Apache KLL bytes.
         k: Accuracy of the result.
+        seed: Chooses which values stand for their neighbours, so that the rank errors of many sketches made with
+            different seeds cancel out; None takes the middle ones.
     """
     states = [state for state in map(_parse_kll, sketches) if state is not None]
     if not states:
@@ -68,7 +70,13 @@ def merge_kll(sketches: Sequence[bytes], k: int = KLL_K) -> bytes:
     weights: Longs = np.repeat([1 << level for state in states for level in range(len(state.sizes))], sizes)
     order = np.argsort(values)  # need not be stable: the order of equal values does not matter
     low, high = min(state.low for state in states), max(state.high for state in states)
-    return _write_kll(values[order], np.cumsum(weights[order]), low, high, k)
+    return _write_kll(values[order], np.cumsum(weights[order]), low, high, k, seed)
+
+
+def kll_step(data: bytes) -> tuple[int, int]:
+    """The k of a serialized sketch, and how many values each item of its top level stands for."""
+    k = int.from_bytes(data[4:6], "little")
+    return k, 1 if len(data) < 20 else 1 << (data[18] - 1)
 
 
 def read_kll(data: bytes) -> Quantiles | None:
@@ -182,21 +190,27 @@ def _at_ranks(state: Quantiles, ranks: Doubles) -> Doubles:
     return np.where(ranks <= 0, state.low, values)
 
 
-def _write_kll(values: Doubles, cumulative: Longs, low: float, high: float, k: int) -> bytes:
+def _write_kll(values: Doubles, cumulative: Longs, low: float, high: float, k: int, seed: int | None = None) -> bytes:
     """Serializes ascending values with their cumulative counts as a sketch with at most k items in its top level."""
+    random = None if seed is None else np.random.default_rng(seed)
+
+    def within(level: int) -> int:
+        """The place of the value that stands for a step of 2^level values."""
+        return (1 << level) >> 1 if random is None else int(random.integers(1 << level))
+
     count = int(cumulative[-1])
     if count == 1:
         return struct.pack("<BBBBHBxd", 2, 2, 15, 2 | 4, k, 8, low)
     top = max(count // k, 1).bit_length() - 1
     top += (count >> top) > k
-    # Steps of 2^top values, each represented by its middle value; the rest in steps of decreasing powers of two.
+    # Steps of 2^top values, each represented by one value; the rest in steps of decreasing powers of two.
     steps = count >> top
-    ranks = [(np.arange(steps) << top) + ((1 << top) >> 1)]
+    ranks = [(np.arange(steps) << top) + within(top)]
     sizes = [steps]
     done = steps << top
     for level in range(top - 1, -1, -1):
         size = (count >> level) & 1
-        ranks.insert(0, np.array([done + ((1 << level) >> 1)] * size, np.int64))
+        ranks.insert(0, np.array([done + within(level)] * size, np.int64))
         sizes.insert(0, size)
         done += size << level
     items = values[np.searchsorted(cumulative, np.concatenate(ranks), "right")]

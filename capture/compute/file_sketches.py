@@ -1,0 +1,78 @@
+"""Sketches of files: how precise they are kept, so that their size stays in proportion to the data.
+
+A file's sketch is kept as it was computed if it takes at most `SHARE` of the bytes of its column. Others, those of
+small files, are cut to the precision that a table of so many files needs of each: many files together have the table's
+precision from few values of each. Sets of at most `FEW` values stay exact.
+
+Cut theta sketches are together as precise as whole ones where files have values of their own, but less so where they
+share them. `is_sufficient` tells; if they are not, the files are read again.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from capture.compute.partial import Partial
+from store.model import sketches
+from store.model.sketches import KLL_K, THETA_K
+
+SHARE: Final = 0.04
+"""Share of a column's bytes in a file that each of its sketches may take uncut."""
+HEAD_BYTES: Final = 20
+FEW: Final = 64
+"""Distinct values of a column in a file that are kept whatever their size."""
+_UNION: Final = 3 * THETA_K  # hashes in all files: their common theta is the least, well below the mean
+_SIGMAS: Final = 2  # 95 %
+
+
+def cut(part: Partial, size_bytes: int, files: int, path: str) -> Partial:
+    """Cuts the sketches of a file's column to the precision that a table needs of each of its files.
+
+    Args:
+        part: Statistics of the column.
+        size_bytes: Bytes of the column in the file.
+        files: Live files of the table.
+        path: The file's path. It decides which values stand for their neighbours, so that errors of files cancel out.
+    """
+    theta, kll, most = part.theta, part.kll, SHARE * size_bytes
+    if theta is not None and len(theta) > most:
+        theta = sketches.union([theta], min(THETA_K, max(FEW, math.ceil(_UNION / files))))
+    k = max(8, math.ceil(_SIGMAS * KLL_K / math.sqrt(files)))
+    if kll is not None and len(kll) > most and k < KLL_K:
+        kll = min(kll, sketches.merge_kll([kll], k, zlib.crc32(path.encode())), key=len)
+    return replace(part, theta=theta, kll=kll)
+
+
+def cut_k(role: str, head: bytes) -> int | None:
+    """The k of a cut sketch: hashes of NDV, accuracy of QUANTILES; None for one as precise as that of a scan.
+
+    Args:
+        role: Role of the sketch.
+        head: Its first `HEAD_BYTES` bytes, or more.
+    """
+    if role == "NDV" and head[0] & 0x3F == 3:  # with a theta
+        return k if (k := int.from_bytes(head[8:12], "little")) < THETA_K else None
+    return k if role == "QUANTILES" and (k := sketches.kll_step(head)[0]) < KLL_K else None
+
+
+def is_sufficient(union: bytes | None, quantiles: Sequence[tuple[bytes, int]]) -> bool:
+    """True if the sketches of files give the precision that a scan of the files gives.
+
+    The rank error of a cut sketch has a mean of 0 and a standard deviation of at most half a step. That of all of them,
+    at 95 %, may be as much as that of a whole sketch of their values.
+
+    Args:
+        union: Union of the theta sketches; None if there is one of whole sketches.
+        quantiles: KLL sketch of each file and the number of its values; empty if there are none.
+    """
+    if union is not None:
+        state = sketches.read_theta(union)
+        if not state.exact and len(state.hashes) < THETA_K:
+            return False
+    steps = [step for k, step in (sketches.kll_step(data) for data, _ in quantiles) if k < KLL_K]
+    error = _SIGMAS * math.sqrt(sum(step * step for step in steps)) / 2
+    return not steps or error * KLL_K <= sum(count for _, count in quantiles)
