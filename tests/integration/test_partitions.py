@@ -1,7 +1,9 @@
-"""Captures of single partitions through a server and its worker, of Delta, Iceberg and hive-partitioned Parquet."""
+"""Captures of single partitions through a server and its worker, of Delta, Iceberg, Paimon and hive-partitioned
+Parquet."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -57,7 +59,26 @@ def iceberg(root: Path) -> dict[str, Any]:
     return {"uri": uri, "options": {"warehouse": f"file://{root / 'warehouse'}", "name": "lake"}}
 
 
-LAKES = {"delta": delta, "iceberg": iceberg, "parquet": parquet}
+def paimon(root: Path) -> dict[str, Any]:
+    from pypaimon import CatalogFactory, Schema
+
+    catalog = CatalogFactory.create({"warehouse": str(root)})
+    catalog.create_database("default", True)
+    for name, keys in (("events", ["day", "region"]), ("plain", [])):
+        catalog.create_table(f"default.{name}", Schema.from_pyarrow_schema(rows().schema, partition_keys=keys), False)
+        append(catalog, f"default.{name}", rows())
+    return {"uri": str(root)}
+
+
+def append(catalog: Any, name: str, table: pa.Table) -> None:
+    builder = catalog.get_table(name).new_batch_write_builder()
+    writer = builder.new_write()
+    writer.write_arrow(table)
+    builder.new_commit().commit(writer.prepare_commit())
+    writer.close()
+
+
+LAKES = {"delta": delta, "iceberg": iceberg, "paimon": paimon, "parquet": parquet}
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +167,35 @@ def test_partition_of_a_new_snapshot_leaves_other_files_to_the_next_capture(clie
     assert client.act("capture", {"requests": [table]})[0]["outcome"] == "CAPTURED"
     assert (files("stats.files"), files("stats.file_columns")) == (12, 12)
     assert sorted(r["row_count"] for r in stored(client, "stats.tables", name)) == [60, 120]
+
+
+@pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")  # of the library's writer
+@pytest.mark.parametrize("keys", [[], ["day", "region", "v"]], ids=["append", "keys"])
+def test_partitions_of_paimon_are_those_of_its_commits(client, tmp_path, keys):
+    """Files, bytes and rows as the library's own partition entries have them; rows that merges hide are not counted."""
+    from pypaimon import CatalogFactory, Schema
+
+    catalog = CatalogFactory.create({"warehouse": str(tmp_path)})
+    catalog.create_database("default", True)
+    options = {"bucket": "1"} if keys else {}
+    schema = pa.schema([field.with_nullable(not keys) for field in rows().schema])
+    made = Schema.from_pyarrow_schema(schema, partition_keys=["day", "region"], primary_keys=keys, options=options)
+    catalog.create_table("default.t", made, False)
+    append(catalog, "default.t", rows().cast(schema))
+    append(catalog, "default.t", rows().cast(schema).slice(0, 15))  # all of one partition, half of another
+    name = f"paimon_{uuid.uuid4().hex}"
+    client.act("register_connector", {"catalog": name, "format": "paimon", "uri": str(tmp_path)})
+    client.act("discover", {"catalog": name})
+    assert client.act("capture", {"requests": [{"table": f"{name}.default.t"}]})[0]["outcome"] == "CAPTURED"
+    found = {tuple(json.loads(row["partition_data_json"]).values()): row
+             for row in stored(client, "stats.partitions", name)}  # fmt: skip
+    told = {tuple(entry.spec.values()): entry for entry in catalog.list_partitions_paged("default.t").elements}
+    assert len(told) == 6 and found.keys() == told.keys()
+    for place, entry in told.items():
+        row = found[place]
+        assert (row["file_count"], row["size_bytes"]) == (entry.file_count, entry.file_size_in_bytes)
+        is_merged = bool(keys) and entry.file_count > 1
+        assert row["row_count"] == (None if is_merged else entry.record_count), place
 
 
 INVALID = {
