@@ -90,8 +90,8 @@ class Commands(click.Group):
         function = getattr(import_module(f"flight_server.commands.{module}"), name)
         # \b keeps the lines below it as they are
         examples = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[cmd_name])
-        given = [*parameters.of(function), *_of_all()]
-        return click.Command(cmd_name, _CONTEXT, function, given, entry.help, examples)
+        call, given = parameters.of(function)
+        return click.Command(cmd_name, _CONTEXT, call, [*given, *_of_all()], entry.help, examples)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args[0] in COMMANDS and not COMMANDS[args[0]].computes:

@@ -9,11 +9,9 @@ from typing import Annotated, Any
 import pyarrow as pa
 
 from flight_server.commands.common import (
-    SERVER,
-    Server,
+    CONNECTION,
+    ConnectionOptions,
     TableName,
-    TlsRoots,
-    Token,
     check_targets,
     complete_column,
     complete_table,
@@ -42,12 +40,10 @@ def ls(
                        shell_complete=complete_table),
     ] = None,
     format: FormatOption = Format.TABLE,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:  # fmt: skip
     """List tables with their rows, files, bytes, age and errors."""
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         rows = catalog_summary.rows(client)
     if pattern is not None:
         # `lake` is all of a catalog, `lake.sales` all of a schema, a full name one table
@@ -88,13 +84,11 @@ def history(
     table: TableName,
     column: Annotated[str, argument(metavar="COLUMN", help="Name of the column.", shell_complete=complete_column)],
     format: FormatOption = Format.TABLE,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Show a column's statistics at each captured snapshot, oldest first."""
     known_name(table)
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         name = find_table(client, table)
         rows = histories.column_rows(client, name, column)
     if not rows:
@@ -140,16 +134,14 @@ def report(
     tables: Annotated[list[str], argument(metavar="TABLE", help="Names or patterns.", shell_complete=complete_table)],
     output: Annotated[Path, option("--output", "-o", metavar="FILE.html|DIR", help="A page, or a directory of pages.")],
     snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Write a self-contained page about one table, or a directory with an index and a page for each table."""
     from flight_server.web import files
 
     targets, at = check_targets(tables), snapshot_of(snapshot, "current")
     single = len(targets) == 1 and not is_pattern(targets[0]) and output.suffix.lower() in (".html", ".htm")
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         if single:
             _write(output, files.alone(client, find_table(client, targets[0]), at))
             say(f"wrote {output}")

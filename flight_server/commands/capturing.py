@@ -14,13 +14,11 @@ import pyarrow.flight as flight
 
 from flight_server.client import reason
 from flight_server.commands.common import (
-    SERVER,
+    CONNECTION,
     Answer,
     AnswerFormat,
-    Server,
+    ConnectionOptions,
     TableNames,
-    TlsRoots,
-    Token,
     check_targets,
     connect,
     expand,
@@ -61,9 +59,7 @@ def capture(
         str | None, option(metavar="DURATION", help="Repeat at this interval, such as 15m, until Ctrl-C.")
     ] = None,
     format: AnswerFormat = Answer.TEXT,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Capture each table that the targets stand for; one that fails does not stop the others."""
     targets, at = check_targets(tables), snapshot_of(snapshot, "current", "all")
@@ -109,7 +105,7 @@ def capture(
             say(f"took {time.monotonic() - started:.1f} s")
         return failed
 
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         try:
             failed = once(client, STARTED)
             while pause is not None:
@@ -214,13 +210,11 @@ def resolve(
         int | None, option("--budget-ms", min=0, help="How long a capture may take, in milliseconds.")
     ] = None,
     format: AnswerFormat = Answer.TEXT,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Get statistics from the store, or capture them within a budget; prints the outcome of each target."""
     targets, at = check_targets(tables), snapshot_of(snapshot, "current")
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         names, missing = expand(client, targets)
         requests = [
             request | ({} if budget is None else {"latency_budget_ms": budget})

@@ -11,11 +11,9 @@ from flight_server.checks import suggest as suggestions
 from flight_server.checks.evaluate import check as evaluate
 from flight_server.checks.results import Result, State
 from flight_server.commands.common import (
-    SERVER,
-    Server,
+    CONNECTION,
+    ConnectionOptions,
     TableNames,
-    TlsRoots,
-    Token,
     check_targets,
     connect,
     expand,
@@ -49,9 +47,7 @@ def check(
         ),
     ] = None,
     format: Annotated[ResultFormat, option("--format", "-f", help="How results are written.")] = ResultFormat.TABLE,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Check rules on each table that the targets match."""
     targets = check_targets(tables)
@@ -61,17 +57,17 @@ def check(
         column, _, measure = expected[0].rpartition(":")
         about = {"measure": measure.strip(), "snapshot": snapshot_of(expected[1], "current")}
         about |= {"column": column.strip()} if column else {}
-        with connect(server, token, tls_roots) as client:
+        with connect(connection) as client:
             names, missing = expand(client, targets)
             missing += for_each(names, lambda name: tell_json(client.act("expect", {"table": name, **about})))
         sys.exit(1 if missing else 0)
     if suggest:
-        with connect(server, token, tls_roots) as client:
+        with connect(connection) as client:
             names, missing = expand(client, targets)
             missing += for_each(names, lambda name: tell(suggestions.to_toml(client, name)))
         sys.exit(1 if missing else 0)
     if not rules_given:
-        with connect(server, token, tls_roots) as client:
+        with connect(connection) as client:
             names, missing = expand(client, targets)
             missing += for_each(names, client.require_table)
         if missing:  # an unknown table is reported first
@@ -81,7 +77,7 @@ def check(
         misuse(f"the rule {comparing[0].text!r} compares snapshots; say --against previous, or --against ID")
     results: list[Result] = []
     errors: dict[str, str] = {}
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         names, failed = expand(client, targets)
 
         def work(name: str) -> None:

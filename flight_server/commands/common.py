@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from flight_server.commands.output import CommandError, misuse, note, warn
 from flight_server.commands.parameters import argument, option
@@ -23,17 +23,43 @@ DEFAULT_URI: Final = "grpc://127.0.0.1:8815"
 MAX_CANDIDATES: Final = 5  # most tables that the message about an ambiguous name lists
 COMPLETION_SECONDS: Final = 2.0  # for the server to list its tables for shell completion
 
-Server = Annotated[str, option("--server", envvar="STATFLIGHT_SERVER", metavar="URI", help="The server.")]
-Token = Annotated[
-    str | None,
-    option("--token", envvar="STATFLIGHT_TOKEN", help="Bearer token."),
-]
-TlsRoots = Annotated[
-    Path | None,
-    option("--tls-roots", envvar="STATFLIGHT_TLS_ROOTS", metavar="FILE",
-                 help="PEM certificates to check the server's with."),
-]  # fmt: skip
-SERVER = DEFAULT_URI
+
+class ConnectionOptions(NamedTuple):
+    """The options of the connection to a server."""
+
+    server: Annotated[str, option("--server", envvar="STATFLIGHT_SERVER", metavar="URI", help="The server.")] = (
+        DEFAULT_URI
+    )
+    token: Annotated[str | None, option("--token", envvar="STATFLIGHT_TOKEN", help="Bearer token.")] = None
+    tls_roots: Annotated[
+        Path | None,
+        option("--tls-roots", envvar="STATFLIGHT_TLS_ROOTS", metavar="FILE",
+               help="PEM certificates to check the server's with."),
+    ] = None  # fmt: skip
+
+    def credentials(self) -> dict[str, Any]:
+        """Arguments of a client besides the address: `token`, `tls_roots`, and for mutual TLS the client's `tls_cert`
+        and `tls_key`, from the files that two variables name.
+
+        Raises:
+            UsageError: The address is not a Flight address, or a file cannot be read.
+        """
+        if not all(re.match(r"\s*grpc(\+tcp|\+tls|\+unix)?://", address) for address in self.server.split(",")):
+            misuse(f"--server {self.server!r} is not a Flight address; must be {DEFAULT_URI} or grpc+tls://host:port")
+        variables = {"tls_cert": "STATFLIGHT_TLS_CLIENT_CERT", "tls_key": "STATFLIGHT_TLS_CLIENT_KEY"}
+        paths = {name: path for name, variable in variables.items() if (path := os.environ.get(variable, "").strip())}
+        if len(paths) == 1:
+            misuse(" and ".join(variables.values()) + " go together")
+        try:
+            own = {name: Path(path).expanduser().read_bytes() for name, path in paths.items()}
+            roots = None if self.tls_roots is None else self.tls_roots.read_bytes()
+        except OSError as error:
+            given = self.tls_roots is not None and error.filename == str(self.tls_roots)
+            misuse(f"{'--tls-roots ' if given else ''}{error.filename}: {error.strerror}")
+        return {"token": self.token, "tls_roots": roots} | own
+
+
+CONNECTION: Final = ConnectionOptions()
 
 
 class Answer(StrEnum):
@@ -46,37 +72,10 @@ class Answer(StrEnum):
 AnswerFormat = Annotated[Answer, option("--format", "-f", help="How the outcome is written.")]
 
 
-def check_server(uri: str) -> None:
-    """Ends the command with a usage error if the address is not a Flight address."""
-    if not all(re.match(r"\s*grpc(\+tcp|\+tls|\+unix)?://", address) for address in uri.split(",")):
-        misuse(f"--server {uri!r} is not a Flight address; must be {DEFAULT_URI} or grpc+tls://host:port")
-
-
-def certificates(path: Path | None) -> bytes | None:
-    """Reads the file that `--tls-roots` names."""
-    try:
-        return None if path is None else path.read_bytes()
-    except OSError as error:
-        misuse(f"--tls-roots {path}: {error.strerror}")
-
-
-def own_certificate() -> dict[str, bytes]:
-    """The client's certificate and key for mutual TLS, from the files that two variables name."""
-    variables = {"tls_cert": "STATFLIGHT_TLS_CLIENT_CERT", "tls_key": "STATFLIGHT_TLS_CLIENT_KEY"}
-    paths = {name: path for name, variable in variables.items() if (path := os.environ.get(variable, "").strip())}
-    if len(paths) == 1:
-        misuse(" and ".join(variables.values()) + " go together")
-    try:
-        return {name: Path(path).expanduser().read_bytes() for name, path in paths.items()}
-    except OSError as error:
-        misuse(f"{error.filename}: {error.strerror}")
-
-
 @contextmanager
-def connect(server: str, token: str | None, tls_roots: Path | None) -> Iterator[StatsClient]:
+def connect(connection: ConnectionOptions) -> Iterator[StatsClient]:
     """Opens a client for the length of a block."""
-    check_server(server)
-    roots, own = certificates(tls_roots), own_certificate()
+    server, credentials = connection.server, connection.credentials()
     from flight_server.process.runtime import leave_pandas_out, realign_buffers
 
     leave_pandas_out()
@@ -88,9 +87,7 @@ def connect(server: str, token: str | None, tls_roots: Path | None) -> Iterator[
     note(f"server: {server}")
     started = time.monotonic()
     try:
-        with StatsClient(
-            server, token, roots, tls_cert=own.get("tls_cert"), tls_key=own.get("tls_key")
-        ) as client:  # fmt: skip
+        with StatsClient(server, **credentials) as client:
             yield client
     except flight.FlightUnavailableError as error:
         message = reason(error)
@@ -175,6 +172,17 @@ def snapshot_of(text: str, *words: str) -> str | int:
         misuse(f"snapshot {text!r}: must be {', '.join(words)}{' or ' if words else ''}an id")
 
 
+def pairs_of(texts: Iterable[str] | None, hint: str = "") -> dict[str, str]:
+    """The values of the repeatable option `-o KEY=VALUE`."""
+    pairs = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            misuse(f"--option {text!r}: must be KEY=VALUE{hint}")
+        pairs[key.strip()] = value
+    return pairs
+
+
 def names_of(texts: Sequence[str] | None) -> list[str] | None:
     """The names in the values of a repeatable option, each `a,b`; None when the option is absent."""
     if not texts:
@@ -210,9 +218,8 @@ def _asked(ctx: Any, ask: Callable[[StatsClient], list[str]]) -> list[str]:
         given = ctx.params
         server = given.get("server") or os.environ.get("STATFLIGHT_SERVER") or DEFAULT_URI
         token = given.get("token") or os.environ.get("STATFLIGHT_TOKEN")
-        own, roots = own_certificate(), certificates(given.get("tls_roots"))
-        with StatsClient(server, token, roots, tls_cert=own.get("tls_cert"), tls_key=own.get("tls_key"),
-                         timeout=COMPLETION_SECONDS) as client:  # fmt: skip
+        credentials = ConnectionOptions(server, token, given.get("tls_roots")).credentials()
+        with StatsClient(server, **credentials, timeout=COMPLETION_SECONDS) as client:
             return ask(client)
     except Exception:  # shell completion cannot show an error
         return []

@@ -11,11 +11,9 @@ import pyarrow as pa
 from flight_server.checks import evaluate, rules
 from flight_server.checks.results import State
 from flight_server.commands.common import (
-    SERVER,
-    Server,
+    CONNECTION,
+    ConnectionOptions,
     TableName,
-    TlsRoots,
-    Token,
     connect,
     find_table,
     known_name,
@@ -48,9 +46,7 @@ def diff(
         option(metavar="RULE", help="Exit with 1 on such a change: 'row_count < -10%'. Repeatable."),
     ] = None,
     format: FormatOption = Format.TABLE,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Show the differences between two snapshots: rows, files, bytes, and each column's statistics."""
     known_name(table)
@@ -59,7 +55,7 @@ def diff(
         gates = [rules.parse(text, of_change=True) for text in fail_on or ()]
     except InvalidArgument as error:
         misuse(f"--fail-on: {error}")
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         name = find_table(client, table)
         before, after = (table_summary.gather(client, name, at) for at in ids)
         known = before.known and after.known

@@ -7,13 +7,11 @@ from typing import Annotated
 import pyarrow as pa
 
 from flight_server.commands.common import (
-    SERVER,
+    CONNECTION,
     Answer,
     AnswerFormat,
-    Server,
+    ConnectionOptions,
     TableName,
-    TlsRoots,
-    Token,
     complete_table,
     connect,
     find_table,
@@ -35,14 +33,12 @@ def describe(
     tag: Annotated[list[str] | None, option(metavar="TAG", help="All its tags; '' for none.")] = None,
     note: Annotated[str | None, option(metavar="TEXT", help="What to know of it; '' for nothing.")] = None,
     format: AnswerFormat = Answer.TEXT,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Say whose a table is and what to know of it; without options, show what is said."""
     known_name(table)
     tags = [] if tag and not any(tag) else names_of(tag)
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         said = client.describe(find_table(client, table), owner=owner, tags=tags, notes=note)
     if format is Answer.JSON:
         tell_json([said])
@@ -60,12 +56,10 @@ def joins(
         str, argument(metavar="PATTERN", help="Such as 'lake.*', or a table.", shell_complete=complete_table)
     ] = "*",
     format: FormatOption = Format.TABLE,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:  # fmt: skip
     """List foreign keys of and to tables: declared ones, and those that the values of captured columns tell."""
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         wanted = pattern if is_pattern(pattern) else find_table(client, pattern)
         rows = relationships.among(client, lambda name: bool(matcher((wanted,)).fullmatch(name)))
     if format is not Format.TABLE:

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlsplit
 
 from flight_server.commands.common import (
-    SERVER,
-    Server,
+    CONNECTION,
+    ConnectionOptions,
     TableNames,
-    TlsRoots,
-    Token,
     check_targets,
     connect,
     expand,
@@ -41,9 +39,7 @@ def emit(
     with_values: Annotated[
         bool, option("--with-values", help="Send most common values (DataHub), which are data.")
     ] = False,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Emit a profile of each table that the targets match; a bearer token for the URL is read from
     STATFLIGHT_EMIT_TOKEN."""
@@ -56,7 +52,7 @@ def emit(
     if with_values and to != "datahub":
         misuse(f"--with-values: {to} has no place for values")
     targets = check_targets(tables)
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
 
         def write(name: str) -> None:
             profile = profile_of(client, name, with_values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from flight_server.commands.common import SERVER, Server, TlsRoots, Token, certificates, check_server, own_certificate
+from flight_server.commands.common import CONNECTION, ConnectionOptions
 from flight_server.commands.output import CommandError, misuse, say, tell
 from flight_server.commands.parameters import argument, option
 from store.model.units import bytes_text
@@ -22,9 +22,7 @@ def explain(
     spark_conf: Annotated[list[str] | None, option(metavar="KEY=VALUE", help="Spark setting.")] = None,
     run: Annotated[bool, option("--run", help="Count the true rows too: runs the query, operator by operator.")]
     = False,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:  # fmt: skip
     """Plan a query without and with published statistics, side by side."""
     from capture.spark.session import Spark
@@ -36,9 +34,7 @@ def explain(
     holder = Spark(spark, settings=conf)
     with holder.held() as session:
         opened = session()
-        check_server(server)
-        own = own_certificate()
-        registered = _register(opened, holder, sql, server, token, certificates(tls_roots), own)
+        registered = _register(opened, holder, sql, connection.server, connection.credentials())
         _explain(opened, sql, run, registered)
     holder.stop()
 
@@ -123,10 +119,7 @@ def _broadcasts(without: Plan, plan: Plan, threshold: int) -> list[str]:
     return notes
 
 
-def _register(
-    session: Any, holder: Any, sql: str, server: str, token: str | None, tls_roots: bytes | None,
-    own: Mapping[str, bytes],
-) -> list[str]:  # fmt: skip
+def _register(session: Any, holder: Any, sql: str, server: str, credentials: Mapping[str, Any]) -> list[str]:
     """Registers the server's Parquet tables that the query names and the session lacks, with their statistics.
 
     They go into the session's in-memory catalog, which ends with it; a persistent catalog is never changed.
@@ -140,7 +133,7 @@ def _register(
 
     registered = []
     try:
-        client = Connection(server, token, tls_roots, tls_cert=own.get("tls_cert"), tls_key=own.get("tls_key"))
+        client = Connection(server, **credentials)
         try:
             rows = client.get({"table": "sys.tables"}).to_pylist()
             for name in unknown:

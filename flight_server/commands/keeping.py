@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from flight_server.commands.common import (
-    SERVER,
+    CONNECTION,
     Answer,
     AnswerFormat,
-    Server,
-    TlsRoots,
-    Token,
+    ConnectionOptions,
     complete_table,
     connect,
     find_table,
@@ -23,14 +21,12 @@ from flight_server.commands.parameters import argument, option
 
 def backup(
     path: Annotated[Path, argument(metavar="PATH", help="A new file, on the server's machine.")],
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Copy the database to a file while the server serves; `serve --db` opens the copy."""
     # relative to the directory in which the command is called
     target = str(path.expanduser().absolute())
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         (written,) = client.actions.call("backup", {"path": target})
     say(f"{target}: {written['bytes'] / 1e6:.1f} MB in {written['elapsed_ms'] / 1000:.1f} s")
 
@@ -83,14 +79,12 @@ def expire(
     ] = None,
     dry_run: Annotated[bool, option("--dry-run/--no-dry-run", help="Only list what would be deleted.")] = True,
     format: AnswerFormat = Answer.TEXT,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Delete statistics of snapshots that the lake itself has expired."""
     if table is not None:
         known_name(table)
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         body: dict[str, Any] = {"dry_run": dry_run} | ({} if table is None else {"table": find_table(client, table)})
         expired = client.actions.call("expire", body)
     if format is Answer.JSON:

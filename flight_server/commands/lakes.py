@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from flight_server.commands.common import (
-    SERVER,
+    CONNECTION,
     Answer,
     AnswerFormat,
-    Server,
-    TlsRoots,
-    Token,
+    ConnectionOptions,
     connect,
+    pairs_of,
     table_name,
 )
-from flight_server.commands.output import misuse, say, tell, tell_json, warn
+from flight_server.commands.output import say, tell, tell_json, warn
 from flight_server.commands.parameters import argument, option
 from flight_server.commands.progress import while_looking
 from flight_server.table_names import full_name
@@ -37,27 +36,18 @@ def connect_lake(
     ] = None,
     replace: Annotated[bool, option("--replace", help="Replace the lake of a connected catalog.")] = False,
     answer: AnswerFormat = Answer.TEXT,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Connect a lake and list its tables. When interrupted or failed, it leaves the catalog unchanged."""
-    options = dict(_pair(text) for text in option or ())
+    options = pairs_of(option)
     _warn_of_secrets(catalog, uri, options)
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         body = {"catalog": catalog, "format": format, "uri": _absolute(uri), "options": options, "discover": True}
         body |= {"replace": True} if replace else {}
         (lake,) = while_looking(client, catalog, lambda: client.actions.call("register_connector", body))
         for pattern in lake.get("unmatched", ()):
             warn(f'statflight: {catalog}: no table matches "{pattern}" of include or exclude')
         _tell_tables(client, catalog, lake["tables"], answer)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        misuse(f"-o {text!r}: must be KEY=VALUE")
-    return key.strip(), value
 
 
 def _warn_of_secrets(catalog: str, uri: str, options: Mapping[str, str]) -> None:
@@ -100,21 +90,19 @@ def discover(
     catalog: _Catalog,
     table: Annotated[str | None, argument(metavar="TABLE", help="Only this one.")] = None,
     full_rescan: Annotated[bool, option("--full-rescan", help="Read known snapshots again.")] = False,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Look for new tables and snapshots of a connected lake."""
     body: dict[str, Any] = {"catalog": catalog} | ({"full_rescan": True} if full_rescan else {})
     if table is not None:
         body["table"] = table_name(table)
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         tables = while_looking(client, catalog, lambda: client.actions.call("discover", body))
         _tell_tables(client, catalog, tables)
 
 
-def disconnect(catalog: _Catalog, server: Server = SERVER, token: Token = None, tls_roots: TlsRoots = None) -> None:
+def disconnect(catalog: _Catalog, connection: ConnectionOptions = CONNECTION) -> None:
     """Forget a connected lake and its tables."""
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         client.actions.drop_connector(catalog=catalog)
     say(f"{catalog}: disconnected")

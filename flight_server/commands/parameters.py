@@ -1,7 +1,8 @@
 """Parameters of commands, declared in the signatures of their functions: `Annotated[type, option(help=…)]`.
 
 A type is str, int, float, bool, Path, a StrEnum, or a tuple of them for an option of several values; a list of one of
-these; and any of these or None.
+these; and any of these or None. A parameter that is a NamedTuple, without `Annotated`, stands for the parameters that
+its fields declare.
 """
 
 from __future__ import annotations
@@ -38,14 +39,24 @@ def argument(**settings: Any) -> Declaration:
     return Declaration(False, (), settings)
 
 
-def of(function: Callable[..., None]) -> list[click.Parameter]:
-    """The parameters of a command's function."""
+def of(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[click.Parameter]]:
+    """A command's function as click calls it, and its parameters."""
     hints = get_type_hints(function, include_extras=True)
-    parameters = []
+    parameters: list[click.Parameter] = []
+    whole: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
-        hint, declared = get_args(hints[name])
-        parameters.append(_parameter(name, hint, declared, parameter.default))
-    return parameters
+        if isinstance(hints[name], type):
+            whole[name] = hints[name]
+            parameters += of(hints[name])[1]
+        else:
+            hint, declared = get_args(hints[name])
+            parameters.append(_parameter(name, hint, declared, parameter.default))
+
+    def call(**given: Any) -> None:
+        made = {name: kind(*map(given.pop, kind._fields)) for name, kind in whole.items()}
+        function(**given, **made)
+
+    return call, parameters
 
 
 def _parameter(name: str, hint: Any, declared: Declaration, default: Any) -> click.Parameter:

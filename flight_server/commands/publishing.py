@@ -7,20 +7,19 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from flight_server.commands.common import (
-    SERVER,
+    CONNECTION,
     Answer,
     AnswerFormat,
-    Server,
+    ConnectionOptions,
     TableNames,
-    TlsRoots,
-    Token,
     check_targets,
     connect,
     expand,
     for_each,
+    pairs_of,
     snapshot_of,
 )
-from flight_server.commands.output import misuse, note, tell, tell_json
+from flight_server.commands.output import note, tell, tell_json
 from flight_server.commands.parameters import option
 
 _HOMES = "iceberg, spark, trino, paimon, lance, glue or hive."
@@ -40,9 +39,7 @@ def publish(
     ] = False,
     option: Options = None,
     format: AnswerFormat = Answer.TEXT,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Publish the statistics of each table that the targets match."""
     targets, at = check_targets(tables), snapshot_of(snapshot, "current")
@@ -51,7 +48,7 @@ def publish(
     more |= _options(option)
     rows: list[dict[str, Any]] = []
     errors: dict[str, str] = {}
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
 
         def write(name: str) -> None:
             for written in client.actions.call("publish", {"table": name, "snapshot": at, "to": to} | more):
@@ -71,13 +68,11 @@ def withdraw(
     tables: TableNames,
     home: Annotated[str, option("--from", metavar="HOME", help=_HOMES)],
     option: Options = None,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Remove published statistics of each table that the targets match from a home."""
     targets, more = check_targets(tables), _options(option)
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
 
         def remove(name: str) -> None:
             for answer in client.actions.call("withdraw", {"table": name, "to": home} | more):
@@ -91,7 +86,7 @@ def withdraw(
 
 def _options(pairs: list[str] | None) -> dict[str, Any]:
     """The field `options` of the actions' bodies, if there are any."""
-    return {"options": dict(map(_pair, pairs))} if pairs else {}
+    return {"options": pairs_of(pairs)} if pairs else {}
 
 
 def _line(written: Mapping[str, Any]) -> str:
@@ -102,10 +97,3 @@ def _line(written: Mapping[str, Any]) -> str:
     note(f"columns: {', '.join(columns)}")
     line = f"{written['table']}: {parts} {how} to {written['to']}: {written['location']}"
     return f"{line}; {written['detail']}" if written.get("detail") else line
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        misuse(f"-o {text!r}: must be KEY=VALUE")
-    return key.strip(), value

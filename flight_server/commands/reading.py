@@ -10,11 +10,9 @@ from typing import Annotated
 import pyarrow as pa
 
 from flight_server.commands.common import (
-    SERVER,
-    Server,
+    CONNECTION,
+    ConnectionOptions,
     TableNames,
-    TlsRoots,
-    Token,
     check_targets,
     connect,
     expand,
@@ -40,14 +38,12 @@ def show(
     tables: TableNames,
     snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
     format: FormatOption = Format.TABLE,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Show the statistics of each table that the targets match, a line for each column."""
     targets, at = check_targets(tables), snapshot_of(snapshot, "current")
     summaries: list[table_summary.TableSummary] = []
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         names, failed = expand(client, targets)
 
         def gather(name: str) -> None:
@@ -145,9 +141,7 @@ def query(
     allow_stale: Annotated[bool, option("--allow-stale", help="Of one snapshot: include stale rows.")] = False,
     limit: Annotated[int | None, option(min=0, help="Maximum number of rows.")] = None,
     format: FormatOption = Format.TABLE,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:  # fmt: skip
     """Print the rows of any flight."""
     if snapshot is None and flight.startswith("stats."):
@@ -163,7 +157,7 @@ def query(
             tree = parse_where(where)
         except ValueError as error:
             misuse(f"--where: {str(error).removeprefix('[INVALID_ARGUMENT] condition: ')}")
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         # Positional: `stream` decides the return type of `read`.
         rows = client.read(flight, chosen, tree, at, allow_stale, limit, stream=True)
         render.write(rows, format)
@@ -174,14 +168,12 @@ def jobs(
     active: Annotated[bool, option("--active", help="Only those that are not finished.")] = False,
     limit: Annotated[int, option(min=1, help="Show the newest N.")] = 100,
     format: FormatOption = Format.TABLE,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """List capture jobs, newest first."""
     if watch and format is not Format.TABLE:
         misuse("--watch writes tables only")
-    with connect(server, token, tls_roots) as client, contextlib.suppress(KeyboardInterrupt):
+    with connect(connection) as client, contextlib.suppress(KeyboardInterrupt):
         while True:
             table = client.read("sys.capture_jobs").sort_by([("queued_at", "descending")])
             if active:

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-from flight_server.commands.common import (
-    SERVER,
-    Answer,
-    AnswerFormat,
-    Server,
-    TlsRoots,
-    Token,
-    certificates,
-    check_server,
-    own_certificate,
-)
+from flight_server.commands.common import CONNECTION, Answer, AnswerFormat, ConnectionOptions, pairs_of
 from flight_server.commands.output import misuse, say, tell, tell_json
 from flight_server.commands.parameters import option
 
@@ -76,7 +66,9 @@ def serve(
         "health_port": health_port, "http_port": http_port, "checks": checks, "webhook": webhook,
         "watch_seconds": watch_seconds, "engine": engine, "spark_master": spark_master, "replicate_to": replicate_to,
         "follow": follow, "standby": standby, "log_level": log_level, "log_format": log_format,
-    } | _options(option or ())  # fmt: skip
+    }  # fmt: skip
+    others = pairs_of(option, "; `statflight config` lists the keys")
+    flags |= {key.replace("-", "_"): value for key, value in others.items()}
     settings = _settings(config, flags)
     from flight_server.process.runtime import leave_pandas_out, limit_arrow_memory
 
@@ -86,17 +78,6 @@ def serve(
     from flight_server.process.serve import serve as run
 
     sys.exit(run(settings))
-
-
-def _options(given: Iterable[str]) -> dict[str, str]:
-    """Settings without their own flag, from `key=value`."""
-    options = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            misuse(f"--option {text!r}: must be KEY=VALUE; `statflight config` lists the keys")
-        options[key.strip().replace("-", "_")] = value
-    return options
 
 
 def _settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
@@ -117,18 +98,15 @@ def _settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
 
 
 def worker(
-    server: Server = SERVER,
     engine: _Engine = None,
     spark_master: Annotated[str | None, option(help="Such as local[*] or spark://host:7077.")] = None,
     spark_conf: Annotated[list[str] | None, option(metavar="KEY=VALUE", help="Spark setting.")] = None,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
     log_level: _LogLevel = None,
     log_format: _LogFormat = None,
 ) -> None:
     """Run another capture worker, here or on any machine that reaches the server and the lake."""
-    check_server(server)
-    roots, own = certificates(tls_roots), own_certificate()
+    credentials = connection.credentials()
     settings = _settings(None, {
         "engine": engine, "spark_master": spark_master, "spark": spark_conf or None, "log_level": log_level,
         "log_format": log_format,
@@ -136,16 +114,13 @@ def worker(
     from flight_server.process.run_worker import run_worker
 
     status = run_worker(
-        server,
-        token=token,
+        connection.server,
+        **credentials,
         spark_master=settings.spark_master,
         spark_conf=settings.spark,
         engine=settings.scan_engine,
-        tls_roots=roots,
         inline_max_cells=settings.inline_max_cells,
         file_sketches=settings.file_sketches,
-        tls_cert=own.get("tls_cert"),
-        tls_key=own.get("tls_key"),
         log_level=settings.log_level,
         log_format=settings.log_format,
     )
@@ -158,9 +133,7 @@ def doctor(
         option(metavar="PATH", help="Check the content of this database instead; no server may run on it."),
     ] = None,
     format: AnswerFormat = Answer.TEXT,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Check Python, Java, the libraries of each format, and the server; with --db a database."""
     from dataclasses import asdict
@@ -170,9 +143,8 @@ def doctor(
     if db is not None:
         _check_database(db, format)
 
-    check_server(server)
     found = []
-    for finding in findings(server, token, certificates(tls_roots), own_certificate()):
+    for finding in findings(connection.server, connection.credentials()):
         found.append(finding)
         if format is Answer.TEXT:
             tell(f"{'ok     ' if finding.good else 'missing'}  {finding.what:<17} {finding.detail}")

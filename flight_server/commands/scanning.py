@@ -10,11 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.commands.common import (
-    SERVER,
-    Server,
+    CONNECTION,
+    ConnectionOptions,
     TableName,
-    TlsRoots,
-    Token,
     connect,
     find_table,
     known_name,
@@ -43,16 +41,14 @@ def scan(
     paths: Annotated[bool, option("--paths", help="Print paths alone, one per line.")] = False,
     max_bytes: Annotated[int | None, option(min=0, help="Exit with 3 if there is more to read.")] = None,
     format: Annotated[Format, option("--format", "-f", help="How rows are written.")] = Format.TABLE,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:  # fmt: skip
     """List the files that a condition needs, without opening any."""
     known_name(table)
     chosen, at = names_of(columns), snapshot_of(snapshot, "current")
     if paths and format is not Format.TABLE:
         misuse("--paths and --format do not go together")
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         name = find_table(client, table)
         plan = client.scan(name, where=where, columns=chosen, snapshot=at)
     if paths:
@@ -73,13 +69,11 @@ def answer(
     sql: Annotated[str, argument(metavar="SQL", help="SELECT count(*), min(a) FROM a full name WHERE …")],
     snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
     format: Annotated[Format, option("--format", "-f", help="How the row is written.")] = Format.TABLE,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:  # fmt: skip
     """Answer counts, minima and maxima that statistics know exactly."""
     at = snapshot_of(snapshot, "current")
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
         found = client.answer(sql, snapshot=at)
     if found.values is None:
         warn(f"statflight: not known exactly: {found.reason}")

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from flight_server.client import full_name, reason
-from flight_server.commands.common import SERVER, Server, TlsRoots, Token, connect
+from flight_server.commands.common import CONNECTION, ConnectionOptions, connect
 from flight_server.commands.output import in_flags, misuse, say, warn
 from flight_server.commands.parameters import argument
 from flight_server.commands.reading import FormatOption
@@ -41,15 +41,13 @@ def sql(
         str | None, argument(metavar="STATEMENT", help="From standard input, or a prompt, when absent.")
     ] = None,
     format: FormatOption = Format.TABLE,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
+    connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Run SQL statements; several are separated by semicolons."""
     asks = statement is None and sys.stdin.isatty()
     if asks and not sys.stdout.isatty():
         misuse("no statement: give one as the argument, or on standard input")
-    with connect(server, token, tls_roots) as client:
+    with connect(connection) as client:
 
         def run(one: str) -> None:
             render.write(client.sql(one, stream=True), format)

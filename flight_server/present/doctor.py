@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -44,14 +45,12 @@ class Finding:
     remedy: str = ""
 
 
-def findings(server: str, token: str | None, tls_roots: bytes | None, own: Mapping[str, bytes]) -> Iterator[Finding]:
+def findings(server: str, credentials: Mapping[str, Any]) -> Iterator[Finding]:
     """Examines this machine and the server.
 
     Args:
         server: Address of the server.
-        token: Bearer token, if any.
-        tls_roots: PEM certificates to check the server's with.
-        own: The client's certificate and key, `tls_cert` and `tls_key`.
+        credentials: Arguments of a client: `token`, `tls_roots`, `tls_cert` and `tls_key`.
 
     Yields:
         The findings; the server's is the last.
@@ -65,7 +64,7 @@ def findings(server: str, token: str | None, tls_roots: bytes | None, own: Mappi
         except PackageNotFoundError:
             requirement = f"'statflight[{extra}]'" if extra in extras else distribution
             yield Finding(False, name, f"{distribution} is not installed", f"pip install {requirement}")
-    health = _health(server, token, tls_roots, own)
+    health = _health(server, credentials)
     if not health.good and server == DEFAULT_URI:
         yield _port(server)
     yield health
@@ -98,9 +97,9 @@ def _port(server: str) -> Finding:
     return Finding(True, "port", f"{where.port} is free")
 
 
-def _health(server: str, token: str | None, tls_roots: bytes | None, own: Mapping[str, bytes]) -> Finding:
+def _health(server: str, credentials: Mapping[str, Any]) -> Finding:
     try:
-        with StatsClient(server, token, tls_roots, **own, timeout=HEALTH_SECONDS) as client:
+        with StatsClient(server, **credentials, timeout=HEALTH_SECONDS) as client:
             health = client.actions.health()
             with suppress(flight.FlightUnauthorizedError):  # a token of capture.run reads no flights
                 client.read("sys.flights", ["name"], limit=1)  # the health is told without a token
