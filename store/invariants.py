@@ -35,7 +35,6 @@ from store.queue.job_store import ACTIVE, ENDED
 
 RESTORE: Final = "restore a backup, or a generation from before: statflight restore URL NEW --at GENERATION"
 CAPTURE: Final = f"delete the statistics of these tables and capture them again, or {RESTORE}"
-DERIVED: Final = "derived from rows: any put or capture of these tables makes it again"
 
 _NAMED: Final = 3  # tables that a violation names
 
@@ -181,9 +180,6 @@ def checks() -> Sequence[Check]:
         Check("jobs: several of one id", _twice("jobs", "job_id"), RESTORE),
         Check("jobs: unknown state", f"SELECT table_key FROM jobs WHERE state NOT IN {(*ACTIVE, *ENDED)}", RESTORE),
         Check("idempotency: several answers to one key", _twice("idempotency", "key"), RESTORE),
-        Check("packed: several values", _twice("packed", "table_key", "flight"), DERIVED),
-        Check("packed: a value of another snapshot than the current one", "SELECT p.table_key FROM packed p"
-              " ANTI JOIN tables t ON t.table_key = p.table_key AND t.current_snapshot_id = p.snapshot_id", DERIVED),
         Check("file_snapshots: several listings of one snapshot",
               _twice("file_snapshots", "table_key", "family", "snapshot_id"), CAPTURE),
         Check("file_snapshots: several listings at one position",
@@ -200,7 +196,7 @@ def checks() -> Sequence[Check]:
     ]  # fmt: skip
     physical = [(table, flight) for flight in BY_SNAPSHOT for table in parts(flight)] + [(t, f) for f, t in files]
     referring = ("schemas", "table_columns", "column_ids", "table_constraints", "snapshots", "identities",
-                 "file_snapshots", "file_marks", "checks", "publications", "packed")  # fmt: skip
+                 "file_snapshots", "file_marks", "checks", "publications")  # fmt: skip
     found += [
         Check(
             f"{table}: rows of no table",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +28,7 @@ _LARGE: Final = {"stats.sketches": 64}  # rows of a batch for flights with large
 NAMED_UP_TO: Final = 1000  # most rows of a limited read that gets the table names from the catalog
 ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read is in storage order, clustered by table
 
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 ArrowSource: TypeAlias = Callable[[ReadScope], pa.Table | FlightSource]
 
 
@@ -193,17 +194,23 @@ class Queries:
 def sort_keys(request: ScanRequest, scope: ReadScope) -> tuple[str, ...]:
     """The columns by which a small result about one table is sorted after the query; empty if it is not. DuckDB takes
     longer to sort a few wide rows than for the rest of the query, and a stream cannot wait for the last row."""
-    identity = IDENTITY.get(request.flight.name)
-    if scope.only is None or request.limit is not None or request.rows or identity is None:
+    if scope.only is None or request.limit is not None or request.rows:
         return ()
-    return () if request.flight.name in ("stats.sketches", "stats.column_groups") else ("snapshot_id", *identity)
+    return order_of(request.flight)
 
 
-def in_order(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    """The rows sorted by the keys; the table itself if they are sorted already.
+def order_of(flight: Flight) -> tuple[str, ...]:
+    """The columns by which the rows of one table are sorted after a query; empty if the query has to sort them."""
+    identity = IDENTITY.get(flight.name)
+    is_sorted = identity is None or flight.name in ("stats.sketches", "stats.column_groups")
+    return () if is_sorted else ("snapshot_id", *(identity or ()))
+
+
+def in_order(table: Rows, keys: tuple[str, ...]) -> Rows:
+    """The rows sorted by the keys; the rows themselves if they are sorted already.
 
     Args:
-        table: The rows.
+        table: The rows, a table or a batch.
         keys: Columns to sort by, ascending.
     """
     if table.num_rows < 2 or not keys:

@@ -1,7 +1,7 @@
 """Scans: determines the tables and snapshots of a request, and answers it from the cache or by a query.
 
-A scan of one table is answered from the cache, else from the materialized slice of the table; all others by a DuckDB
-query (`query.py`).
+A scan of one table is answered from the cache, else if it is current from its rows (`current_rows.py`); all others by a
+DuckDB query (`query.py`).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import pyarrow as pa
 from flight_server.auth.principal import Principal
 from flight_server.conditions.one_table import NAMES
 from flight_server.reads import adbc_statistics
+from flight_server.reads.current_rows import CurrentRows
 from flight_server.reads.generations import Generations
 from flight_server.reads.null_slots import zeroed
-from flight_server.reads.query import BATCH_ROWS, Queries, in_order, sort_keys
+from flight_server.reads.query import BATCH_ROWS, Queries, in_order, order_of, sort_keys
 from flight_server.reads.scope import ReadScope
-from flight_server.reads.slice_cache import Slice, SliceCache, mark_of, one_batch
+from flight_server.reads.slice_cache import Slice, SliceCache, one_batch
 from flight_server.reads.streams import Stream, Streams, fits, never
 from flight_server.wire.scan_request import CURRENT, Part, ScanRequest
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
 from store.duckdb.layout import STORED
 from store.duckdb.table_versions import TableVersions
-from store.history.materialized import MaterializedSlices
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument
 from store.model.predicates.tree import And, Leaf, Op
@@ -36,12 +36,9 @@ from store.model.schemas import FLIGHTS, Flight
 
 SMALL_BYTES: Final = 1 << 20  # largest cached answer that does not count as a stream
 
-PACKED: Final = (FLIGHTS["stats.tables"], FLIGHTS["stats.columns"])  # materialized, since planners read them
 _SKETCHES: Final = "stats.sketches"  # a union of two tables, which has no sort columns in common
 _LARGE: Final = frozenset({_SKETCHES, "stats.files", "stats.file_columns", "stats.partitions"})  # not kept for tickets
 _KEPT_SHARE: Final = 8  # part of the cache's size that rows of tickets may take besides
-
-_MARKS: Final = {flight.name: mark_of(flight.schema) for flight in PACKED}
 
 Answer: TypeAlias = pa.Table | Stream
 
@@ -54,7 +51,7 @@ class Scanner:
     ):
         self.database, self.catalog, self.versions = database, catalog, versions
         self.slices, self.streams = slices, streams
-        self.materialized = MaterializedSlices(database)
+        self.current_rows = CurrentRows(database, catalog)
         self.queries = Queries(database, catalog, versions)
         self.generations = Generations(database, versions, slices.budget // _KEPT_SHARE)
 
@@ -273,7 +270,7 @@ class Scanner:
         return table.current_snapshot_id if request.snapshot == CURRENT else int(request.snapshot or 0)
 
     def slice(self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool = False) -> Slice | None:
-        """The rows of a flight about one table, if cached or materialized.
+        """The rows of a flight about one table, if cached or quickly read.
 
         Args:
             flight: A `stats.*` flight.
@@ -285,62 +282,47 @@ class Scanner:
             The slice; None if DuckDB must be queried.
         """
         stale = allow_stale and snapshot is not None
-        return self.slices.get(
-            (flight.name, table.table_key, snapshot, stale),
-            lambda: self.versions.generation(table.table_key),
-            lambda most: self._load(flight, table, snapshot, stale, most),
-            lambda generation: None if stale else self._packed(flight, table.table_key, snapshot, generation),
-        )
-
-    def _packed(self, flight: Flight, table_key: int, snapshot: int | None, generation: int) -> Slice | None:
-        if snapshot is None or flight.name not in _MARKS:
+        key, generation = (flight.name, table.table_key, snapshot, stale), self.versions.generation(table.table_key)
+        if (cached := self.slices.find(key, generation)) is not None:
+            return cached
+        is_worth = self.slices.is_worth_loading(key)
+        rows = None if stale or snapshot is None else self.current_rows.read(flight, table, snapshot)
+        if rows is not None:
+            new = Slice.of(in_order(rows, order_of(flight)), generation)
+            if is_worth:
+                self.slices.put(key, new)
+            return new
+        if not is_worth:
             return None
-        data = self.materialized.find(flight.name, table_key, snapshot)
-        return None if data is None else self.unpack(flight, data, generation)
+        return self.slices.load(key, generation, lambda most: self._load(flight, table, snapshot, stale, most))
 
-    def unpack(self, flight: Flight, data: bytes, generation: int) -> Slice | None:
-        """Opens a materialized slice; None if another version of this program wrote it.
-
-        Args:
-            flight: A flight of `PACKED`.
-            data: Result of `pack`.
-            generation: The table's generation, taken before the data was read.
-        """
-        return Slice.unpacked(data, _MARKS[flight.name], flight.schema, generation)
-
-    def pack(self, flight: Flight, rows: Slice) -> bytes:
-        """Serializes a slice of a flight of `PACKED` for the store."""
-        return rows.packed(_MARKS[flight.name])
-
-    def current(self, flight: Flight, tables: Sequence[TableEntry]) -> Iterator[tuple[int, int, Slice]]:
+    def current(self, flight: Flight, tables: Sequence[TableEntry]) -> Iterator[tuple[TableEntry, Slice]]:
         """Reads the current rows of tables with one query.
 
         Args:
-            flight: A flight of `PACKED`.
+            flight: A flight of `PARTED`.
             tables: The tables.
 
         Yields:
-            Table key, snapshot id and slice, of each table that has current rows.
+            Each table that has current rows, with its slice.
         """
         generations = {table.table_key: self.versions.generation(table.table_key) for table in tables}
         known = self.catalog.current_snapshots()  # after the generations: a commit in between makes the slices old
-        pins = {key: known[key] for key in generations if known.get(key) is not None}
-        if not pins:
+        named = {table.name: table for table in tables if known.get(table.table_key) == table.current_snapshot_id}
+        if not named:
             return
-        keys = {table.name: table.table_key for table in tables}
-        whole = ScanRequest(flight)
+        whole, scope = ScanRequest(flight), ReadScope([table.table_key for table in named.values()], current=True)
         with self.database.reading() as cursor:
-            batches = list(self.queries.start(cursor, whole, ReadScope(list(pins), current=True)))
-        if not (rows := pa.Table.from_batches(batches, whole.schema)).num_rows:
+            rows = pa.Table.from_batches(self.queries.start(cursor, whole, scope), whole.schema)
+        if not rows.num_rows:
             return
         batch = one_batch(rows)  # clustered by table, because a scoped read is ordered
         names = [batch.column(name).dictionary_encode().indices.to_numpy() for name in NAMES]
         changes = np.logical_or.reduce([codes[1:] != codes[:-1] for codes in names])
         starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
         for start, stop in zip(starts, [*starts[1:], batch.num_rows], strict=True):
-            key = keys[tuple(batch.column(name)[start].as_py() for name in NAMES)]
-            current = Slice.of(batch.slice(start, stop - start), generations[key])
-            yield key, pins[key], current
+            table = named[tuple(batch.column(name)[start].as_py() for name in NAMES)]
+            yield table, Slice.of(batch.slice(start, stop - start), generations[table.table_key])
 
     def _load(
         self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool, most: int

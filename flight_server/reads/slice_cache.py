@@ -8,7 +8,6 @@ generation of its table (`store.duckdb.table_versions`): any commit that changes
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -25,8 +24,6 @@ INDEX_UP_TO: Final = 50_000  # rows; beyond, building an index costs more than a
 TOO_LARGE_SECONDS: Final = 30.0  # interval between attempts to load a slice that did not fit
 _ROW_BYTES: Final = 256  # estimated size of the index entries of a row
 _COLUMN_BYTES: Final = 256  # estimated size of Arrow's objects for a column
-_CODEC: Final = "lz4_raw"
-_PACKED: Final = 1  # version of packed slices; increase it when equal stored rows are served differently
 
 
 class Slice:
@@ -51,25 +48,6 @@ class Slice:
             generation: The table's generation before they were read.
         """
         return cls(batch.serialize(), batch.schema, generation)
-
-    def packed(self, mark: bytes) -> bytes:
-        """Serializes the slice for the store; `unpacked` is the inverse. `mark` is `mark_of` the schema."""
-        return mark + self.block.size.to_bytes(8, "little") + pa.compress(self.block, _CODEC, asbytes=True)
-
-    @classmethod
-    def unpacked(cls, data: bytes, mark: bytes, schema: pa.Schema, generation: int) -> Slice | None:
-        """Opens a packed slice; None if it was packed with another mark.
-
-        Args:
-            data: Result of `packed`.
-            mark: `mark_of` the schema.
-            schema: The flight's schema.
-            generation: Generation of the table, taken before the data was read.
-        """
-        if data[: len(mark)] != mark:
-            return None
-        size, packed = data[len(mark) : len(mark) + 8], pa.py_buffer(data)[len(mark) + 8 :]
-        return cls(pa.decompress(packed, int.from_bytes(size, "little"), _CODEC), schema, generation)
 
     @cached_property
     def _rows_by(self) -> dict[str, Mapping[Any, Sequence[int]]]:
@@ -113,11 +91,6 @@ def _rows(batch: pa.RecordBatch, numbers: Sequence[int]) -> pa.RecordBatch:
     if not count or numbers[-1] - numbers[0] == count - 1:
         return batch.slice(int(numbers[0]) if count else 0, count)
     return batch.take(pa.array(numbers))
-
-
-def mark_of(schema: pa.Schema) -> bytes:
-    """Prefix of packed slices that identifies their schema and the version of this program."""
-    return hashlib.sha256(b"%d" % _PACKED + schema.serialize().to_pybytes()).digest()[:8]
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
@@ -195,39 +168,36 @@ class SliceCache:
         """
         self._slices.put(key, derived, size_bytes)
 
-    def get(
-        self, key: SliceKey, generation: Callable[[], int], load: Callable[[int], pa.RecordBatch | None],
-        unpack: Callable[[int], Slice | None] = lambda _: None,
-    ) -> Slice | None:  # fmt: skip
-        """The slice of the current generation of its table; None if DuckDB must be queried.
+    def find(self, key: SliceKey, generation: int) -> Slice | None:
+        """The cached slice of a generation of its table; None if there is none.
 
         Args:
             key: Identity of the slice.
-            generation: Returns the current generation of the table.
-            load: Reads the rows from DuckDB; returns None if they have more bytes than its argument.
-            unpack: Opens the materialized slice of a generation; returns None if there is none.
+            generation: The current generation of the table.
         """
-        now = generation()
         entry = self._slices.get(key)
-        if isinstance(entry, Slice) and entry.generation == now:
-            return entry
-        worth = self.largest > 0 and self._worth_loading(key)
-        if (unpacked := unpack(now)) is not None:
-            if worth:
-                self.put(key, unpacked)
-            return unpacked
-        if not worth:
-            return None
+        return entry if isinstance(entry, Slice) and entry.generation == generation else None
+
+    def load(
+        self, key: SliceKey, generation: int, read: Callable[[int], pa.RecordBatch | None]
+    ) -> Slice | None:  # fmt: skip
+        """Loads a slice and caches it; None if it is too large, or another thread loads it.
+
+        Args:
+            key: Identity of the slice.
+            generation: The generation of the table before this call.
+            read: Reads the rows from DuckDB; returns None if they have more bytes than its argument.
+        """
         with self._lock:
             if key in self._loading:
                 return None
             self._loading.add(key)
         try:
-            batch = load(self.largest)
+            batch = read(self.largest)
         finally:
             with self._lock:
                 self._loading.discard(key)
-        if batch is None or not self.put(key, new := Slice.of(batch, now)):
+        if batch is None or not self.put(key, new := Slice.of(batch, generation)):
             self._too_large.put(key, time.monotonic())
             self._slices.drop(key)
             return None
@@ -240,7 +210,10 @@ class SliceCache:
         self._slices.put(key, new, new.size)
         return True
 
-    def _worth_loading(self, key: SliceKey) -> bool:
+    def is_worth_loading(self, key: SliceKey) -> bool:
+        """True at the second call for a slice, if slices are cached and this one was not too large lately."""
+        if not self.largest:
+            return False
         if self._seen.get(key) is None:
             self._seen.put(key, True)
             return False

@@ -187,6 +187,18 @@ def _labels(flight: Flight, at: str, requested: str) -> dict[str, str]:
     return columns
 
 
+def current_sql(flight: Flight) -> str:
+    """SQL of the current rows of one table in a flight of `PARTED`, with its columns but those of `TABLE_COLUMNS`;
+    instants are microseconds. Parameters: the table's key, and the id of its current snapshot."""
+    sql = {name: f's."{name}"' for name in flight.schema.names} | _labels(flight, "s", "$2::BIGINT")
+    shown = (f"epoch_us({sql[field.name]})" if pa.types.is_timestamp(field.type) else sql[field.name]
+             for field in flight.schema if field.name not in TABLE_COLUMNS)  # fmt: skip
+    order = (
+        f" ORDER BY {_order(flight.name, 's')}" if flight.name == "stats.column_groups" else ""
+    )  # Arrow sorts no lists
+    return f"SELECT {', '.join(shown)} FROM {parts(flight.name)[0]} s WHERE s.table_key = $1::BIGINT{order}"
+
+
 def with_labels(rows: pa.Table, current: pa.Array) -> pa.Table:
     """Adds to rows of a flight's current table, in Arrow, what `_labels` computes.
 

@@ -46,7 +46,7 @@ class Catalog(Publications, SnapshotRegistry):
             self.reload(cursor)
         database.on_rollback.append(self.reload)
         database.on_rollback.append(self.spans.clear)
-        database.phases["rows"].append(self.spans.update)
+        database.before_commit.append(self.spans.update)
         database.on_commit.append(self._publish)
 
     # Reading, from memory.

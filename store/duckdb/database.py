@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import duckdb
 
@@ -38,10 +38,6 @@ T = TypeVar("T")
 
 Acknowledgement = Callable[[BaseException | None], None]
 """Tells the callers of a commit that it is done, or why that cannot be promised."""
-
-PHASES: Final = ("rows", "derived")
-"""The phases of a commit after its writes, in this order: rows of the touched tables move to where readers look for
-them; what was derived from these tables is deleted. Functions for a phase are called with the keys of the tables."""
 
 MEMORY = ":memory:"
 GROUP = 64  # writes per commit, at most
@@ -71,7 +67,7 @@ class Database:
         self.on_commit: list[Callable[[], None]] = []
         self.guards: list[Callable[[], None]] = []  # called before each transaction; raise to refuse it
         self.acknowledge: Callable[[Acknowledgement], None] = _at_once
-        self.phases: dict[str, list[Callable[[Connection, AbstractSet[int]], None]]] = {name: [] for name in PHASES}
+        self.before_commit: list[Callable[[Connection, AbstractSet[int]], None]] = []  # get the keys of touched tables
         self.versions = TableVersions()
         self._touched: set[int] = set()  # by the running transaction; used by the writer's thread only
         self._writer = self._root.cursor()
@@ -306,10 +302,9 @@ class Database:
             self._set_running(group)
             connection.execute("BEGIN")
             results = [item.function(connection) for item in group]
-            for phase in PHASES:
-                for prepare in self.phases[phase]:
-                    _refuse_unwanted(group)
-                    prepare(connection, self._touched)
+            for prepare in self.before_commit:
+                _refuse_unwanted(group)
+                prepare(connection, self._touched)
             self._set_running(())
             _refuse_unwanted(group)
             self.versions.begin(self._touched)

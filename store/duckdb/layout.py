@@ -25,7 +25,7 @@ from store.model.schemas import COMPUTED, DELETE_FILE, DISTRIBUTION, FLIGHTS, KE
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 
-VERSION: Final = 13
+VERSION: Final = 14
 """The layout of the file; a file of another one is refused."""
 
 OPEN_END = 2**62  # `to_pos` of a row that belongs to the newest file listing, `to_ord` of one that nothing replaced
@@ -99,7 +99,6 @@ CREATE TABLE capture_decisions (decided_at TIMESTAMPTZ, correlation_id VARCHAR, 
     storage_id VARCHAR, outcome VARCHAR, engine_id VARCHAR, detail VARCHAR, elapsed_ms DOUBLE);
 CREATE TABLE column_usage (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR,
     column_name VARCHAR, reads BIGINT, last_read_at TIMESTAMPTZ);
-CREATE TABLE packed (flight VARCHAR, table_key BIGINT, snapshot_id BIGINT, data BLOB USING COMPRESSION uncompressed);
 """
 
 

@@ -1,4 +1,4 @@
-"""Prewarming: materialized slices exist, and are cached, before the first request."""
+"""Prewarming: slices are cached before the first request."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import pytest
 
 from flight_server.app import App
 from flight_server.reads import prewarm as prewarm_module
-from flight_server.reads import scanner
-from flight_server.reads.scope import ReadScope
 from flight_server.wire import tickets
-from flight_server.wire.scan_request import ScanRequest
-from store.duckdb.database import Connection, Database
+from store.duckdb.database import Database
 from store.model.schemas import FLIGHTS
 from tests.flight_server.live_server import eventually
 from tests.flight_server.serving import app_in, command, put, read, rows
@@ -145,87 +142,27 @@ def test_close_stops_the_warming_thread(filled: Path):
     assert eventually(lambda: not app.prewarmer._thread.is_alive())
 
 
-# Materialized slices.
-
-
-def forbid_row_reads(patched: pytest.MonkeyPatch, app: App, *flights: str) -> None:
-    """Makes reads of rows fail, of all flights or of these."""
-    query = app.scanner.queries._query
-
-    def fail(cursor: Connection, request: ScanRequest, scope: ReadScope) -> object:
-        if not flights or request.flight.name in flights:
-            raise AssertionError("rows were read")
-        return query(cursor, request, scope)
-
-    patched.setattr(app.scanner.queries, "_query", fail)
-
-
-def test_materialized_slices_serve_reads_without_cache_and_rows(filled: Path, monkeypatch: pytest.MonkeyPatch):
-    variants = [CURRENT, {"snapshot": 2}, CURRENT | {"columns": ["ndv", "freshness"]}, CURRENT | {"limit": 2}]
-    with app_in(filled, cache_bytes=0) as app:
-        from_rows = [read(app, command(name, **more)) for name in TABLES for more in variants]
-        app.prewarmer.warm()
-        assert app.slices.used == 0
-        with monkeypatch.context() as patched:
-            forbid_row_reads(patched, app)
-            assert [read(app, command(name, **more)) for name in TABLES for more in variants] == from_rows
-            with pytest.raises(AssertionError, match="rows were read"):
-                read(app, command("a", snapshot=1))
-    with app_in(filled, cache_bytes=0) as app:  # before the first warm()
-        forbid_row_reads(monkeypatch, app)
-        assert [read(app, command(name, **more)) for name in TABLES for more in variants] == from_rows
-
-
-def test_warm_after_a_restart_reads_no_rows(filled: Path, monkeypatch: pytest.MonkeyPatch):
+def test_changed_tables_are_those_of_commits_since_the_last_call(filled: Path):
     with app_in(filled) as app:
         app.prewarmer.warm()
-        first = {name: read(app, command(name, **CURRENT)) for name in TABLES}
-    with app_in(filled) as app:
-        with monkeypatch.context() as patched:
-            forbid_row_reads(patched, app, "stats.columns")
-            app.prewarmer.warm()
-        assert cached_tables(app) == set(TABLES)
-        assert {name: read(app, command(name, **CURRENT)) for name in TABLES} == first
-
-
-def test_publish_refreshes_the_prewarmed_slices(filled: Path, monkeypatch: pytest.MonkeyPatch):
-    with app_in(filled) as app:
-        app.prewarmer.warm()
-        app.scanner.materialized.take_changed()
         put(app, rows("a", 2, range(1, 10)))
         put(app, rows("b", 3, [1, 2]))
-        assert read_current(app, "a") == 9  # at once
-        changed = app.scanner.materialized.take_changed()
+        assert (read_current(app, "a"), read_current(app, "b")) == (9, 2)  # at once
+        changed = app.prewarmer.changed()
         assert changed == {app.catalog.get(f"lake.s.{name}").table_key for name in "ab"}
+        assert not app.prewarmer.changed()
         app.prewarmer.warm(changed)
-        forbid_row_reads(monkeypatch, app)
-        assert read_current(app, "a") == 9
-        assert read_current(app, "b") == 2
+        assert cached_tables(app) == set(TABLES)
+        assert (read_current(app, "a"), read_current(app, "b")) == (9, 2)
 
 
-def test_background_thread_materializes_published_tables(filled: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(prewarm_module, "LOOK_SECONDS", 0.05)
-    with app_in(filled, cache_bytes=0) as app:
+def test_background_thread_warms_committed_tables(filled: Path):
+    with app_in(filled) as app:
         app.prewarmer.start()
         put(app, rows("new", 1, range(1, 4)))
-        key = app.catalog.get("lake.s.new").table_key
-        assert eventually(lambda: app.scanner.materialized.find("stats.columns", key, 1) is not None)
+        key = ("stats.columns", app.catalog.get("lake.s.new").table_key, 1, False)
+        assert eventually(lambda: app.slices.has(key))
         assert read_current(app, "new") == 3
-
-
-def test_slices_of_another_format_version_are_rebuilt(filled: Path, monkeypatch: pytest.MonkeyPatch):
-    marks = dict.fromkeys(scanner._MARKS, b"another!")
-    with app_in(filled, cache_bytes=0) as app, monkeypatch.context() as patched:
-        patched.setattr(scanner, "_MARKS", marks)
-        app.prewarmer.warm()
-        assert read_current(app, "a") == 5
-    with app_in(filled, cache_bytes=0) as app:
-        assert read_current(app, "a") == 5
-        key = app.catalog.get("lake.s.a").table_key
-        assert app.scanner.materialized.find("stats.columns", key, 2)[:8] == b"another!"
-        app.prewarmer.warm()
-        assert app.scanner.materialized.find("stats.columns", key, 2)[:8] != b"another!"
-        assert read_current(app, "a") == 5
 
 
 @pytest.mark.parametrize("puts", [12, pytest.param(300, marks=pytest.mark.benchmark)])
@@ -237,7 +174,7 @@ def test_read_after_a_put_is_current_while_slices_are_warmed(tmp_path: Path, cac
 
         def warm_repeatedly() -> None:
             while not stop.is_set():
-                app.prewarmer.warm(app.scanner.materialized.take_changed())
+                app.prewarmer.warm(app.prewarmer.changed())
 
         warmers = [threading.Thread(target=warm_repeatedly) for _ in range(2)]
         for thread in warmers:

@@ -168,31 +168,30 @@ def test_slice_cache_stays_within_its_budget():
     size = Slice.of(batch, 0).size
     cache = SliceCache(4 * size)
     for key in range(20):
-        for _ in range(2):
-            cache.get(("stats.columns", key, None, False), lambda: 0, lambda most: batch)
+        cache.load(("stats.columns", key, None, False), 0, lambda most: batch)
         assert cache.used <= 4 * size
     assert cache.used > 0
 
 
-def test_oversized_slice_is_not_cached_and_not_loaded_again():
-    cache, limits = SliceCache(4000), []
-    for _ in range(4):
-        assert cache.get(("stats.columns", 1, None, False), lambda: 0, lambda most: limits.append(most)) is None
-    assert limits == [1000]  # one load
-
-
-def test_slice_loaded_across_a_commit_is_not_cached():
-    generation = [0]
-
-    def load(most):
-        generation[0] += 1  # a commit during the load
-        return pa.RecordBatch.from_pydict({"column_id": [generation[0]]})
-
-    cache = SliceCache(1 << 20)
+def test_slice_is_worth_loading_at_its_second_read():
     key = ("stats.columns", 1, None, False)
-    found = [cache.get(key, lambda: generation[0], load) for _ in range(4)]
-    assert found[0] is None
-    assert [each.batch["column_id"].to_pylist() for each in found[1:]] == [[1], [2], [3]]
+    assert [SliceCache(0).is_worth_loading(key) for _ in range(2)] == [False, False]
+    cache = SliceCache(1 << 20)
+    assert [cache.is_worth_loading(key) for _ in range(3)] == [False, True, True]
+
+
+def test_oversized_slice_is_not_cached_and_not_worth_loading_again():
+    cache, key = SliceCache(4000), ("stats.columns", 1, None, False)
+    assert not cache.is_worth_loading(key) and cache.is_worth_loading(key)
+    assert cache.load(key, 0, lambda most: pa.RecordBatch.from_pydict({"column_id": range(most)})) is None
+    assert cache.find(key, 0) is None and not cache.is_worth_loading(key)
+
+
+def test_slice_loaded_across_a_commit_is_not_served_again():
+    cache, key = SliceCache(1 << 20), ("stats.columns", 1, None, False)
+    found = cache.load(key, 0, lambda most: pa.RecordBatch.from_pydict({"column_id": [1]}))
+    assert found is not None and cache.find(key, 0) is found
+    assert cache.find(key, 1) is None
 
 
 def test_lru_cache_evicts_the_least_recently_used_entry():

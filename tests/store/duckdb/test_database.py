@@ -75,7 +75,7 @@ def test_cancelled_write_is_interrupted_and_stores_nothing(database):
 def test_cancelled_write_is_interrupted_in_a_hook_and_the_others_of_its_group_are_stored(database):
     cancelled = threading.Event()
     release = hold_writer(database)
-    database.phases["derived"].append(lambda c, touched: long_query(cancelled)(c) if 7 in touched else None)
+    database.before_commit.append(lambda c, touched: long_query(cancelled)(c) if 7 in touched else None)
     other = database.submit(insert(2))
     with ThreadPoolExecutor(1) as pool:
         unwanted = pool.submit(database.write, lambda c: (insert(1)(c), database.touch(7)), cancelled.is_set)

@@ -53,7 +53,7 @@ def test_file_replaced_during_a_commit_is_not_acknowledged(database: Database, t
     def move(*_: object) -> None:
         (tmp_path / "d.db").rename(tmp_path / "kept")
 
-    database.phases["derived"].append(move)
+    database.before_commit.append(move)
     with pytest.raises(DatabaseMoved):
         insert(database)
     (tmp_path / "kept").replace(tmp_path / "d.db")
