@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -20,13 +18,12 @@ from store.model.errors import UpstreamError
 Partial = TypeVar("Partial")
 
 AT_ONCE: Final = max(2, (os.cpu_count() or 2))  # files read concurrently
-AHEAD: Final = 4 * AT_ONCE  # files queued or being read
 
 
 def scan(
     connector: Connector, namespace: str, name: str, snapshot_id: int, ids: Mapping[str, int],
-    read: Callable[[str, pa.ChunkedArray], Partial], merge: Callable[[str, Partial], None],
-) -> None:  # fmt: skip
+    read: Callable[[str, pa.ChunkedArray], Partial],
+) -> Iterator[tuple[str, Partial]]:  # fmt: skip
     """Reads the live rows of some columns: several files concurrently, each column by column.
 
     Args:
@@ -36,7 +33,9 @@ def scan(
         snapshot_id: Id of the snapshot.
         ids: Column name → column id, for the columns to read.
         read: Computes a partial result from a column's values in one file; called in several threads.
-        merge: Called with a column name and each of its partial results, in this thread.
+
+    Yields:
+        A column name and a partial result, for each column of each file.
 
     Raises:
         UpstreamError: A file or one of the columns cannot be read.
@@ -44,31 +43,22 @@ def scan(
     """
 
     def of_file(task: ScanTask) -> list[tuple[str, Partial]]:
-        return [(column, read(column, values)) for column, values in _columns(task, ids)]
+        reader, found = open_task(task), []
+        try:
+            for column in reader.columns([c for c in task.columns if c.name in ids]):
+                name = column.column.name
+                if column.values is None:
+                    raise UpstreamError(f'file "{task.file_path}", column "{name}": {column.error}')
+                found.append((name, read(name, materialised(column))))
+        finally:
+            reader.close()
+        return found
 
-    pending: deque[Future[list[tuple[str, Partial]]]] = deque()
-    done = 0
+    tasks = connector.plan_files(namespace, name, snapshot_id, ids, frozenset(ids))
     pool = ThreadPoolExecutor(AT_ONCE, "publish-scan")
     try:
-        tasks = iter(connector.plan_files(namespace, name, snapshot_id, ids, frozenset(ids)))
-        while True:
-            pending.extend(pool.submit(of_file, task) for task in islice(tasks, AHEAD - len(pending)))
-            if not pending:
-                return
-            for column, partial in pending.popleft().result():
-                merge(column, partial)
-            done += 1
+        for done, parts in enumerate(pool.map(of_file, tasks), 1):
+            yield from parts
             report(f"{done} files read")
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _columns(task: ScanTask, names: Container[str]) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    reader = open_task(task)
-    try:
-        for column in reader.columns([c for c in task.columns if c.name in names]):
-            if column.values is None:
-                raise UpstreamError(f'file "{task.file_path}", column "{column.column.name}": {column.error}')
-            yield column.column.name, materialised(column)
-    finally:
-        reader.close()

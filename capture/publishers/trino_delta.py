@@ -105,16 +105,13 @@ class TrinoDeltaPublisher(Publisher):
         def read(name: str, values: pa.ChunkedArray) -> tuple[HyperLogLog, int]:
             return _of_file(values, types[name])
 
-        def merge(name: str, partial: tuple[HyperLogLog, int]) -> None:
-            sketch, size = analyzed[name]
-            sketch.merge(partial[0])
-            analyzed[name] = sketch, size + partial[1]
-
-        statistics = self.statistics
+        about = self.statistics
         ids = {column.name: column.column_id for column in columns}
-        scan(
-            self.destination.connector, statistics.namespace, statistics.name, statistics.snapshot_id, ids, read, merge
-        )
+        parts = scan(self.destination.connector, about.namespace, about.name, about.snapshot_id, ids, read)
+        for name, (sketch, size) in parts:
+            whole, before = analyzed[name]
+            whole.merge(sketch)
+            analyzed[name] = whole, before + size
         return analyzed
 
     def _document(self) -> dict[str, Any] | None:

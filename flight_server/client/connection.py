@@ -140,6 +140,10 @@ class Connection:
                 return result
         raise AssertionError("the last address answers or raises")
 
+    def _ask(self, call: Callable[[flight.FlightClient], T], *, writes: bool = False) -> T:
+        """Makes a call as `call` and `_reach` do."""
+        return self.call(lambda: self._reach(call, writes=writes))
+
     def _find_writer(self) -> None:
         """Looks for the writer, for a call that cannot be repeated."""
         role = flight.Ticket(b'{"table": "sys.replication", "columns": ["role"]}')
@@ -157,9 +161,7 @@ class Connection:
         Args:
             command: A JSON command (see PROTOCOL.md).
         """
-        return self.call(
-            lambda: self._reach(lambda client: client.get_schema(_descriptor(command), self.options()).schema)
-        )
+        return self._ask(lambda client: client.get_schema(_descriptor(command), self.options()).schema)
 
     def tickets(self, command: Mapping[str, Any]) -> list[bytes]:
         """The tickets of a command: one, or one per part if the command has `partitions`.
@@ -167,9 +169,7 @@ class Connection:
         Args:
             command: A JSON command (see PROTOCOL.md).
         """
-        info = self.call(
-            lambda: self._reach(lambda client: client.get_flight_info(_descriptor(command), self.options()))
-        )
+        info = self._ask(lambda client: client.get_flight_info(_descriptor(command), self.options()))
         return [endpoint.ticket.ticket for endpoint in info.endpoints]
 
     @overload
@@ -190,8 +190,8 @@ class Connection:
         """
         data = flight.Ticket(ticket if isinstance(ticket, bytes) else dumps(ticket).encode())
         if stream:
-            return _batches(self.call(lambda: self._reach(lambda client: client.do_get(data, self.options()))))
-        return self.call(lambda: self._reach(lambda client: client.do_get(data, self.options()).read_all()))
+            return _batches(self._ask(lambda client: client.do_get(data, self.options())))
+        return self._ask(lambda client: client.do_get(data, self.options()).read_all())
 
     @overload
     def sql(self, statement: str, stream: Literal[False] = False) -> pa.Table: ...
@@ -221,8 +221,8 @@ class Connection:
             return client.do_get(endpoint.ticket, self.options())
 
         if stream:
-            return _batches(self.call(lambda: self._reach(run, writes=writes)))
-        return self.call(lambda: self._reach(lambda client: run(client).read_all(), writes=writes))
+            return _batches(self._ask(run, writes=writes))
+        return self._ask(lambda client: run(client).read_all(), writes=writes)
 
     def put_rows(self, command: Mapping[str, Any], rows: Any) -> dict[str, int]:
         """Puts rows into a flight. A put of a RecordBatchReader is not retried, because its rows can be read only once.
@@ -240,9 +240,7 @@ class Connection:
             rows = pa.RecordBatchReader.from_stream(rows)
         if isinstance(rows, pa.Table):
             batches = rows.to_batches(max_chunksize=PUT_ROWS)
-            return self.call(
-                lambda: self._reach(lambda client: self._put(client, command, rows.schema, batches), writes=True)
-            )
+            return self._ask(lambda client: self._put(client, command, rows.schema, batches), writes=True)
         with clear_errors():
             self._find_writer()
             return self._put(self._flights[self._at[True]], command, rows.schema, rows)

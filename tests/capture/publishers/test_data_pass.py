@@ -10,10 +10,10 @@ import pytest
 from capture.connectors.parquet.connector import ParquetConnector
 from capture.connectors.progress import reporting
 from capture.connectors.spi import ConnectorConfig
-from capture.publishers.data_pass import AHEAD, scan
+from capture.publishers.data_pass import AT_ONCE, scan
 from store.model.errors import Cancelled, UpstreamError
 
-FILES = 3 * AHEAD
+FILES = 12 * AT_ONCE
 
 
 @pytest.fixture
@@ -29,11 +29,11 @@ def test_scan_merges_every_row_once(lake):
     connector, snapshot = lake
     found = {"x": 0, "y": 0}
 
-    def merge(name: str, part: int) -> None:
-        found[name] += part
+    def read(name: str, values: pa.ChunkedArray) -> int:
+        return pc.sum(values).as_py() if name == "x" else len(values)
 
-    scan(connector, "default", "t", snapshot, {"x": 1, "y": 2},
-         lambda name, values: pc.sum(values).as_py() if name == "x" else len(values), merge)  # fmt: skip
+    for name, part in scan(connector, "default", "t", snapshot, {"x": 1, "y": 2}, read):
+        found[name] += part
     assert found == {"x": 10 * sum(range(FILES)), "y": 10 * FILES}
 
 
@@ -47,7 +47,8 @@ def test_scan_reports_progress_and_stops_when_cancelled(lake):
             raise Cancelled("the job was cancelled")
 
     with reporting(listen), pytest.raises(Cancelled):
-        scan(connector, "default", "t", snapshot, {"x": 1}, lambda *_: 1, lambda *_: merged.append(1))
+        for part in scan(connector, "default", "t", snapshot, {"x": 1}, lambda *_: 1):
+            merged.append(part)
     assert messages == ["1 files read", "2 files read", "3 files read"] and len(merged) == 3
 
 
@@ -57,4 +58,4 @@ def test_damaged_file_ends_the_scan(lake, tmp_path):
     (tmp_path / "t/part-005.parquet").write_bytes(b"PAR1 no more")
     connector.plan_files = lambda *_: iter(tasks)
     with pytest.raises(UpstreamError, match=r"part-005\.parquet"):
-        scan(connector, "default", "t", snapshot, {"x": 1}, lambda *_: 1, lambda *_: None)
+        list(scan(connector, "default", "t", snapshot, {"x": 1}, lambda *_: 1))
