@@ -127,6 +127,7 @@ class StagedListing:
             raise ListingChanged
         self._pos, self._has_rows = newest + 1, newest >= 0
         self._is_own = own is not None or self._base is not None
+        self._catalog.presence.add(self.family, [self.table_key])
         insert_rows(connection, "staged_listings", [[self.table_key, self.family, self._pos, self._generation]])
         return True
 

@@ -161,9 +161,8 @@ class DuckDBStatsStore(StatsStore):
         places = self.catalog.places(connection, seen) if puts else {}
         for listing in staged:
             listing.commit(connection)
-        stored = {listing.family for listing in staged}
         for put in puts:
-            counts += self._store(connection, put, generation, new_tables, places, stored)
+            counts += self._store(connection, put, generation, new_tables, places)
         if idempotency_key is not None:
             now = datetime.now(UTC)
             connection.execute("DELETE FROM idempotency WHERE epoch(?::TIMESTAMPTZ) - epoch(stored_at) > ?",
@@ -208,19 +207,19 @@ class DuckDBStatsStore(StatsStore):
 
     def _store(
         self, connection: Connection, put: Put, generation: int, new_tables: set[int],
-        places: Mapping[tuple[int, int], Place], stored: set[str],
+        places: Mapping[tuple[int, int], Place],
     ) -> Counts:  # fmt: skip
-        """Stores one put whose rows have `table_key`, for any number of tables. `stored` are the families with rows of
-        puts before it, and then its own too."""
-        rows = put.rows
+        """Stores one put whose rows have `table_key`, for any number of tables."""
+        rows, presence = put.rows, self.catalog.presence
         keys = rows["table_key"].unique().to_pylist()
-        is_new = new_tables.issuperset(keys)
-        if put.mode is PutMode.REPLACE_SNAPSHOT and put.flight in FAMILIES and not is_new:
+        has_listings = any(presence.has_any(family, keys) for family in BY_SPAN)
+        if put.mode is PutMode.REPLACE_SNAPSHOT and put.flight in FAMILIES and has_listings:
             forget_marks(connection, keys)
         if put.flight in ("stats.columns", "stats.file_columns"):
             rows = self.columns.with_ids(connection, rows)
             if put.flight == "stats.columns":
-                self.columns.note(connection, rows, is_novel=is_new and put.flight not in stored)
+                is_novel = new_tables.issuperset(keys) and not presence.has_any(put.flight, keys)
+                self.columns.note(connection, rows, is_novel=is_novel)
         families = {put.flight: rows}
         if put.flight == "stats.sketches":
             of_file = pc.fill_null(pc.equal(rows["target_kind"], "FILE"), False)
@@ -229,24 +228,12 @@ class DuckDBStatsStore(StatsStore):
         for family, part in families.items():
             if not part.num_rows:
                 continue
-            has_sketches = not is_new or not stored.isdisjoint(("stats.sketches", "file_sketches"))
-            if family in BY_SPAN and not is_new:
+            merge_of = SpanMerge if family in BY_SPAN else SnapshotMerge
+            if family in BY_SPAN and presence.has_any(family, keys):
                 end_staged(connection, family, keys)
             for wave in waves(part) if family in BY_SPAN else [part]:
-                has_tables = not is_new or family in stored
-                merge: SnapshotMerge | SpanMerge
-                if family in BY_SPAN:
-                    merge = SpanMerge(
-                        put.mode, family, wave, self._name_of, places, self.catalog.spans, has_tables=has_tables,
-                        has_sketches=has_sketches,
-                    )  # fmt: skip
-                else:
-                    merge = SnapshotMerge(
-                        put.mode, family, wave, self._name_of, places, self.catalog.spans, has_tables=has_tables,
-                        has_sketches=has_sketches,
-                    )  # fmt: skip
+                merge = merge_of(put.mode, family, wave, self._name_of, places, self.catalog.spans, presence)
                 counts += merge.apply(connection, generation)
-                stored.add(family)
         return counts
 
     def _name_of(self, table_key: int) -> str:

@@ -18,6 +18,7 @@ from store.catalog.publications import Publications
 from store.catalog.snapshots import SnapshotRegistry
 from store.duckdb.arrow_sql import execute
 from store.duckdb.database import Connection, Database, insert_rows
+from store.history.presence import Presence
 from store.history.spans import Spans
 from store.model.catalog_entries import EXTERNAL, Entries, SnapshotEntry, TableEntry, new_column_ids
 from store.model.errors import InvalidArgument, NotFound, nearest
@@ -41,7 +42,7 @@ class Catalog(Publications, SnapshotRegistry):
         self._next_key = 1
         self._connectors: dict[str, dict[str, Any]] = {}  # by catalog; cache
         self._has_connector_changed = False
-        self.spans = Spans()
+        self.spans, self.presence = Spans(), Presence(database)
         with database.reading() as cursor:
             self.reload(cursor)
         database.on_rollback.append(self.reload)

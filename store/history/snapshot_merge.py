@@ -23,6 +23,7 @@ from store.duckdb.layout import (
     stored_columns,
 )
 from store.history.file_spans import STORAGE_ID
+from store.history.presence import Presence
 from store.history.spans import Spans, schema_key, served_distribution
 from store.history.staged import NONE, NameOf, Staged
 from store.model.catalog_entries import Place
@@ -45,16 +46,15 @@ class SnapshotMerge:
         name_of: Table key → full name, for messages.
         places: (table key, snapshot id) → place, of the put's snapshots.
         spans: The spans that change with the transaction.
-        has_tables: False if the flight has no stored rows for any of the tables.
-        has_sketches: False if no sketches are stored for any of the tables.
+        presence: The tables that may have rows.
     """
 
     def __init__(
         self, mode: PutMode, flight: str, rows: pa.Table, name_of: NameOf,
-        places: Mapping[tuple[int, int], Place], spans: Spans, *, has_tables: bool = True, has_sketches: bool = True,
+        places: Mapping[tuple[int, int], Place], spans: Spans, presence: Presence,
     ):  # fmt: skip
-        self.mode, self.flight, self.places, self.spans = mode, flight, places, spans
-        self._has_tables, self._has_sketches = has_tables, has_sketches and flight != "stats.sketches"
+        self.mode, self.flight, self.places = mode, flight, places
+        self.spans, self.presence = spans, presence
         self.staged = Staged(flight, rows, name_of, ("snapshot_id",))
         self.tables = parts(flight)
         self.is_parted, self.is_grouped = flight in PARTED, flight in GROUPED
@@ -74,9 +74,11 @@ class SnapshotMerge:
             Conflict: In mode `create` another record is stored for a target.
         """
         staged = self.staged
-        self.having = self._stored_kinds(connection)
+        keys = staged.rows["table_key"].unique().to_pylist()
+        self.having = self._stored_kinds(connection) if self.presence.has_any(self.flight, keys) else set()
+        self.presence.add(self.flight, keys)
         if _COPIES in self.having:
-            self.spans.change(staged.rows["table_key"].unique().to_pylist())
+            self.spans.change(keys)
         if self.mode is PutMode.CAPTURE and self.is_grouped and not self.having.isdisjoint((0, 1)):
             self._keep_distributions(connection)
         stored = self._matches(connection)
@@ -94,7 +96,8 @@ class SnapshotMerge:
             self._delete_absent(connection, stored)
         in_place = replaced == fresh.num_rows and pc.all(pc.equal(other["part"], 0), min_count=0).as_py()
         self._insert(connection, fresh, generation, in_place=in_place, is_new=not replaced)
-        if self.mode is PutMode.REPLACE_SNAPSHOT and self._has_sketches:
+        has_sketches = self.flight != "stats.sketches" and self.presence.has_any("stats.sketches", keys)
+        if self.mode is PutMode.REPLACE_SNAPSHOT and has_sketches:
             self._drop_orphaned_sketches(connection)
         return Counts(staged.received, fresh.num_rows - replaced, settled.num_rows, replaced)
 
@@ -110,8 +113,6 @@ class SnapshotMerge:
     def _stored_kinds(self, connection: Connection) -> set[int]:
         """The kinds of rows that are stored for the put's tables: the parts with records of its snapshots, `_CURRENT`,
         `_COPIES`, `_LATER`."""
-        if not self._has_tables:
-            return set()
         tables, snapshots = self.staged.scope(), self.staged.scope(snapshots=True)
         first = [f"(SELECT {n} FROM {table} WHERE {snapshots} LIMIT 1)" for n, table in enumerate(self.tables)]
         if self.is_parted:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from store.duckdb.arrow_sql import execute, query, rowid_in, within
 from store.duckdb.layout import BY_SPAN, OPEN_END, SPAN, Connection, insert_rows
 from store.history.file_spans import STORAGE_ID, remove_at
+from store.history.presence import Presence
 from store.history.spans import Spans, schema_key
 from store.history.staged import NONE, NameOf, Staged
 from store.model.catalog_entries import Place
@@ -45,17 +46,15 @@ class SpanMerge:
         name_of: Table key → full name, for messages.
         places: (table key, snapshot id) → place, of the put's snapshots.
         spans: The spans that change with the transaction.
-        has_tables: False if none of the tables has a listing of this family.
-        has_sketches: False if none of them has a listing of sketches.
+        presence: The tables that may have listings.
     """
 
     def __init__(
         self, mode: PutMode, family: str, rows: pa.Table, name_of: NameOf,
-        places: Mapping[tuple[int, int], Place], spans: Spans, *, has_tables: bool = True, has_sketches: bool = True,
+        places: Mapping[tuple[int, int], Place], spans: Spans, presence: Presence,
     ):  # fmt: skip
-        self._has_tables, self._has_sketches = has_tables, has_sketches
         self.mode, self.family, self.physical = mode, family, BY_SPAN[family]
-        self.places, self.spans = places, spans
+        self.places, self.spans, self.presence = places, spans, presence
         self.staged = Staged(family, rows, name_of)
 
     def apply(self, connection: Connection, generation: int) -> Counts:
@@ -72,10 +71,12 @@ class SpanMerge:
             Conflict: In mode `create` another record is stored for a target.
         """
         staged = self.staged
-        if self._has_tables:
+        keys = staged.rows["table_key"].unique().to_pylist()
+        if self.presence.has_any(self.family, keys):
             self.listings = _listings(connection, self.family, staged.rows)
         else:
             self.listings = _first_listings(staged.rows)
+        self.presence.add(self.family, keys)
         unchanged = replaced = 0
         stored = doomed = extended = None
         fresh = staged.rows
@@ -102,7 +103,8 @@ class SpanMerge:
                 doomed = pa.chunked_array(more, pa.int64())
         self._write(connection, stored, doomed, extended)
         self._insert(connection, fresh, generation)
-        if self.family == "stats.files" and self.mode is PutMode.REPLACE_SNAPSHOT and self._has_sketches:
+        is_whole = self.family == "stats.files" and self.mode is PutMode.REPLACE_SNAPSHOT
+        if is_whole and self.presence.has_any("file_sketches", keys):
             drop_orphaned_sketches(connection, staged.rows)
         return Counts(staged.received, staged.rows.num_rows - unchanged - replaced, unchanged, replaced)
 

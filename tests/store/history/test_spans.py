@@ -13,6 +13,7 @@ from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
 from store.duckdb.database import Database
 from store.duckdb.layout import BY_SNAPSHOT, parts, stored_columns
+from store.history.presence import Presence
 from store.history.spans import holds_sql, schema_key_sql
 from store.model import freshness
 from store.model.catalog_entries import UNPLACED
@@ -219,6 +220,7 @@ def check_history(store: DuckDBStatsStore, steps: Any) -> None:
         store.catalog.reload(connection)
 
     store.database.write(clear)
+    store.catalog.presence = Presence(store.database)
     for step in steps:
         apply(store, step)
         for flight in ("stats.columns", "stats.tables"):

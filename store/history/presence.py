@@ -1,0 +1,45 @@
+"""Which tables may have rows of which families, kept in memory, so that the first rows of a table are stored unasked.
+
+Most captures are the first of their table, and each statement costs more to plan than its rows to store. The sets are
+supersets: a table whose rows were deleted, or whose transaction was rolled back, only costs a lookup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from store.duckdb.database import Database
+from store.duckdb.layout import BY_SNAPSHOT, Connection, parts
+
+_SOURCES = [
+    "SELECT family, table_key FROM file_snapshots", "SELECT family, table_key FROM staged_listings",
+    *(f"SELECT '{flight}', table_key FROM {table}" for flight in BY_SNAPSHOT for table in parts(flight)),
+]  # fmt: skip
+
+
+class Presence:
+    """Families by which tables may have rows: flights of `BY_SNAPSHOT`, and those of `BY_SPAN`, staged rows included.
+
+    Args:
+        database: The database.
+    """
+
+    def __init__(self, database: Database):
+        self._keys: dict[str, set[int]] = {}
+        with database.reading() as cursor:
+            self._load(cursor)
+        database.on_replace.append(self._load)
+
+    def _load(self, connection: Connection) -> None:
+        keys: dict[str, set[int]] = {}
+        for family, key in connection.execute(" UNION ".join(_SOURCES)).fetchall():
+            keys.setdefault(family, set()).add(key)
+        self._keys = keys
+
+    def has_any(self, family: str, table_keys: Collection[int]) -> bool:
+        """True if any of these tables may have rows of a family."""
+        return not self._keys.get(family, set()).isdisjoint(table_keys)
+
+    def add(self, family: str, table_keys: Collection[int]) -> None:
+        """Registers tables of which rows are stored; called before, inside of the write."""
+        self._keys.setdefault(family, set()).update(table_keys)
