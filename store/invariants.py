@@ -27,7 +27,6 @@ from store.duckdb.layout import (
     parts,
     prepare,
 )
-from store.history.file_listings import FAMILIES
 from store.history.spans import changes, listing_changes, misserved
 from store.model.puts import IDENTITY
 from store.model.schemas import DISTRIBUTION
@@ -188,15 +187,10 @@ def checks() -> Sequence[Check]:
         Check("staged_listings: several of one table", _twice("staged_listings", "table_key", "family"), CAPTURE),
         Check("staged_listings: a snapshot has the position", "SELECT table_key FROM staged_listings"
               " SEMI JOIN file_snapshots USING (table_key, family, pos)", CAPTURE),
-        Check("file_marks: the listing is not the newest", "SELECT m.table_key FROM file_marks m WHERE EXISTS (SELECT 1"
-              f" FROM (SELECT unnest({list(FAMILIES)}) AS family) w LEFT JOIN (SELECT table_key, family,"
-              " arg_max(snapshot_id, pos) AS newest FROM file_snapshots GROUP BY ALL) f"
-              " ON f.family = w.family AND f.table_key = m.table_key WHERE f.newest IS DISTINCT FROM m.snapshot_id)",
-              CAPTURE),
     ]  # fmt: skip
     physical = [(table, flight) for flight in BY_SNAPSHOT for table in parts(flight)] + [(t, f) for f, t in files]
     referring = ("schemas", "table_columns", "column_ids", "table_constraints", "snapshots", "identities",
-                 "file_snapshots", "file_marks", "checks", "publications")  # fmt: skip
+                 "file_snapshots", "checks", "publications")  # fmt: skip
     found += [
         Check(
             f"{table}: rows of no table",

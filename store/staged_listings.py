@@ -14,6 +14,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from store.catalog.catalog import Catalog
 from store.duckdb.arrow_sql import execute, rowid_in
 from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SPAN, OPEN_END, insert_rows
-from store.history.file_listings import FAMILIES, Listing, ListingChanged, can_continue, forget_marks
+from store.history.file_listings import FAMILIES, Listing, ListingChanged, Marks, can_continue
 from store.history.file_spans import end_staged, positions, tidy
 from store.history.span_merge import drop_orphaned_sketches
 from store.history.staged import Staged
@@ -306,30 +307,33 @@ class StagedListing:
         while self._write(end_some) == _TIDY_ROWS:
             pass
 
-    def commit(self, connection: Connection) -> None:
+    def commit(self, connection: Connection, marks: Marks = MappingProxyType({})) -> None:
         """Makes the listing visible, inside of the transaction of the put or capture.
 
         Args:
             connection: The writer's.
+            marks: The marks of listings.
 
         Raises:
             ListingChanged: Another write ended the staging.
         """
         self._check(connection)
         listing = [self.table_key, self.family, self._snapshot_id]
+        mark = marks.get((self.table_key, self._snapshot_id)) if self.family in FAMILIES else None
+        kept = "mark" if mark is None and not self.whole else "NULL"
         ((moved,),) = connection.execute(
-            f"UPDATE file_snapshots SET pos = {self._pos} WHERE table_key = ? AND family = ? AND snapshot_id = ?",
-            listing,
+            f"UPDATE file_snapshots SET pos = {self._pos}, mark = coalesce(?, {kept})"
+            " WHERE table_key = ? AND family = ? AND snapshot_id = ?",
+            [mark, *listing],
         ).fetchall()
         if moved:  # what only its former listing has is removed by `close`
             connection.execute("UPDATE staged_listings SET pos = pos - 1 WHERE generation = ?", [self._generation])
         else:
-            insert_rows(connection, "file_snapshots (table_key, family, snapshot_id, pos)", [[*listing, self._pos]])
+            columns = "file_snapshots (table_key, family, snapshot_id, pos, mark)"
+            insert_rows(connection, columns, [[*listing, self._pos, mark]])
             connection.execute("DELETE FROM staged_listings WHERE generation = ?", [self._generation])
         self._catalog.spans.list_files([self.table_key])
         self._database.touch(self.table_key)
-        if self.whole and self.family in FAMILIES:
-            forget_marks(connection, [self.table_key])
         if self.whole and self.family == "stats.files":
             drop_orphaned_sketches(
                 connection, pa.table({"table_key": [self.table_key], "snapshot_id": [self._snapshot_id]})

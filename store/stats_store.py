@@ -30,7 +30,7 @@ from store.duckdb.arrow_sql import execute
 from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, parts
 from store.history.content_hash import content_hash
-from store.history.file_listings import FAMILIES, Listing, ListingChanged, forget_marks
+from store.history.file_listings import Listing, ListingChanged, Marks
 from store.history.file_spans import STORAGE_ID, delete_by_span, end_staged, rows_of, where_target
 from store.history.snapshot_merge import SnapshotMerge
 from store.history.span_merge import SpanMerge, waves
@@ -141,7 +141,7 @@ class DuckDBStatsStore(StatsStore):
 
     def put_in(
         self, connection: Connection, puts: Sequence[Put], idempotency_key: str | None = None, content: str = "",
-        staged: Sequence[StagedListing] = (), counts: Counts = _NONE,
+        staged: Sequence[StagedListing] = (), counts: Counts = _NONE, marks: Marks = MappingProxyType({}),
     ) -> Counts:  # fmt: skip
         """`put` inside the writer's transaction.
 
@@ -152,6 +152,7 @@ class DuckDBStatsStore(StatsStore):
             content: `digest` of the puts; required with a key.
             staged: Listings whose rows are stored already, to be committed first.
             counts: Counts of these rows.
+            marks: (table key, snapshot id) → mark of the listings of files (`store.history.file_listings`).
         """
         if idempotency_key is not None and (replay := self._replay(connection, idempotency_key, content)):
             return replay
@@ -160,9 +161,9 @@ class DuckDBStatsStore(StatsStore):
         puts, seen = self._registered(connection, puts, new_tables, staged)
         places = self.catalog.places(connection, seen) if puts else {}
         for listing in staged:
-            listing.commit(connection)
+            listing.commit(connection, marks)
         for put in puts:
-            counts += self._store(connection, put, generation, new_tables, places)
+            counts += self._store(connection, put, generation, new_tables, places, marks)
         if idempotency_key is not None:
             now = datetime.now(UTC)
             connection.execute("DELETE FROM idempotency WHERE epoch(?::TIMESTAMPTZ) - epoch(stored_at) > ?",
@@ -207,14 +208,11 @@ class DuckDBStatsStore(StatsStore):
 
     def _store(
         self, connection: Connection, put: Put, generation: int, new_tables: set[int],
-        places: Mapping[tuple[int, int], Place],
+        places: Mapping[tuple[int, int], Place], marks: Marks,
     ) -> Counts:  # fmt: skip
         """Stores one put whose rows have `table_key`, for any number of tables."""
         rows, presence = put.rows, self.catalog.presence
         keys = rows["table_key"].unique().to_pylist()
-        has_listings = any(presence.has_any(family, keys) for family in BY_SPAN)
-        if put.mode is PutMode.REPLACE_SNAPSHOT and put.flight in FAMILIES and has_listings:
-            forget_marks(connection, keys)
         if put.flight in ("stats.columns", "stats.file_columns"):
             rows = self.columns.with_ids(connection, rows)
             if put.flight == "stats.columns":
@@ -228,11 +226,11 @@ class DuckDBStatsStore(StatsStore):
         for family, part in families.items():
             if not part.num_rows:
                 continue
-            merge_of = SpanMerge if family in BY_SPAN else SnapshotMerge
             if family in BY_SPAN and presence.has_any(family, keys):
                 end_staged(connection, family, keys)
             for wave in waves(part) if family in BY_SPAN else [part]:
-                merge = merge_of(put.mode, family, wave, self._name_of, places, self.catalog.spans, presence)
+                given = put.mode, family, wave, self._name_of, places, self.catalog.spans, presence
+                merge = SpanMerge(*given, marks) if family in BY_SPAN else SnapshotMerge(*given)
                 counts += merge.apply(connection, generation)
         return counts
 
@@ -408,7 +406,7 @@ class DuckDBStatsStore(StatsStore):
         pairs = [(key, snapshot_id) for key, ids in doomed.items() for snapshot_id in ids]
         columns = dict(zip(("table_key", "snapshot_id"), map(pa.array, zip(*pairs, strict=True)), strict=True))
         places = pa.table(columns)
-        for table in (*(part for flight in BY_SNAPSHOT for part in parts(flight)), "file_marks"):
+        for table in (part for flight in BY_SNAPSHOT for part in parts(flight)):
             execute(
                 connection, f"DELETE FROM {table} USING {{places}} d WHERE {table}.table_key = d.table_key"
                 f" AND {table}.snapshot_id = d.snapshot_id", places=places,

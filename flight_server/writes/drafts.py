@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from store.duckdb.database import Connection
 from store.duckdb.spill import SpillBuffer
-from store.history.file_listings import FAMILIES, Listing, ListingChanged, continue_listing, mark_listings
+from store.history.file_listings import FAMILIES, Listing, ListingChanged, continue_listing
 from store.history.file_spans import end_staged
 from store.model.catalog_entries import TableEntry
 from store.staged_listings import MANY_ROWS, StagedListing, family_of
@@ -183,8 +183,9 @@ def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequen
                 continue_listing(connection, table_key, listing, families)
                 store.catalog.spans.list_files([table_key])
         staged = [each for draft, _ in group for each in draft.staged.values()]
-        store.put_in(connection, together(put for draft, _ in group for put in draft.merged()), staged=staged)
-        mark_listings(connection, [(table_key, listing) for _, table_key, listing in listings])
+        puts = together(put for draft, _ in group for put in draft.merged())
+        marks = {(table_key, listing.snapshot_id): listing.mark for _, table_key, listing in listings}
+        store.put_in(connection, puts, staged=staged, marks=marks)
 
 
 def together(puts: Iterable[Put]) -> list[Put]:

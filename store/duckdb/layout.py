@@ -25,7 +25,7 @@ from store.model.schemas import COMPUTED, DELETE_FILE, DISTRIBUTION, FLIGHTS, KE
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 
-VERSION: Final = 14
+VERSION: Final = 15
 """The layout of the file; a file of another one is refused."""
 
 OPEN_END = 2**62  # `to_pos` of a row that belongs to the newest file listing, `to_ord` of one that nothing replaced
@@ -82,9 +82,8 @@ CREATE TABLE snapshots (table_key BIGINT, snapshot_id BIGINT, ordinal BIGINT, pa
     manifest_list VARCHAR, summary VARCHAR);
 CREATE TABLE identities (table_key BIGINT, snapshot_id BIGINT, identity VARCHAR);
 CREATE TABLE file_snapshots (table_key BIGINT, family VARCHAR, snapshot_id BIGINT, pos BIGINT,
-    schema_key UBIGINT, from_ord BIGINT, to_ord BIGINT);
+    schema_key UBIGINT, from_ord BIGINT, to_ord BIGINT, mark VARCHAR);
 CREATE TABLE staged_listings (table_key BIGINT, family VARCHAR, pos BIGINT, generation BIGINT);
-CREATE TABLE file_marks (table_key BIGINT, snapshot_id BIGINT, mark VARCHAR);
 CREATE TABLE checks (table_key BIGINT, snapshot_id BIGINT, column_name VARCHAR, rule VARCHAR, measure VARCHAR,
     level VARCHAR, state VARCHAR, value DOUBLE, detail VARCHAR, checked_at TIMESTAMPTZ, changed_at TIMESTAMPTZ);
 CREATE TABLE publications (table_key BIGINT, home VARCHAR, snapshot_id BIGINT, state VARCHAR, location VARCHAR,

@@ -1,24 +1,28 @@
 """Incremental file listings: a capture puts only the files that differ from a base listing; the rest is carried over.
 
-A capture gives its listing a mark, a digest of everything it reports about the table's files. The mark of the newest
-listing is stored until rows of that listing are deleted or replaced as a whole; single rows may be replaced, because
-they are about the same file content. A later capture that starts from a marked listing puts only the differences.
+A capture gives its listing a mark, a digest of everything it reports about the table's files. It is stored with the
+listings of both families until rows of one of them are deleted or replaced as a whole; single rows may be replaced,
+because they are about the same file content. A later capture that starts from the newest listing, with this mark, puts
+only the differences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from store.duckdb.arrow_sql import among, execute
-from store.duckdb.layout import BY_SPAN, OPEN_END, Connection, insert_rows
+from store.duckdb.arrow_sql import execute
+from store.duckdb.layout import BY_SPAN, OPEN_END, Connection
 from store.history.file_spans import positions
 from store.model.errors import UpstreamError
 
 FAMILIES: Final = ("stats.files", "stats.file_columns")
+
+Marks: TypeAlias = Mapping[tuple[int, int], str]
+"""(table key, snapshot id) → mark of a listing."""
 
 
 class ListingChanged(UpstreamError):
@@ -48,18 +52,18 @@ def can_continue(connection: Connection, table_key: int, listing: Listing) -> bo
         listing: The listing to be put.
     """
     base = listing.base_snapshot_id
-    marks = connection.execute("SELECT snapshot_id, mark FROM file_marks WHERE table_key = ?", [table_key]).fetchall()
-    if base is None or marks != [(base, listing.base_mark)]:
+    if base is None:
         return False
-    for family in FAMILIES:
-        listed = positions(connection, table_key, family)
-        if not _is_newest(base, listed) or (listing.snapshot_id != base and listing.snapshot_id in listed):
-            return False
-    return True
-
-
-def _is_newest(snapshot_id: int, listed: dict[int, int]) -> bool:
-    return snapshot_id in listed and listed[snapshot_id] == max(listed.values())
+    listed: dict[str, dict[int, tuple[int, str | None]]] = {family: {} for family in FAMILIES}
+    for family, snapshot_id, pos, mark in connection.execute(
+        f"SELECT family, snapshot_id, pos, mark FROM file_snapshots WHERE table_key = ? AND family IN {FAMILIES}",
+        [table_key],
+    ).fetchall():
+        listed[family][snapshot_id] = pos, mark
+    return all(
+        base in of and of[base] == (max(of.values())[0], listing.base_mark)
+        and (listing.snapshot_id == base or listing.snapshot_id not in of) for of in listed.values()
+    )  # fmt: skip
 
 
 def continue_listing(
@@ -79,6 +83,10 @@ def continue_listing(
     if not can_continue(connection, table_key, listing):
         raise ListingChanged
     if listing.snapshot_id == listing.base_snapshot_id:
+        connection.execute(
+            f"UPDATE file_snapshots SET mark = ? WHERE table_key = ? AND snapshot_id = ? AND family IN {FAMILIES}",
+            [listing.mark, table_key, listing.snapshot_id],
+        )
         return
     removed = pa.table({"path": pa.array(listing.removed, pa.string())})
     for family in families:
@@ -88,31 +96,14 @@ def continue_listing(
                 connection, f"UPDATE {BY_SPAN[family]} SET to_pos = {pos} WHERE table_key = {table_key}"
                 f" AND to_pos = {OPEN_END} AND file_path IN (SELECT path FROM {{removed}})", removed=removed,
             )  # fmt: skip
-        connection.execute("INSERT INTO file_snapshots (table_key, family, snapshot_id, pos) VALUES (?, ?, ?, ?)",
-                           [table_key, family, listing.snapshot_id, pos])  # fmt: skip
-
-
-def mark_listings(connection: Connection, listings: Sequence[tuple[int, Listing]]) -> None:
-    """Stores the marks of listings, given with their table keys, that are now the newest of their table."""
-    if not listings:
-        return
-    marks = {(table_key, listing.snapshot_id): listing.mark for table_key, listing in listings}  # the last one wins
-    keys = list({table_key for table_key, _ in marks})
-    forget_marks(connection, keys)
-    newest: dict[int, list[int]] = {}  # table key → newest snapshot id of each family
-    for table_key, snapshot_id in execute(
-        connection, "SELECT table_key, arg_max(snapshot_id, pos) FROM file_snapshots"
-        f" WHERE family IN {FAMILIES} AND {among('table_key', keys)} GROUP BY table_key, family",
-        moved=pa.table({"key": pa.array(keys, pa.int64())}),
-    ):  # fmt: skip
-        newest.setdefault(table_key, []).append(snapshot_id)
-    insert_rows(connection, "file_marks", [
-        [*place, mark] for place, mark in marks.items() if newest.get(place[0]) == [place[1]] * len(FAMILIES)
-    ])  # fmt: skip
+        connection.execute(
+            "INSERT INTO file_snapshots (table_key, family, snapshot_id, pos, mark) VALUES (?, ?, ?, ?, ?)",
+            [table_key, family, listing.snapshot_id, pos, listing.mark],
+        )
 
 
 def forget_mark(connection: Connection, table_key: int, snapshot_id: int | None = None) -> None:
-    """Deletes the mark of a table; must be called when rows of files are deleted or replaced as a whole.
+    """Deletes the marks of a table's listings; must be called when rows of files are deleted.
 
     Args:
         connection: The writer's.
@@ -120,12 +111,6 @@ def forget_mark(connection: Connection, table_key: int, snapshot_id: int | None 
         snapshot_id: Snapshot of these rows; None for all.
     """
     connection.execute(
-        "DELETE FROM file_marks WHERE table_key = ? AND (snapshot_id = ? OR ?)",
+        "UPDATE file_snapshots SET mark = NULL WHERE table_key = ? AND (snapshot_id = ? OR ?) AND mark IS NOT NULL",
         [table_key, snapshot_id, snapshot_id is None],
     )
-
-
-def forget_marks(connection: Connection, table_keys: Sequence[int]) -> None:
-    """`forget_mark` for all snapshots of many tables."""
-    execute(connection, f"DELETE FROM file_marks WHERE {among('table_key', table_keys)}",
-            moved=pa.table({"key": pa.array(table_keys, pa.int64())}))  # fmt: skip

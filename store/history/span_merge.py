@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 
 from store.duckdb.arrow_sql import execute, query, rowid_in, within
 from store.duckdb.layout import BY_SPAN, OPEN_END, SPAN, Connection, insert_rows
+from store.history.file_listings import FAMILIES, Marks
 from store.history.file_spans import STORAGE_ID, remove_at
 from store.history.presence import Presence
 from store.history.spans import Spans, schema_key
@@ -47,14 +49,17 @@ class SpanMerge:
         places: (table key, snapshot id) → place, of the put's snapshots.
         spans: The spans that change with the transaction.
         presence: The tables that may have listings.
+        marks: The marks of the put's listings.
     """
 
     def __init__(
         self, mode: PutMode, family: str, rows: pa.Table, name_of: NameOf,
         places: Mapping[tuple[int, int], Place], spans: Spans, presence: Presence,
+        marks: Marks = MappingProxyType({}),
     ):  # fmt: skip
         self.mode, self.family, self.physical = mode, family, BY_SPAN[family]
         self.places, self.spans, self.presence = places, spans, presence
+        self.marks = marks if family in FAMILIES else {}
         self.staged = Staged(family, rows, name_of)
 
     def apply(self, connection: Connection, generation: int) -> Counts:
@@ -183,11 +188,27 @@ class SpanMerge:
         if new.num_rows:
             columns = ("table_key", "snapshot_id", "pos", "last")
             listed = list(zip(*(new[name].to_pylist() for name in columns), strict=True))
-            insert_rows(connection, f"file_snapshots (table_key, family, snapshot_id, pos, {', '.join(SPAN)})", [
-                (key, self.family, snapshot_id, pos, *self._span(key, snapshot_id))
+            insert_rows(connection, f"file_snapshots (table_key, family, snapshot_id, pos, {', '.join(SPAN)}, mark)", [
+                (key, self.family, snapshot_id, pos, *self._span(key, snapshot_id), self.marks.get((key, snapshot_id)))
                 for key, snapshot_id, pos, _ in listed
             ])  # fmt: skip
             self.spans.list_files([key for key, _, _, last in listed if last >= 0])
+        if new.num_rows < self.listings.num_rows and self.family in FAMILIES:
+            self._mark(connection, self.listings.filter(pc.is_valid(self.listings["own"])))
+
+    def _mark(self, connection: Connection, own: pa.Table) -> None:
+        """Gives listings that were stored before their new marks; one that is replaced as a whole loses its own."""
+        pairs = zip(own["table_key"].to_pylist(), own["snapshot_id"].to_pylist(), strict=True)
+        marks = [self.marks.get(pair) for pair in pairs]
+        marked = own.append_column("mark", pa.array(marks, pa.string()))
+        if self.mode is not PutMode.REPLACE_SNAPSHOT:
+            marked = marked.filter(pc.is_valid(marked["mark"]))
+        if marked.num_rows:
+            execute(
+                connection, "UPDATE file_snapshots SET mark = m.mark FROM {marked} m WHERE file_snapshots.table_key ="
+                f" m.table_key AND file_snapshots.snapshot_id = m.snapshot_id AND family = '{self.family}'"
+                " AND file_snapshots.mark IS DISTINCT FROM m.mark", marked=marked,
+            )  # fmt: skip
 
     def _span(self, table_key: int, snapshot_id: int) -> tuple[str, int, int]:
         """The span of a listing without earlier ones; any other is computed by `Spans.update`."""

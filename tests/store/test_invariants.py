@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
 from store.duckdb.layout import insert_rows
-from store.history.file_listings import Listing, mark_listings
 from store.invariants import check_file, checks, violations
 from store.model.errors import InvalidArgument
 from store.model.schemas import THETA
@@ -75,7 +74,6 @@ def whole(tmp_path_factory):
     put(store, "stats.sketches", rows("stats.sketches", sketch, snapshot=3))
     put(store, "stats.columns", rows("stats.columns", {"column_name": "n"}, name=("c", "s", "u")), key="once")
     key = store.catalog.get("c.s.t").table_key
-    database.write(lambda connection: mark_listings(connection, [(key, Listing(3, "m"))]))
     database.write(
         lambda connection: insert_rows(connection, "jobs (job_id, state, table_key)", [["j", "QUEUED", key]])
     )
@@ -103,7 +101,7 @@ STORED = ("stats_tables", "stats_columns", "stats_expressions", "stats_column_gr
 PARTED = tuple(f"{name}{part}" for name in STORED[1:4] for part in ("_current", "_history"))
 SNAPSHOT_ROWS = (*(f"{name}{part}" for name in STORED[:4] for part in ("_current", "_history")), "stats_sketches")
 REFERRING = ("schemas", "table_columns", "column_ids", "table_constraints", "snapshots", "identities",
-             "file_snapshots", "file_marks", "checks", "publications", *SNAPSHOT_ROWS, *FILES)  # fmt: skip
+             "file_snapshots", "checks", "publications", *SNAPSHOT_ROWS, *FILES)  # fmt: skip
 TWICE = "INSERT INTO {0} SELECT * FROM {0}"
 SPANS = "{0}: a row has another span, part or distribution than its records give"
 CASES = [
@@ -119,7 +117,6 @@ CASES = [
     ("file_snapshots: several listings of one snapshot", TWICE, ("file_snapshots",)),
     ("file_snapshots: several listings at one position", "UPDATE {0} SET pos = 1", ("file_snapshots",)),
     ("file_snapshots: the span of a listing is another", "UPDATE {0} SET to_ord = 9", ("file_snapshots",)),
-    ("file_marks: the listing is not the newest", "UPDATE {0} SET snapshot_id = 1", ("file_marks",)),
     ("{0}: rows of no table", "INSERT INTO {0} (table_key) VALUES (99)", REFERRING),
     ("{0}: the snapshot is not registered", "UPDATE {0} SET snapshot_id = 99", ("file_snapshots", *SNAPSHOT_ROWS)),
     ("{0}: several records of one target at one snapshot", "INSERT INTO {0}_history SELECT * FROM {0}_current LIMIT 1",

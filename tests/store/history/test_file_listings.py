@@ -10,7 +10,7 @@ import pytest
 
 from store.catalog.catalog import Catalog
 from store.history import validation
-from store.history.file_listings import Listing, can_continue, continue_listing, mark_listings
+from store.history.file_listings import Listing, can_continue, continue_listing
 from store.history.file_spans import rows_of
 from store.model.catalog_entries import TableEntry
 from store.model.errors import UpstreamError
@@ -39,8 +39,8 @@ class ListedTable:
         def run(connection):
             if listing.base_snapshot_id is not None:
                 continue_listing(connection, self.table.table_key, listing)
-            self.store.put_in(connection, self.rows(listing.snapshot_id, files, whole))
-            mark_listings(connection, [(self.table.table_key, listing)])
+            marks = {(self.table.table_key, listing.snapshot_id): listing.mark}
+            self.store.put_in(connection, self.rows(listing.snapshot_id, files, whole), marks=marks)
 
         self.database.write(run)
 
