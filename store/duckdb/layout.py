@@ -119,7 +119,12 @@ def insert_rows(connection: Connection, table: str, rows: Sequence[Sequence[Any]
             connection.execute(f"INSERT INTO {table} SELECT * FROM many_rows")
             del many_rows
             return
-        connection.execute(f"INSERT INTO {table} SELECT {', '.join(['unnest(?)'] * len(columns))}", columns)
+        # one value instead of a list takes half the time for a single row
+        is_one = [column.count(column[0]) == len(rows) for column in columns]
+        is_one[0] &= len(rows) == 1
+        values = ", ".join("?" if one else "unnest(?)" for one in is_one)
+        given = [column[0] if one else column for column, one in zip(columns, is_one, strict=True)]
+        connection.execute(f"INSERT INTO {table} SELECT {values}", given)
 
 
 @cache

@@ -11,7 +11,7 @@ import pytest
 
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
-from store.duckdb.layout import VERSION
+from store.duckdb.layout import VERSION, insert_rows
 from store.model.errors import Cancelled, InvalidArgument, ShuttingDown
 from store.stats_store import DuckDBStatsStore
 from tests.store.contract import columns, put
@@ -348,3 +348,15 @@ def test_error_about_a_value_that_speaks_of_corruption_invalidates_nothing(datab
         database.write(lambda c: c.execute("SELECT 'Corrupted bitpacking segment'::BIGINT").fetchall())
     database.write(insert(1))
     assert values(database) == [1] and not database.is_invalidated
+
+
+@pytest.mark.parametrize("rows", [
+    [], [[1, "a", None]], [[1, "a", None]] * 3, [[1, "a", ["x"]]] * 2, [[1, "a", ["x", "y"]], [2, "a", None]],
+    [[x, "a", None] for x in range(501)],
+], ids=["none", "one", "equal", "lists", "other", "many"])  # fmt: skip
+def test_rows_are_inserted_as_given(tmp_path, rows):
+    database = Database(tmp_path / "d.db")
+    database.write(lambda c: c.execute("CREATE TABLE t (x BIGINT, y VARCHAR, z VARCHAR[])"))
+    database.write(lambda c: insert_rows(c, "t", rows))
+    assert list(map(list, database.rows("SELECT * FROM t ORDER BY x"))) == rows
+    database.close()
