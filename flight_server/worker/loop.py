@@ -130,8 +130,8 @@ class _Slot:
             self._longest = min([BUNDLE_SECONDS, *(float(lease["lease_seconds"]) / 3 for lease in leases)])
 
     def has_more(self) -> bool:
-        """True if a lease is not begun."""
-        return bool(self._leases)
+        """True while a capture of the leases is not finished."""
+        return bool(self._leases) or self.keeper is not None
 
     def next(self) -> Mapping[str, Any] | None:
         """The next lease to begin; after the last, doubles `most`, or lowers it to the number that could be begun."""
@@ -147,7 +147,7 @@ class _Slot:
     def is_slow(self) -> bool:
         """True if leases wait behind a capture that takes long, or have waited long."""
         now = time.monotonic()
-        return self.has_more() and (now - self._since > CAPTURE_SECONDS or now - self._started > self._longest)
+        return bool(self._leases) and (now - self._since > CAPTURE_SECONDS or now - self._started > self._longest)
 
     def drop(self) -> list[str]:
         """Removes the leases that are not begun; returns their tokens."""

@@ -61,6 +61,18 @@ def test_slot_that_gives_leases_back_asks_for_as_many_as_it_began():
     assert not slot.has_more()
 
 
+def test_captures_wait_for_the_last_one_of_their_leases():
+    slot = slot_of(2)
+    slot.next()
+    assert slot.has_more()
+    last = slot.next()
+    assert last is not None
+    slot.keeper = LeaseKeeper(ReturnsServer(), last)  # type: ignore[arg-type]
+    assert slot.has_more()
+    slot.keeper = None
+    assert not slot.has_more()
+
+
 @pytest.mark.parametrize(("capture_seconds", "lease_seconds"), [(-1.0, 60.0), (60.0, -3.0)])
 def test_leases_behind_a_long_capture_are_returned(monkeypatch, capture_seconds, lease_seconds):
     server = ReturnsServer()
