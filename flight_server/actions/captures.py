@@ -10,6 +10,7 @@ from capture.orchestrator import Answer, Question
 from capture.spi import Mode
 from flight_server.actions.registry import Call, action
 from flight_server.reads.records import Record
+from flight_server.table_names import of_table
 from flight_server.wire import answer_budget
 from flight_server.wire.action_bodies import CaptureBody, CaptureItem, ResolveBody, capture_items
 from flight_server.wire.scan_request import CURRENT, of_json
@@ -194,10 +195,9 @@ def _with_extras(call: Call, item: CaptureItem, question: Question, answer: Answ
     if "constraints" in item.extras:
         result["constraints"] = app.catalog.constraints(table)
     if "ticket" in item.extras:
-        named = zip(("table_catalog", "table_schema", "table_name"), table.name, strict=True)
         command = {
             "table": FLIGHT_OF[spec.target.kind], "snapshot": question.snapshot_id,
-            "predicates": [{"column": column, "op": "EQ", "values": [value]} for column, value in named],
+            "predicates": of_table(table.full_name),
         }  # fmt: skip
         pinned = app.scanner.pin(of_json(command), call.principal)
         result["ticket"] = base64.b64encode(to_ticket(pinned).ticket).decode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from flight_server.actions.registry import Call, Results, action
-from flight_server.wire.scan_request import of_json
+from flight_server.views.reader import read_table
 from store.model.errors import InvalidField
 from store.model.structs import Struct, Table, Text
 
@@ -32,7 +32,5 @@ def describe(call: Call, body: _Description) -> Results:
     table = call.app.access.table(body.table, call.principal, scope)
     if said:
         call.app.database.write(lambda connection: call.app.catalog.annotate(connection, table, said))
-    of_table = zip(("table_catalog", "table_schema", "table_name"), table.name, strict=True)
-    predicates = [{"column": column, "op": "EQ", "values": [value]} for column, value in of_table]
-    request = of_json({"table": "sys.tables", "columns": ["description", *given], "predicates": predicates})
-    yield {"table": table.full_name, **call.app.scanner.table(request, call.principal).to_pylist()[0]}
+    (now,) = read_table(call.reader, "sys.tables", table.full_name, ["description", *given]).to_pylist()
+    yield {"table": table.full_name, **now}

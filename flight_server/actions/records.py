@@ -11,7 +11,8 @@ from capture import partitions
 from capture.spec_body import parse_partitions
 from flight_server.actions.registry import Call, Results, action
 from flight_server.checks import learned
-from flight_server.wire.scan_request import of_json, parse_json
+from flight_server.views.reader import equal, read_table
+from flight_server.wire.scan_request import parse_json
 from store.model import logical_types, sketches
 from store.model.errors import InvalidArgument, NotFound
 from store.model.freshness import EXACT, INHERITED
@@ -148,19 +149,11 @@ def _theta(call: Call, of: _SketchedColumn, allow_partial: bool, chosen: list[An
     table = call.app.access.table(of.table, call.principal, "stats.read")
     snapshot_id = call.app.catalog.snapshot_id(table, of.snapshot)
     column_id = call.app.catalog.column_id(table, of.column)
-    sketches_of, files = (
-        call.app.scanner.table(of_json({
-            "table": name, "snapshot": snapshot_id,
-            "predicates": [{"column": c, "op": "EQ", "values": [v]} for c, v in zip(
-                ("table_catalog", "table_schema", "table_name"), table.name, strict=True)] + more,
-        }), call.principal)
-        for name, more in (
-            ("stats.sketches", [{"column": "role", "op": "EQ", "values": ["NDV"]},
-                                {"column": "column_id", "op": "EQ", "values": [column_id]}]),
-            ("stats.files", []),
-        )
-    )  # fmt: skip
-    rows = sketches_of.to_pylist()
+    of_column = equal("role", "NDV"), equal("column_id", column_id)
+    rows = read_table(
+        call.reader, "stats.sketches", table.full_name, None, *of_column, snapshot=snapshot_id
+    ).to_pylist()  # fmt: skip
+    files = read_table(call.reader, "stats.files", table.full_name, snapshot=snapshot_id)
     samples = [row for row in rows if sketches.is_partial(row["params"])]
     rows = [row for row in rows if not sketches.is_partial(row["params"])]
     own = [row for row in rows if row["target_kind"] == "COLUMN"]

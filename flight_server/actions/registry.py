@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from flight_server.app import App
 from flight_server.auth.principal import Principal
+from flight_server.reads.local_reader import LocalReader
 from flight_server.wire.action_bodies import B, parse_body
 from store.model.structs import describe
 
@@ -23,6 +24,11 @@ class Call(NamedTuple):
     correlation_id: str
     is_cancelled: Callable[[], bool]
     query_id: str | None = None
+
+    @property
+    def reader(self) -> LocalReader:
+        """Reads flights with the permissions of the caller."""
+        return LocalReader(self.app.scanner, self.principal)
 
 
 @dataclass(frozen=True)
