@@ -1,16 +1,17 @@
 """Conditions on the rows of a table, decided for whole files by counts and bounds (`stats.file_columns`).
 
 Two questions are kept apart. *May* a row of the file satisfy the condition? Only a definite no skips the file. Do *all*
-rows satisfy it? Only a definite yes says so. For one comparison of a column x with a literal v, in a file whose values
-are enclosed by low and high:
+rows satisfy it? Only a definite yes says so: in a file without nulls and NaN, that no row may satisfy the opposite. For
+one comparison of a column x with a literal v, in a file whose values are enclosed by low and high:
 
-| | may | all, in a file without nulls and NaN |
-|---|---|---|
-| x = v | low <= v and v <= high | low = v and high = v |
-| x <> v | not (low = v and high = v) | high < v or v < low |
-| x < v | low < v | high < v |
-| x in list | the least member that is not below low is not above high | low = high, a member |
-| x is null | null_count > 0 | null_count = row_count |
+| | may |
+|---|---|
+| x = v | low <= v and v <= high |
+| x <> v | low < v or high > v |
+| x < v | low < v |
+| x in list | the least member that is not below low is not above high |
+| x not in list | not (low = high, a member) |
+| x is null | null_count > 0; all are if null_count = row_count |
 
 **Three values.** A comparison with null is unknown, and so is its negation: a null row makes no comparison true and no
 comparison's negation true. So NOT moves down to the comparisons first (x < v becomes x >= v), AND and OR change places
@@ -31,7 +32,7 @@ with the literal as readers with either precision do: as the nearest float and a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
@@ -367,43 +368,20 @@ class _Bounds:
         if test.op is Op.IS_NOT_NULL:
             return "s.null_count = 0"
         nan = f" AND NOT {self.has_nan}" if self.has_nan else ""
-        return f"s.null_count = 0{nan} AND ({self._all(test, at, parameters)})"
+        opposite = replace(test, op=_NEGATED.get(test.op, test.op), negated=not test.negated)
+        return f"s.null_count = 0{nan} AND NOT ({self._may(opposite, at, parameters)})"
 
     def _may(self, test: _Test, at: int, parameters: list[Any]) -> str:
         if test.op is Op.IN:
             return f"NOT ({self._is_member(at)})" if test.negated else self._contains_member(at)
         (value,) = test.values
         if test.op is Op.EQ:
-            low = self._loose(self.low, Op.LTE, value, parameters)
-            return f"{low} AND {self._loose(self.high, Op.GTE, value, parameters)}"
+            low = self._compared(self.low, Op.LTE, value, parameters)
+            return f"{low} AND {self._compared(self.high, Op.GTE, value, parameters)}"
         if test.op is Op.NEQ:
-            return f"NOT ({self._all_equal(value, parameters)})"
-        return self._loose(self.low if test.op in _BELOW else self.high, test.op, value, parameters)
-
-    def _all(self, test: _Test, at: int, parameters: list[Any]) -> str:
-        if test.op is Op.IN:
-            return f"NOT ({self._contains_member(at)})" if test.negated else self._is_member(at)
-        (value,) = test.values
-        if test.op is Op.EQ:
-            return self._all_equal(value, parameters)
-        if test.op is Op.NEQ:
-            high = self._strict(self.high, Op.LT, value, parameters)
-            return f"{high} OR {self._strict(self.low, Op.GT, value, parameters)}"
-        return self._strict(self.high if test.op in _BELOW else self.low, test.op, value, parameters)
-
-    def _all_equal(self, value: Scalar, parameters: list[Any]) -> str:
-        low = self._strict(self.low, Op.GTE, value, parameters)
-        return f"{low} AND {self._strict(self.high, Op.LTE, value, parameters)}"
-
-    def _loose(self, bound: str, op: Op, value: Scalar, parameters: list[Any]) -> str:
-        """True if the comparison holds for any reading of the literal."""
-        readings = self._readings(value)
-        return self._compared(bound, op, max(readings) if op in _BELOW else min(readings), parameters)
-
-    def _strict(self, bound: str, op: Op, value: Scalar, parameters: list[Any]) -> str:
-        """True if it holds for every reading."""
-        readings = self._readings(value)
-        return self._compared(bound, op, min(readings) if op in _BELOW else max(readings), parameters)
+            low = self._compared(self.low, Op.LT, value, parameters)
+            return f"{low} OR {self._compared(self.high, Op.GT, value, parameters)}"
+        return self._compared(self.low if test.op in _BELOW else self.high, test.op, value, parameters)
 
     def _readings(self, value: Scalar) -> list[Any]:
         """The literal as this kind's sort key reads it; of a FLOAT as a float and as a double."""
@@ -414,9 +392,11 @@ class _Bounds:
         return [float(read), float(str(literal_text(value)))]
 
     def _compared(self, bound: str, op: Op, value: Scalar, parameters: list[Any]) -> str:
+        """True if the comparison holds for any reading of the literal."""
         assert self.kind is not None
-        key = KEYS[self.kind]
-        leaf = resolve(Leaf("min", op, (value,)), {"min": pa.field("min", key.type)})
+        key, readings = KEYS[self.kind], self._readings(value)
+        reading = max(readings) if op in _BELOW else min(readings)
+        leaf = resolve(Leaf("min", op, (reading,)), {"min": pa.field("min", key.type)})
         return "NULL" if leaf is None else key_sql(leaf, key, bound, parameters)
 
     # Lookups: `i….v` is the least member that is not below the low bound, whose key is `s.low`.
