@@ -142,8 +142,8 @@ def check_served(name: str) -> None:
     Raises:
         InvalidArgument: The server cannot run on it, or there is no such store.
     """
-    _opener(name)
-    if name != DUCKDB:
+    if name != DUCKDB:  # its entry points need not be looked for
+        _opener(name)
         raise InvalidArgument(
             f'store "{name}": the server runs on "{DUCKDB}" only, because it selects statistics by SQL and commits'
             " those of a capture together with its job",

@@ -41,18 +41,20 @@ def app(tmp_path_factory):
                  ]}  # fmt: skip
         app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
         app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", found, ()))
-        rows = 0
+        rows, tables, columns, sketches = 0, [], [], []
         for i in ids:
             rows += 1000 + int(random.integers(-30, 30))
             at, moved = KEY | {"snapshot_id": i, "row_count": rows}, i == COUNT
-            put(app, [at | {"total_size_bytes": rows * 8}], "stats.tables")
-            put(app, [at | {"column_id": 1, "column_name": "amount", "logical_type": "DOUBLE", "ndv": rows * 0.5,
-                            "null_count": rows // 50, "mean": 50.0 + random.normal(0, 0.2) + 20 * moved,
-                            "stddev": 10.0}])  # fmt: skip
+            tables.append(at | {"total_size_bytes": rows * 8})
+            columns.append(at | {"column_id": 1, "column_name": "amount", "logical_type": "DOUBLE", "ndv": rows * 0.5,
+                                 "null_count": rows // 50, "mean": 50.0 + random.normal(0, 0.2) + 20 * moved,
+                                 "stddev": 10.0})  # fmt: skip
             values = np.sort(random.normal(70.0 if moved else 50.0, 10, 2000))
             sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",
                       "sketch_type": KLL, "data": kll(values)}  # fmt: skip
-            put(app, [KEY | {"snapshot_id": i} | sketch], "stats.sketches")
+            sketches.append(KEY | {"snapshot_id": i} | sketch)
+        for flight, given in (("stats.tables", tables), ("stats.columns", columns), ("stats.sketches", sketches)):
+            put(app, given, flight)
         yield app
 
 

@@ -21,12 +21,18 @@ def store():
 
 
 def put(store: DuckDBStatsStore, flight: str, table: str, **more: object) -> int:
-    row = {"table_catalog": "c", "table_schema": "s", "table_name": table, "snapshot_id": 1} | more
-    rows = validation.prepare(FLIGHTS[flight], pa.Table.from_pylist([row]))
-    store.put([Put(flight, rows, PutMode.UPSERT)])
-    entry = store.catalog.find(("c", "s", table))
-    assert entry is not None
-    return entry.table_key
+    (key,) = put_each(store, flight, [table], **more)
+    return key
+
+
+def put_each(store: DuckDBStatsStore, flight: str, tables: list[str], **more: object) -> list[int]:
+    """Puts a row for each table, and returns their keys."""
+    rows = [
+        {"table_catalog": "c", "table_schema": "s", "table_name": table, "snapshot_id": 1} | more for table in tables
+    ]
+    store.put([Put(flight, validation.prepare(FLIGHTS[flight], pa.Table.from_pylist(rows)), PutMode.UPSERT)])
+    entries = [store.catalog.find(("c", "s", table)) for table in tables]
+    return [entry.table_key for entry in entries if entry is not None]
 
 
 def test_with_statistics_excludes_tables_that_have_a_row_count_only(store):
@@ -60,8 +66,8 @@ def test_columns_of_unknown_snapshots_are_absent(store):
 
 @pytest.mark.parametrize("tables", [1, 40])  # keys as literals, and as a table
 def test_facts_are_those_of_the_tables_asked_for(store, tables):
-    keys = [put(store, "stats.columns", f"t{number}", column_name="a", ndv=1.0, schema_hash="h")
-            for number in range(tables + 1)]  # fmt: skip
+    names = [f"t{number}" for number in range(tables + 1)]
+    keys = put_each(store, "stats.columns", names, column_name="a", ndv=1.0, schema_hash="h")
     for snapshot_id in (2, 3):
         put(store, "stats.tables", "t0", snapshot_id=snapshot_id, schema_hash="h")
     store.database.write(lambda c: c.execute(

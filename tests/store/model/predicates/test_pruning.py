@@ -209,7 +209,11 @@ def decide():
 LACKING = st.frozensets(st.sampled_from(["min", "max", "null_count", "nan_count", "sample", "type", "row"]), max_size=2)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=2 * settings.default.max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     tree=TREES,
     rows=ROWS,
@@ -229,7 +233,7 @@ def test_no_file_with_a_matching_row_is_skipped(decide, tree, rows, lacking):
     assert may or not all_
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(leaf=leaves(), data=st.data())
 def test_one_value_is_decided_exactly(decide, leaf, data):
     """Of a file in which all rows have the same value, everything is known, and both answers are the same."""
