@@ -104,6 +104,8 @@ class Known:
     Attributes:
         parts: (file path, column id) → statistics without theta sketch, and bytes of the column in the file.
         unions: Column id → stored theta sketch over exactly the files in `parts`, if there is one.
+        insufficient: Ids of the columns of which cut sketches of files are not precise enough; these files are not in
+            `parts`.
     """
 
     parts: dict[_Place, tuple[Partial, int]] = field(default_factory=dict)
@@ -112,6 +114,7 @@ class Known:
     _sketches: pa.Table | None = None
     _rows: dict[_Place, int] = field(default_factory=dict)
     _sketch_rows: dict[_Place, dict[str, int]] = field(default_factory=dict)
+    insufficient: frozenset[int] = frozenset()
 
     def theta(self, place: _Place) -> bytes:
         """The compact theta sketch of one of `parts`, loaded on demand because it is large.
@@ -206,21 +209,23 @@ def known(
     found = Known(parts, _unions(whole, tasks, parts, column_ids), columns, stored, rows, roles_of)
     if not (insufficient := _insufficient(found, cut, uncut)):
         return found
-    for place in [place for place in parts if place[0] in insufficient]:
+    read_again = {path for path, column_id in cut if column_id in insufficient}
+    for place in [place for place in parts if place[0] in read_again]:
         del parts[place]
-    return replace(found, unions=_unions(whole, tasks, parts, column_ids))
+    return replace(found, unions=_unions(whole, tasks, parts, column_ids), insufficient=insufficient)
 
 
-def _insufficient(known: Known, cut: Set[_Place], uncut: Collection[int]) -> set[str]:
-    """The files with cut sketches, if a column needs better ones than theirs are together."""
-    for column_id in {place[1] for place in cut if place in known.parts}:
+def _insufficient(known: Known, cut: Set[_Place], uncut: Collection[int]) -> frozenset[int]:
+    """The columns that need better sketches than the cut ones of their files are together."""
+
+    def is_sufficient(column_id: int) -> bool:
         places = [place for place in known.parts if place[1] == column_id]
         union = None if column_id in known.unions else sketches.union([known.theta(place) for place in places])
         parts = [known.parts[place][0] for place in places]
         quantiles = [(part.kll, part.numbers) for part in parts if part.kll is not None]
-        if column_id in uncut or not file_sketches.is_sufficient(union, quantiles):
-            return {path for path, _ in cut}
-    return set()
+        return column_id not in uncut and file_sketches.is_sufficient(union, quantiles)
+
+    return frozenset(i for i in {place[1] for place in cut if place in known.parts} if not is_sufficient(i))
 
 
 def _part(row: Mapping[str, Any], kll: bytes | None, mcv: bytes | None) -> Partial:

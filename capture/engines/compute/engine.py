@@ -182,6 +182,11 @@ class ComputeEngine(CaptureEngine):
                 sink, table, (LOCAL, SPARK), tasks, scan.types, scan.work.column_ids, scan.work.wanted,
                 scan.work.column_ids if self.file_sketches is FileSketches.FULL else scan.uncut,
             )  # fmt: skip
+        if known.insufficient and not scan.work.groups:
+            again = [request for request in requests if request.target.column_id in known.insufficient]
+            if len(again) < len(requests):
+                others = [request for request in requests if request.target.column_id not in known.insufficient]
+                return self._apart(requests, (others, again), sink, progress)
         reused = scan.reuse(tasks, known)
         new = [(at, task) for at, task in enumerate(tasks) if at not in reused]
         read = whole if draw and seconds is not None else [task for _, task in new]
@@ -229,6 +234,20 @@ class ComputeEngine(CaptureEngine):
             attributes["sample"] = {"method": str(scan.sampling), "rows_total": scan.rows_total, "ended_by": ended_by}
         reason = choice.reason + (f"; {len(reused)} of {scan.files_total} files were known" if reused else "")
         return [self._answer(request, scan, notes, attributes, rows.engine_id, reason) for request in requests]
+
+    def _apart(
+        self, requests: Sequence[CaptureRequest], parts: Sequence[Sequence[CaptureRequest]], sink: Sink,
+        progress: Callable[[float, str], None],
+    ) -> list[CaptureResult]:  # fmt: skip
+        """Captures columns of which files are read again in a pass of their own, so that others are not read."""
+        results: dict[int, CaptureResult] = {}
+        for done, part in enumerate(parts):
+
+            def report(share: float, message: str, done: int = done) -> None:
+                progress((done + share) / len(parts), message)
+
+            results |= zip(map(id, part), self._capture(part, sink, report), strict=True)
+        return [results[id(request)] for request in requests]
 
     def _asked(self, request: CaptureRequest) -> str:
         """The engine of a request and who set it, for people."""

@@ -98,6 +98,26 @@ def test_files_are_read_again_once_their_sketches_no_longer_suffice(lake, table)
     assert ndv(sink) == ndv(fresh)
 
 
+def test_only_columns_whose_sketches_do_not_suffice_are_read_again(lake, table):
+    for n in range(40):
+        lake.add(f"{n:02}.parquet", range(5000))
+    sink, engine = MemorySink(), ComputeEngine(inline_max_cells=10**9)
+    engine.capture_batch([column(table, name) for name in ("part", "id")], sink)
+    (lake.path / "03.parquet").unlink()
+    again = MemorySink()
+    again.stored = sink.stored
+    requests = [column(replace(table, snapshot_id=8), name) for name in ("id", "part")]
+    results = engine.capture_batch(requests, again)
+    assert [result.attributes["files_reused"] for result in results] == [0, 39]
+    assert [result.target for result in results] == [request.target for request in requests]
+    assert again.shares == sorted(again.shares)
+    fresh = MemorySink()
+    engine.capture_batch(requests, fresh)
+    assert {name: row["ndv"] for name, row in again.columns().items()} == {
+        name: row["ndv"] for name, row in fresh.columns().items()
+    }
+
+
 def test_files_with_values_of_their_own_are_reused_after_another_is_removed(lake, table):
     for n in range(40):
         lake.add(f"{n:02}.parquet", range(n * 1000, n * 1000 + 1000))
