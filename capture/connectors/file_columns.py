@@ -68,6 +68,24 @@ def column_rows(
     return pa.table([columns[name] for name in FILE_COLUMN_SCHEMA.names], FILE_COLUMN_SCHEMA)
 
 
+def live_counts(counts: pa.Array, rows: pa.Array, records: pa.Array | None, whole: pa.Array) -> pa.Array:
+    """Counts of the live rows of files, from counts of all rows.
+
+    Args:
+        counts: Null or NaN counts of all rows, shape (files,).
+        rows: Live rows.
+        records: Rows including deleted ones; None if unknown.
+        whole: Whether all rows are live. Of other files only a count of no row or of every row is known.
+    """
+    if pc.all(whole).as_py():
+        return counts
+    known = pc.if_else(pc.equal(counts, 0), counts, pa.scalar(None, pa.int64()))
+    if records is not None:
+        known = pc.if_else(pc.fill_null(pc.equal(counts, records), False), rows, known)
+    known = pc.if_else(pc.fill_null(pc.equal(rows, 0), False), 0, known)
+    return pc.if_else(whole, counts, known)
+
+
 @lru_cache(maxsize=8)
 def _blank(rows: int) -> Mapping[str, pa.Array]:
     """Columns of nulls, cached because all columns of a table need the same ones."""

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capture.connectors.file_columns import live_counts
 from store.model.logical_types import Kind, LogicalType, to_arrow
 
 CUT_STRING: Final = 32  # characters at which strings are truncated
@@ -67,7 +68,7 @@ def log_facts(
     columns: dict[str, Any] = {}
     all_tight = pc.all(tight).as_py()
     if nulls is not None:
-        columns["null_count"] = nulls if all_tight else live_null_counts(nulls, rows, records, tight)
+        columns["null_count"] = live_counts(nulls, rows, records, tight)
     if not kind.orderable:
         return columns
     for side, values, outwards in (("lower", lower, _down), ("upper", upper, _up)):
@@ -78,16 +79,6 @@ def log_facts(
                 attained = pc.and_(attained, same)
             columns[f"{side}_exact"] = attained if all_tight else pc.and_(attained, tight)
     return columns
-
-
-def live_null_counts(nulls: pa.Array, rows: pa.Array | None, records: pa.Array | None, tight: pa.Array) -> pa.Array:
-    """Null counts of the live rows; in files with deleted rows known only if no row or every row is null."""
-    nothing = pa.scalar(None, pa.int64())
-    none_or_all = pc.if_else(pc.equal(nulls, 0), nulls, nothing)
-    if records is not None:
-        all_null = pc.fill_null(pc.equal(nulls, records), False)
-        none_or_all = pc.if_else(all_null, rows, none_or_all)
-    return pc.if_else(tight, nulls, none_or_all)
 
 
 def _down(values: pa.Array, kind: LogicalType) -> tuple[pa.Array, pa.Array]:

@@ -18,9 +18,6 @@ from capture.connectors.delta.log import (
     commit_file,
     constraints,
     list_log,
-    listing_digest,
-    log_entries,
-    log_files,
     read_bytes,
     read_commits,
 )
@@ -116,7 +113,6 @@ class DeltaConnector(Connector):
                     raise schema
                 unreadable.add(version)
                 continue
-            written = log.commits.get(version) or log.checkpoints.get(version)
             parent = version - 1 if version - 1 in log.commits or version - 1 in log.checkpoints else None
             snapshots.append(
                 Snapshot(
@@ -125,7 +121,7 @@ class DeltaConnector(Connector):
                     schema.schema,
                     parent if parent in live else None,
                     None,
-                    commit.committed_at or written,
+                    commit.committed_at or log.written_at(version),
                     commit.operation,
                     commit_file(table.place, version).name if version in log.commits else None,
                     None if commit.info is None else json.dumps(commit.info),
@@ -189,11 +185,10 @@ class DeltaConnector(Connector):
     def _outline(self, table: LakeTable, version: int | None = None) -> Outline:
         """Metadata and schema of a version or the newest, cached while the log has the same files."""
         with table.reading():
-            entries = log_entries(table.place)
-            key = ("delta outline", self._scope, table.place.path, version, listing_digest(entries))
+            files = list_log(table.place)
+            key = ("delta outline", self._scope, table.place.path, version, files.digest)
             outline: Outline | None = FILES.get(key)
             if outline is None:
-                files = log_files(entries)
                 live = files.live()
                 if not live:
                     raise ValueError("its log has no readable version")
@@ -201,7 +196,7 @@ class DeltaConnector(Connector):
                 if at not in live:
                     raise unknown_snapshot(table.namespace, table.name, at)
                 written = commit_file(table.place, at).name if at in files.commits else None
-                log = TableLog.of(table, entries, at, self._scope, self._schemas)
+                log = TableLog.of(table, files, at, self._scope, self._schemas)
                 outline = replace(log.outline, commit_file=written)
                 FILES.put(key, outline, outline.size_bytes)
         return outline
@@ -209,7 +204,7 @@ class DeltaConnector(Connector):
 
 def _identity(table: Place, version: int, log: LogFiles) -> str:
     """Digest of a version's commit, or the time of its checkpoint; a copy of the table has the same ones."""
-    written = log.commits.get(version) or log.checkpoints.get(version)
+    written = log.written_at(version)
     key = ("commit digest", table.name, version, written)
     if (digest := FILES.get(key)) is None:
         data = read_bytes(table, version)

@@ -73,8 +73,8 @@ def _document(table: Place, version: int, newest_file_ms: int | None) -> Mapping
     if info.type != pafs.FileType.File or info.mtime is None or newest_file_ms is None:
         return None
     written = info.mtime.astimezone(UTC)
-    commits = list_log(table).commits
-    newest = max((number for number, at in commits.items() if at is not None and at <= written), default=None)
+    log = list_log(table)
+    newest = max((number for number in log.commits if (at := log.written_at(number)) and at <= written), default=None)
     if newest != version:
         return None
     with place.file_system.open_input_stream(place.path) as stream:

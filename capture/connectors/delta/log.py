@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from store.model.logical_types import Kind, LogicalType
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(
-    r"(\d{20})\.checkpoint(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})|\.[0-9a-fA-F-]+)?\.(?:parquet|json)"
+    r"(\d{20})\.checkpoint(?:(?:\.(\d{10})\.(\d{10}))?\.parquet|\.[0-9a-fA-F-]{36}\.(?:parquet|json))"
 )
 _ACTION = re.compile(rb'\s*\{\s*"(?:commitInfo|metaData|protocol)"')
 _OBJECT = re.compile(rb'\s*(?:\{\s*"|\Z)')
@@ -34,12 +35,38 @@ READERS: Final = 8  # commits read concurrently from an object store
 # Versions.
 
 
-@dataclass(frozen=True, slots=True)
 class LogFiles:
-    """The content of `_delta_log`: version → modification time, for commits and complete checkpoints."""
+    """The non-empty files of `_delta_log`.
 
-    commits: Mapping[int, datetime | None]
-    checkpoints: Mapping[int, datetime | None]
+    Args:
+        infos: The files, in any order.
+    """
+
+    def __init__(self, infos: Sequence[pafs.FileInfo]):
+        self._infos = infos
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the files' names, sizes and modification times: SHA-256 in hex."""
+        states = sorted((info.base_name, info.size, info.mtime_ns) for info in self._infos)
+        return hashlib.sha256(repr(states).encode()).hexdigest()
+
+    @cached_property
+    def commits(self) -> Mapping[int, pafs.FileInfo]:
+        """Version → file of its commit."""
+        matches = ((_COMMIT.fullmatch(info.base_name), info) for info in self._infos)
+        return {int(match[1]): info for match, info in matches if match}
+
+    @cached_property
+    def checkpoints(self) -> Mapping[int, Sequence[pafs.FileInfo]]:
+        """Version → files of its complete checkpoint, in the order of the parts."""
+        found: dict[tuple[int, int], dict[int, pafs.FileInfo]] = {}  # version, number of parts → part → file
+        for info in self._infos:
+            if match := _CHECKPOINT.fullmatch(info.base_name):
+                part, parts = int(match[2] or 1), int(match[3] or 1)
+                found.setdefault((int(match[1]), parts), {})[part] = info
+        whole = ((version, files) for (version, parts), files in sorted(found.items()) if len(files) == parts)
+        return {version: [files[part] for part in sorted(files)] for version, files in whole}
 
     def live(self) -> list[int]:
         """Readable versions, ascending: those with all commits since version 0 or a checkpoint."""
@@ -50,58 +77,21 @@ class LogFiles:
                 versions.append(version)
         return versions
 
+    def written_at(self, version: int) -> datetime | None:
+        """The modification time of a version's commit, else of its checkpoint."""
+        infos = [self.commits[version]] if version in self.commits else self.checkpoints.get(version, ())
+        return next((info.mtime.astimezone(UTC) for info in infos if info.mtime is not None), None)
 
-def log_entries(table: Place) -> list[pafs.FileInfo]:
-    """The non-empty files of a table's log.
+
+def list_log(table: Place) -> LogFiles:
+    """Lists a table's log.
 
     Raises:
         OSError: The log cannot be listed.
     """
     log = table.below("_delta_log")
     infos = log.file_system.get_file_info(pafs.FileSelector(log.path, recursive=False))
-    return [info for info in infos if info.type == pafs.FileType.File and info.size]
-
-
-def listing_digest(entries: Iterable[pafs.FileInfo]) -> str:
-    """Digest of names, sizes and modification times of the files of a log: SHA-256 in hex.
-
-    Args:
-        entries: Output of `log_entries`, in any order.
-    """
-    states = sorted((entry.base_name, entry.size, entry.mtime_ns) for entry in entries)
-    return hashlib.sha256(repr(states).encode()).hexdigest()
-
-
-def list_log(table: Place) -> LogFiles:
-    """Lists the commits and complete checkpoints of a table.
-
-    Raises:
-        OSError: The log cannot be listed.
-    """
-    return log_files(log_entries(table))
-
-
-def log_files(entries: Iterable[pafs.FileInfo]) -> LogFiles:
-    """The commits and complete checkpoints among the files of a log."""
-    commits: dict[int, datetime | None] = {}
-    whole: dict[int, datetime | None] = {}
-    parts: dict[tuple[int, int], set[int]] = {}
-    for info in entries:
-        if match := _COMMIT.fullmatch(info.base_name):
-            commits[int(match[1])] = _utc(info.mtime)
-        elif match := _CHECKPOINT.fullmatch(info.base_name):
-            version = int(match[1])
-            if match["part"]:
-                seen = parts.setdefault((version, int(match["parts"])), set())
-                seen.add(int(match["part"]))
-                if len(seen) < int(match["parts"]):
-                    continue
-            whole[version] = _utc(info.mtime)
-    return LogFiles(commits, whole)
-
-
-def _utc(time: datetime | None) -> datetime | None:
-    return time.astimezone(UTC) if time is not None else None
+    return LogFiles([info for info in infos if info.type == pafs.FileType.File and info.size])
 
 
 # Commits.

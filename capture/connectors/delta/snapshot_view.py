@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from capture.connectors.delta.deletion_vectors import delete_files, deleted_rows, identity
 from capture.connectors.delta.extended_statistics import extended_columns
 from capture.connectors.delta.lake_table import LakeTable, Schemas
-from capture.connectors.delta.log import DeltaColumn, listing_digest, log_entries, log_files
+from capture.connectors.delta.log import DeltaColumn, list_log
 from capture.connectors.delta.log_files import VECTOR
 from capture.connectors.delta.statistics import MAX_FOOTERS, ColumnStatistics
 from capture.connectors.delta.table_log import NO_FILES, LogSlice, TableLog
@@ -138,16 +138,15 @@ class SnapshotView:
     def _pieces(self) -> list[_Piece]:
         """The live files in slices; at least one, which is empty if there are no files."""
         with self._table.reading():
-            entries = log_entries(self._table.place)
-            listed = listing_digest(entries)
-            if self._kept is not None and self._kept[0] == listed:
+            files = list_log(self._table.place)
+            if self._kept is not None and self._kept[0] == files.digest:
                 return self._kept[1]
-            if self._version not in log_files(entries).live():
+            if self._version not in files.live():
                 raise unknown_snapshot(self._table.namespace, self._table.name, self._version)
-            log = TableLog.of(self._table, entries, self._version, self._scope, self._schemas)
+            log = TableLog.of(self._table, files, self._version, self._scope, self._schemas)
             pieces = list(self._slices(log))
         if sum(len(piece.version) for piece in pieces) <= _KEPT_FILES:
-            self._kept = listed, pieces
+            self._kept = files.digest, pieces
         return pieces
 
     def _slices(self, log: TableLog) -> Iterator[_Piece]:

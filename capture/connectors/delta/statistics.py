@@ -11,16 +11,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.connectors.delta.bounds import live_null_counts, log_facts, partition_facts
+from capture.connectors.delta.bounds import log_facts, partition_facts
 from capture.connectors.delta.lake_table import LakeTable
 from capture.connectors.delta.log import DeltaColumn
 from capture.connectors.delta.table_version import TableVersion, has_statistics, position_in, wanted_columns
 from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows
-from capture.connectors.footers.reader import Footer, batched
-from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts
+from capture.connectors.footers.reader import batched
+from capture.connectors.footers.statistics import FooterCache, footer_facts, of_live_rows
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, ColumnIds
-from capture.connectors.storage.places import Unreadable
-from store.model.errors import UpstreamError
 from store.model.logical_types import parse
 
 MAX_FOOTERS: Final = 10_000  # files without statistics up to which footers are read; beyond, they stay unknown
@@ -103,7 +101,8 @@ class ColumnStatistics:
     ) -> Iterator[pa.Table]:
         """Rows from the footers of some files, for the columns that are missing in the log."""
         at = pa.array(positions, pa.int64())
-        footers = self._footers_of(self._table.listed(version.actions, positions))
+        with self._table.reading_files():
+            footers = self._footers.readable_statistics(self._table.listed(version.actions, positions))
         paths, rows, tight = version.paths.take(at), version.rows.take(at), version.has_tight_statistics.take(at)
         records = pa.array([None if footer is None else footer[0].row_count for footer in footers], pa.int64())
         tables = []
@@ -112,24 +111,9 @@ class ColumnStatistics:
                 continue
             nulls = version.statistic("null_count", leaf.physical)
             kind, known_here = parse(leaf.column.logical_type), nulls is not None and nulls.take(at)
-            columns = footer_facts(footers, partial(position_in, leaf), kind)
-            columns["null_count"] = live_null_counts(columns["null_count"], rows, records, tight)
-            columns["nan_count"] = pc.if_else(tight, columns["nan_count"], pa.scalar(None, pa.int64()))
-            for side in ("lower_exact", "upper_exact"):
-                columns[side] = pc.and_(columns[side], tight)
+            facts = footer_facts(footers, partial(position_in, leaf), kind)
+            columns = of_live_rows(facts, rows, records, tight)
             table = column_rows(paths, leaf.column, self._ids, rows, **columns)
             tables.append(table if known_here is False else table.filter(pc.is_null(known_here)))
         if tables:
             yield pa.concat_tables(tables).combine_chunks()
-
-    def _footers_of(self, files: Sequence[ListedFile]) -> list[tuple[Footer, FileStats] | None]:
-        """Footers with statistics; None for a damaged or missing file, which a scan will report."""
-        try:
-            return list(self._footers.statistics(files))
-        except Unreadable:
-            if len(files) == 1:
-                return [None]
-            return [footer for file in files for footer in self._footers_of([file])]
-        except UpstreamError:
-            with self._table.reading_files():
-                raise

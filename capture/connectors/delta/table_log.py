@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from capture.connectors.delta.lake_table import LakeTable, Outline, Schemas
-from capture.connectors.delta.log import READERS
+from capture.connectors.delta.log import READERS, LogFiles
 from capture.connectors.delta.log_files import SLICE, LogFile, adds_of, heads, sidecars
 from capture.connectors.delta.log_statistics import partition_values, row_counts, statistics
 from capture.connectors.delta.table_version import one_array
@@ -31,9 +30,6 @@ from capture.connectors.storage.places import Unreadable
 
 MAX_COMMITS: Final = 500  # commits replayed on a cached checkpoint in place of a newer one
 MAX_READER: Final = 3  # newest version of the reader protocol
-_COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
-_NAMED = re.compile(r"(\d{20})\.checkpoint\.[0-9a-fA-F-]{36}\.(?:parquet|json)")
 _FEATURES: Final = frozenset({
     "columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck",
     "variantShredding", "variantType",
@@ -115,14 +111,12 @@ class TableLog:
         self._reading: tuple[LogFile, int, Iterator[pa.Table]] | None = None
 
     @classmethod
-    def of(
-        cls, table: LakeTable, entries: Sequence[pafs.FileInfo], version: int, scope: str, schemas: Schemas
-    ) -> TableLog:
+    def of(cls, table: LakeTable, files: LogFiles, version: int, scope: str, schemas: Schemas) -> TableLog:
         """The log of a version.
 
         Args:
             table: The table.
-            entries: Output of `log_entries`.
+            files: The files of the log.
             version: The version, which must be live.
             scope: Prefix of cache keys, see `immutable_cache.scope`.
             schemas: Cache of parsed schemas.
@@ -131,27 +125,22 @@ class TableLog:
             ValueError: Commits are missing.
         """
         log = table.place.below("_delta_log")
-        commits: dict[int, LogFile] = {}
-        parts: dict[tuple[int, int], list[LogFile]] = {}
-        for info in entries:
-            file = LogFile(log.below(info.base_name), info.size, info.mtime_ns, False, scope)
-            if match := _COMMIT.fullmatch(info.base_name):
-                commits[int(match[1])] = LogFile(file.place, file.size, file.mtime_ns, True, scope)
-            elif match := _CHECKPOINT.fullmatch(info.base_name):
-                parts.setdefault((int(match[1]), int(match[3] or 1)), []).append(file)
-            elif match := _NAMED.fullmatch(info.base_name):
-                parts[int(match[1]), 1] = [file]
-        whole = sorted(key for key, files in parts.items() if len(files) == key[1] and key[0] <= version)
-        choices = [whole[-1]] if whole else [(-1, 0)]
-        choices += [key for key in reversed(whole[:-1]) if version - key[0] <= MAX_COMMITS]
-        choices = [key for key in choices if all(n in commits for n in range(key[0] + 1, version + 1))]
+
+        def source(info: pafs.FileInfo, is_commit: bool = False) -> LogFile:
+            return LogFile(log.below(info.base_name), info.size, info.mtime_ns, is_commit, scope)
+
+        whole = [n for n in files.checkpoints if n <= version]
+        choices = whole[-1:] or [-1]
+        choices += [n for n in reversed(whole[:-1]) if version - n <= MAX_COMMITS]
+        choices = [base for base in choices if all(n in files.commits for n in range(base + 1, version + 1))]
         if not choices:
             raise ValueError(f"commits before version {version} of its log are missing")
-        cached = (key for key in choices if key in parts and all(FILES.get(source.key) for source in parts[key]))
+        parts = {base: [source(info) for info in files.checkpoints.get(base, ())] for base in choices}
+        cached = (base for base in choices if parts[base] and all(FILES.get(part.key) for part in parts[base]))
         base = next(cached, choices[0])
-        sources = [commits[n] for n in range(version, base[0], -1)]
-        for source in parts.get(base, []):
-            sources += [source, *sidecars(source, log)]
+        sources = [source(files.commits[n], is_commit=True) for n in range(version, base, -1)]
+        for part in parts[base]:
+            sources += [part, *sidecars(part, log)]
         return cls(table, sources, schemas)
 
     @cached_property

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from capture.connectors.file_columns import live_counts
 from capture.connectors.footers.leaf_types import typed
 from capture.connectors.footers.reader import Footer, LeafStats, batched, read_footers
 from capture.connectors.storage.immutable_cache import COLUMNS, FILES
-from capture.connectors.storage.places import Place
+from capture.connectors.storage.places import Place, Unreadable
 from store.model.logical_types import Kind, LogicalType, to_arrow
 
 _STATS_BYTES: Final = 300  # estimated memory of one leaf's statistics
@@ -87,6 +89,15 @@ class FooterCache:
         cached |= {key: (footer, stats) for key, footer, stats in self._read(missing)}
         return [cached[file.key] for file in files]
 
+    def readable_statistics(self, files: Sequence[DataFile]) -> list[tuple[Footer, FileStats] | None]:
+        """The same, with None for a damaged or missing file, which a scan will report."""
+        try:
+            return list(self.statistics(files))
+        except Unreadable:
+            if len(files) == 1:
+                return [None]
+            return [footer for file in files for footer in self.readable_statistics([file])]
+
     def _read(self, files: Sequence[DataFile]) -> Iterator[tuple[Key, Footer, FileStats]]:
         for file, footer in zip(files, read_footers([file.place for file in files]), strict=True):
             stats = footer.rolled_up()
@@ -141,6 +152,16 @@ def footer_facts(
         "upper": _typed(uppers, kinds, kind) if ordered else None,
         "lower_exact": pa.array([low for low, _ in exact], pa.bool_()),
         "upper_exact": pa.array([high for _, high in exact], pa.bool_()),
+    }
+
+
+def of_live_rows(facts: dict[str, Any], rows: pa.Array, records: pa.Array, whole: pa.Array) -> dict[str, Any]:
+    """Output of `footer_facts` limited to what it says of live rows; see `file_columns.live_counts`."""
+    return facts | {
+        "null_count": live_counts(facts["null_count"], rows, records, whole),
+        "nan_count": pc.if_else(whole, facts["nan_count"], pa.scalar(None, pa.int64())),
+        "lower_exact": pc.and_(facts["lower_exact"], whole),
+        "upper_exact": pc.and_(facts["upper_exact"], whole),
     }
 
 

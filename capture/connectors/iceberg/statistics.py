@@ -14,14 +14,14 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform
 from pyiceberg.types import TimestampNanoType, TimestamptzNanoType
 
-from capture.connectors.file_columns import column_rows
+from capture.connectors.file_columns import column_rows, live_counts
 from capture.connectors.footers.reader import Footer, batched
-from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts
+from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts, of_live_rows
 from capture.connectors.iceberg.bounds import decode_all, decoder
 from capture.connectors.iceberg.manifests import Columns, Files, Metrics
 from capture.connectors.iceberg.schema import IcebergLeaf, identity_values, typed_array
 from capture.connectors.iceberg.transforms import span
-from capture.connectors.storage.places import Place, Unreadable
+from capture.connectors.storage.places import Place
 
 BATCH_ROWS: Final = 60_000
 """Approximate number of rows in one table of `rows()`."""
@@ -114,15 +114,14 @@ class ColumnStatistics:
             if left != count:
                 one_value = low is not None and low == high and nulls == 0
                 low_exact, high_exact = low_exact and one_value, high_exact and one_value
-                nulls, nans = _live_count(nulls, count, left), _live_count(nans, count, left)
             if not left:
                 low = high = None
             parts.append((nulls, nans, low, high, low_exact, high_exact))
         all_nulls, all_nans, lows, highs, low_flags, high_flags = (list(side) for side in zip(*parts, strict=True))
-        orderable = leaf.logical.orderable
+        orderable, whole = leaf.logical.orderable, pc.equal(rows, block.rows)
         return {
-            "null_count": pa.array(all_nulls, pa.int64()),
-            "nan_count": pa.array(all_nans, pa.int64()),
+            "null_count": live_counts(pa.array(all_nulls, pa.int64()), rows, block.rows, whole),
+            "nan_count": live_counts(pa.array(all_nans, pa.int64()), rows, block.rows, whole),
             "lower": typed_array(lows, leaf.logical) if orderable else None,
             "upper": typed_array(highs, leaf.logical) if orderable else None,
             "lower_exact": pa.array(low_flags, pa.bool_()),
@@ -189,17 +188,8 @@ class ColumnStatistics:
             for location, size, lacks in zip(block.locations.to_pylist(), block.sizes.to_pylist(), of_file, strict=True)
             if lacks
         ]
-        footers = iter(self._read(listed))
+        footers = iter(self._footers.readable_statistics(listed))
         return [next(footers) if lacks else None for lacks in of_file]
-
-    def _read(self, files: Sequence[ListedFile]) -> _Footers:
-        """Footers with statistics; None for a damaged or missing file, which a scan will report."""
-        try:
-            return list(self._footers.statistics(files))
-        except Unreadable:
-            if len(files) == 1:
-                return [None]
-            return [footer for file in files for footer in self._read([file])]
 
 
 _Footers = Sequence[tuple[Footer, FileStats] | None]
@@ -245,14 +235,8 @@ def _is_parquet(block: Files) -> pa.Array:
 def _footer_statistics(leaf: IcebergLeaf, block: Files, rows: pa.Array, footers: _Footers) -> dict[str, Any]:
     """Statistics of a column from footers, by field id."""
     reliable = [pair if pair is not None and _is_reliable(pair[0], leaf) else None for pair in footers]
-    statistics = footer_facts(reliable, lambda footer: _position(footer, leaf.field_id), leaf.logical)
-    whole = pc.equal(rows, block.rows)
-    counts = zip(statistics["null_count"].to_pylist(), block.rows.to_pylist(), rows.to_pylist(), strict=True)
-    statistics["null_count"] = pa.array([_live_count(count, total, live) for count, total, live in counts], pa.int64())
-    statistics["nan_count"] = pc.if_else(whole, statistics["nan_count"], pa.scalar(None, pa.int64()))
-    for side in ("lower_exact", "upper_exact"):
-        statistics[side] = pc.and_(statistics[side], whole)
-    return statistics
+    facts = footer_facts(reliable, lambda footer: _position(footer, leaf.field_id), leaf.logical)
+    return of_live_rows(facts, rows, block.rows, pc.equal(rows, block.rows))
 
 
 def _is_reliable(footer: Footer, leaf: IcebergLeaf) -> bool:
@@ -294,12 +278,3 @@ class _OnlyValue(NamedTuple):
 
     value: Any
     everywhere: bool
-
-
-def _live_count(count: int | None, rows: int, live: int) -> int | None:
-    """Converts a count over all rows of a file to its live rows; known only if the count is none or all."""
-    if count is None or live == rows:
-        return count
-    if not live or not count:
-        return 0
-    return live if count == rows else None

@@ -16,15 +16,14 @@ from pypaimon.manifest.manifest_file_manager import ManifestFileManager
 from pypaimon.manifest.manifest_list_manager import ManifestListManager
 from pypaimon.schema.data_types import RowType
 
-from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows
+from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows, live_counts
 from capture.connectors.footers.reader import Footer
-from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts
+from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts, of_live_rows
 from capture.connectors.paimon.bounds import bound_array, exactness, kept_characters
 from capture.connectors.paimon.library import quiet
 from capture.connectors.paimon.schema import beyond_micros, reads_as
 from capture.connectors.paimon.snapshot_view import File, SnapshotView
 from capture.connectors.spi import Column, ColumnIds
-from capture.connectors.storage.places import Unreadable
 from store.model.logical_types import parse
 from store.model.names import column_key
 
@@ -143,18 +142,18 @@ class ColumnStatistics:
     ) -> pa.Table:
         cut = beyond_micros(fields[-1])
         kept = [k.kept for k in known]
-        whole = pa.array([f.is_whole for f in files], pa.bool_())
+        rows = _rows_of(files)
         lower, upper = ([getattr(k, side) for k in known] for side in ("low", "high"))
         return column_rows(
             pa.array([f.path for f in files], pa.string()),
             column,
             ids,
-            pa.array([f.live for f in files], pa.int64()),
-            null_count=pa.array([_nulls(k.nulls, f) for k, f in zip(known, files, strict=True)], pa.int64()),
+            rows.live,
+            null_count=live_counts(pa.array([k.nulls for k in known], pa.int64()), *rows),
             lower=bound_array(lower, column.logical_type, upper=False, cut=cut),
             upper=bound_array(upper, column.logical_type, upper=True, cut=cut),
-            lower_exact=pc.and_(whole, exactness(lower, column.logical_type, kept, cut=cut)),
-            upper_exact=pc.and_(whole, exactness(upper, column.logical_type, kept, cut=cut)),
+            lower_exact=pc.and_(rows.whole, exactness(lower, column.logical_type, kept, cut=cut)),
+            upper_exact=pc.and_(rows.whole, exactness(upper, column.logical_type, kept, cut=cut)),
         )
 
     # Footers.
@@ -166,20 +165,9 @@ class ColumnStatistics:
         self._footers_left -= len(files)
         home = self._view.place.name.rstrip("/") + "/"
         near = [file for file in files if file.path.startswith(home)]
-        return self._read_some(near, [
-            ListedFile(self._view.place.below(file.path[len(home) :]), file.meta.file_size) for file in near
-        ])  # fmt: skip
-
-    def _read_some(self, files: Sequence[File], listed: Sequence[ListedFile]) -> dict[str, tuple[Footer, FileStats]]:
-        try:
-            return {f.path: footer for f, footer in zip(files, self._footers.statistics(listed), strict=True)}
-        except Unreadable:  # one is damaged or missing, which a scan will report
-            if len(files) == 1:
-                return {}
-            footers: dict[str, tuple[Footer, FileStats]] = {}
-            for file, place in zip(files, listed, strict=True):
-                footers |= self._read_some([file], [place])
-            return footers
+        listed = [ListedFile(self._view.place.below(file.path[len(home) :]), file.meta.file_size) for file in near]
+        footers = self._footers.readable_statistics(listed)
+        return {file.path: footer for file, footer in zip(near, footers, strict=True) if footer is not None}
 
     def _from_footers(
         self,
@@ -189,7 +177,7 @@ class ColumnStatistics:
         footers: Sequence[tuple[Footer, FileStats]],
         ids: ColumnIds,
     ) -> pa.Table:
-        kind = parse(column.logical_type)
+        kind, rows = parse(column.logical_type), _rows_of(files)
         places = [self._place_in(file.meta.schema_id, fields) for file in files]
         footers_used = [
             None if place is not None and place.key not in footer[0].positions else footer
@@ -198,22 +186,17 @@ class ColumnStatistics:
         keys = iter(
             [None if p is None else p.key for p, used in zip(places, footers_used, strict=True) if used is not None]
         )
-        statistics = footer_facts(footers_used, lambda footer: footer.positions.get(next(keys) or ""), kind)
-        whole = pa.array([f.is_whole for f in files], pa.bool_())
+        facts = footer_facts(footers_used, lambda footer: footer.positions.get(next(keys) or ""), kind)
         reads = pa.array([place is None or place.reads for place in places], pa.bool_())
-        nulls = [_nulls(n, f) for n, f in zip(statistics["null_count"].to_pylist(), files, strict=True)]
-        statistics["null_count"] = pa.array(nulls, pa.int64())
-        statistics["nan_count"] = pc.if_else(whole, statistics["nan_count"], pa.scalar(None, pa.int64()))
         for side in ("lower", "upper"):
-            if statistics[side] is not None:
-                statistics[side] = pc.if_else(reads, statistics[side], pa.scalar(None, statistics[side].type))
-            statistics[f"{side}_exact"] = pc.and_(statistics[f"{side}_exact"], whole)
+            if facts[side] is not None:
+                facts[side] = pc.if_else(reads, facts[side], pa.scalar(None, facts[side].type))
         return column_rows(
             pa.array([f.path for f in files], pa.string()),
             column,
             ids,
-            pa.array([f.live for f in files], pa.int64()),
-            **statistics,
+            rows.live,
+            **of_live_rows(facts, *rows),
         )
 
     def _place_in(self, schema_id: int, fields: Fields) -> _InFile | None:
@@ -272,8 +255,14 @@ def _decoded(row: Any, at: int) -> Any:
         return None
 
 
-def _nulls(count: int | None, file: File) -> int | None:
-    """Converts a null count over all rows of a file to its live rows; known only if the count is none or all."""
-    if count is None or file.is_whole or count == 0:
-        return count
-    return file.live if count == file.meta.row_count else None
+class _Rows(NamedTuple):
+    """Live rows of files, rows including deleted ones, and whether all are live."""
+
+    live: pa.Array
+    records: pa.Array
+    whole: pa.Array
+
+
+def _rows_of(files: Sequence[File]) -> _Rows:
+    live, records = (pa.array(c, pa.int64()) for c in zip(*((f.live, f.meta.row_count) for f in files), strict=True))
+    return _Rows(live, records, pc.fill_null(pc.equal(live, records), False))
