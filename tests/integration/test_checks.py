@@ -5,42 +5,27 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
 from tests.flight_server.live_server import eventually, serving
+from tests.http_receiver import receiving
 
 
 @pytest.fixture
 def receiver():
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            server.received.append((self.headers["X-Statflight-Signature"], body))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_):
-            """Nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.received = []
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    with receiving() as server:
         yield server
-        server.shutdown()
 
 
 def test_webhook_receives_a_signed_change_when_a_rule_fails(tmp_path, receiver):
     lake = tmp_path / "lake" / "orders"
     write_deltalake(lake, pa.table({"id": list(range(100))}))
     (tmp_path / "rules.toml").write_text('[[rule]]\ntable = "lake.*"\nexpect = "null_fraction <= 0"\n')
-    hook = f"http://127.0.0.1:{receiver.server_port}/"
     secret = {"STATFLIGHT_WEBHOOK_SECRET": "secret"}
-    flags = ("--workers", "1", "--checks", tmp_path / "rules.toml", "--webhook", hook)
+    flags = ("--workers", "1", "--checks", tmp_path / "rules.toml", "--webhook", receiver.url)
     with serving(tmp_path, *flags, env=secret) as server, server.connect() as client:
         client.timeout = 120.0
         connector = {"catalog": "lake", "format": "delta", "uri": str(tmp_path / "lake"), "options": {}}
@@ -58,12 +43,12 @@ def test_webhook_receives_a_signed_change_when_a_rule_fails(tmp_path, receiver):
 
         capture()
         assert eventually(states) == [(0, "PASSED")]
-        assert not receiver.received
+        assert not receiver.requests
         write_deltalake(lake, pa.table({"id": pa.array([None, 5], pa.int64())}), mode="append")
         client.act("discover", {"catalog": "lake"})
         capture()
         assert eventually(lambda: [row for row in states() if row[0] == 1]) == [(1, "FAILED")]
-        signature, body = eventually(lambda: receiver.received)[0]
-        assert signature == "sha256=" + hmac.new(b"secret", body, hashlib.sha256).hexdigest()
+        *_, headers, body = eventually(lambda: receiver.requests)[0]
+        assert headers["X-Statflight-Signature"] == "sha256=" + hmac.new(b"secret", body, hashlib.sha256).hexdigest()
         (change,) = json.loads(body)["changes"]
         assert (change["column"], change["before"], change["after"]) == ("id", "PASSED", "FAILED")

@@ -3,9 +3,7 @@
 import base64
 import hashlib
 import json
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -13,6 +11,7 @@ from flight_server.auth import oidc as signed_tokens
 from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
 from flight_server.auth.tokens import Authenticator, load_tokens
 from store.model.errors import InvalidArgument, Unauthenticated
+from tests.http_receiver import receiving
 
 
 def sha(token):
@@ -289,53 +288,39 @@ def test_jwks_file_without_public_keys_is_rejected(tmp_path):
 
 @pytest.fixture
 def provider():
-    """An identity provider: its URL, the requested paths, and its state."""
-    requested, state = [], {"down": False}
+    """An identity provider, which tells its keys."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            requested.append(self.path)
-            body = JWKS if self.path == "/keys" else {"jwks_uri": f"{url}/keys"}
-            self.send_response(500 if state["down"] else 200)
-            self.end_headers()
-            self.wfile.write(json.dumps(body).encode())
+    def answer(request):
+        body = JWKS if request.path == "/keys" else {"jwks_uri": f"{server.url}/keys"}
+        return 200, json.dumps(body).encode()
 
-        def log_message(self, *arguments):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield url, requested, state
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with receiving(answer) as server:
+        yield server
 
 
 @pytest.mark.parametrize("named", ["issuer", "jwks"])
 def test_provider_keys_are_fetched_once_and_outlive_an_outage(tmp_path, provider, named):
-    url, requested, state = provider
+    url = provider.url
     at = url if named == "issuer" else f"{url}/keys"
     authenticator = load_tokens(write_token_file(tmp_path, f"[oidc]\n{named} = '{at}'\naudience = 'statflight'"))
-    assert not requested  # fetched on first use: a provider outage does not prevent startup
+    assert not provider.requests  # fetched on first use: a provider outage does not prevent startup
     for _ in range(3):
         assert authenticator.authenticate(signed(iss=url)).name == "eve"
         with pytest.raises(Unauthenticated):
             authenticator.authenticate(signed(iss=url, kid="unknown"))
     expected = ["/keys"] if named == "jwks" else ["/.well-known/openid-configuration", "/keys"]
-    assert requested == expected
-    state["down"] = True
+    assert [request.path for request in provider.requests] == expected
+    provider.answer = lambda _: (500, b"")
     # expired keys stay in use while the provider is down
     authenticator.oidc.keys._client.jwk_set_cache.lifespan = -1.0
     assert authenticator.authenticate(signed(iss=url)).name == "eve"
 
 
 def test_unreachable_provider_authenticates_no_token(tmp_path, provider):
-    url, requested, state = provider
-    state["down"] = True
+    provider.answer = lambda _: (500, b"")
+    url = provider.url
     authenticator = load_tokens(write_token_file(tmp_path, f"[oidc]\nissuer = '{url}'\naudience = 'statflight'"))
     for _ in range(3):
         with pytest.raises(Unauthenticated):
             authenticator.authenticate(signed(iss=url))
-    assert len(requested) == 1
+    assert len(provider.requests) == 1

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from flight_server.present.profiles import Profile, datahub, openlineage, openmetadata
 from tests.flight_server.fake_server import FakeServer
+from tests.http_receiver import receiving
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 7}
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
@@ -96,30 +95,9 @@ def server():
 
 @pytest.fixture
 def catalog():
-    """A data catalog over loopback: its URL, the received requests, and its response."""
-    received, response = [], {"status": 200}
-
-    class Handler(BaseHTTPRequestHandler):
-        def _serve(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            received.append((self.command, self.path, self.headers.get("Authorization"), json.loads(body or b"null")))
-            content = json.dumps({"id": "4711"} if response["status"] == 200 else {"error": "no"}).encode()
-            self.send_response(response["status"])
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_GET = do_POST = do_PUT = _serve
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", received, response
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    """A data catalog over loopback, which knows every table."""
+    with receiving(lambda _: (200, b'{"id": "4711"}')) as server:
+        yield server
 
 
 def test_emit_without_a_url_prints_the_document(run):
@@ -138,17 +116,16 @@ def test_emit_without_a_url_prints_the_document(run):
     ],
 )
 def test_emit_with_a_url_sends_the_document(run, catalog, monkeypatch, to, calls):
-    url, received, _ = catalog
     monkeypatch.setenv("STATFLIGHT_EMIT_TOKEN", "hush")
-    status, out, err = run("emit", "lake.s.t", "--to", to, "--url", url)
+    status, out, err = run("emit", "lake.s.t", "--to", to, "--url", catalog.url)
     assert (status, out) == (0, "") and "lake.s.t: sent" in err
-    assert [call[:2] for call in received] == calls and all(call[2] == "Bearer hush" for call in received)
+    assert [(call.method, call.path) for call in catalog.requests] == calls
+    assert all(call.headers["Authorization"] == "Bearer hush" for call in catalog.requests)
 
 
 def test_emit_fails_when_the_catalog_rejects_or_is_unreachable(run, catalog):
-    url, _, response = catalog
-    response["status"] = 403
-    status, _, err = run("emit", "lake.s.t", "--to", "datahub", "--url", url)
+    catalog.answer = lambda _: (403, b'{"error": "no"}')
+    status, _, err = run("emit", "lake.s.t", "--to", "datahub", "--url", catalog.url)
     assert status == 1 and "answered 403" in err and "Traceback" not in err
     assert "cannot be reached" in run("emit", "lake.s.t", "--to", "datahub", "--url", "http://127.0.0.1:1")[2]
 

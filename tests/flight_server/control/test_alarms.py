@@ -8,7 +8,6 @@ import json
 import threading
 from datetime import UTC, datetime, timedelta
 from email import policy
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -18,6 +17,7 @@ from flight_server.checks import rules
 from flight_server.control.alarms import LINES, Alarms, bodies
 from flight_server.control.webhook import Webhook
 from store.model.errors import InvalidArgument
+from tests.http_receiver import receiving
 
 
 def change(after, before="PASSED", column="id", rule="id: ndv > 5", value=3.0):
@@ -148,31 +148,14 @@ def test_addresses_are_secret():
 # Deliveries.
 
 
-@pytest.fixture
-def http():
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            server.received.append((self.path, json.loads(body)))
-            self.send_response(202)
-            self.end_headers()
-
-        def log_message(self, *_):
-            """Nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.received = []
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield server
-        server.shutdown()
-
-
 @pytest.mark.parametrize("address", ["slack+http://", "teams+http://", "pagerduty+http://KEY@", "http://"])
-def test_presets_are_delivered_without_key_and_preset_in_the_url(http, address):
-    hook = Webhook(f"{address}127.0.0.1:{http.server_port}/v2/enqueue")
-    (body,) = bodies(hook._parts, [message(change("FAILED"))])
-    assert hook._deliver(body)
-    assert http.received == [("/v2/enqueue", json.loads(body))]
+def test_presets_are_delivered_without_key_and_preset_in_the_url(address):
+    with receiving() as server:
+        hook = Webhook(f"{address}127.0.0.1:{server.server_port}/v2/enqueue")
+        (body,) = bodies(hook._parts, [message(change("FAILED"))])
+        assert hook._deliver(body)
+    ((method, path, _, given),) = server.requests
+    assert (method, path) == ("POST", "/v2/enqueue") and json.loads(given) == json.loads(body)
 
 
 @pytest.fixture

@@ -6,48 +6,27 @@ import json
 import logging
 import socket
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from flight_server.control import webhook
 from flight_server.control.webhook import SIGNATURE, Webhook
+from tests.http_receiver import receiving
 
 
 @pytest.fixture
 def receiver():
-    """An HTTP receiver: its recorded requests, and the statuses of its responses (the last one repeats)."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            server.requests.append((json.loads(body), self.headers.get(SIGNATURE), body))
-            self.send_response(server.statuses.pop(0) if len(server.statuses) > 1 else server.statuses[0])
-            self.send_header("Location", "/elsewhere")
-            self.end_headers()
-            server.received.set()
-
-        def log_message(self, *_):
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.requests, server.statuses, server.received = [], [200], threading.Event()
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    with receiving() as server:
         yield server
-        server.shutdown()
-
-
-def url(server) -> str:
-    return f"http://127.0.0.1:{server.server_port}/hook"
 
 
 def test_message_is_signed_with_the_secret(receiver):
-    hook = Webhook(url(receiver), "secret")
+    hook = Webhook(receiver.url, "secret")
     hook.post({"table": "ä", "n": 1})
     assert receiver.received.wait(60)
-    ((message, signature, body),) = receiver.requests
-    assert message == {"table": "ä", "n": 1} and signature == hook.signature(body)
-    assert signature != Webhook("http://x", "other").signature(body)
+    ((_, _, headers, body),) = receiver.requests
+    assert json.loads(body) == {"table": "ä", "n": 1} and headers[SIGNATURE] == hook.signature(body)
+    assert headers[SIGNATURE] != Webhook("http://x", "other").signature(body)
     hook.stop()
 
 
@@ -56,11 +35,12 @@ def test_message_is_signed_with_the_secret(receiver):
     [([503, 500, 200], 3, True), ([503], 4, False), ([400], 1, False), ([302], 1, False), ([429, 200], 2, True)],
 )  # fmt: skip
 def test_transient_failures_are_retried_with_pauses(receiver, statuses, tries, delivered):
-    receiver.statuses = statuses
+    left = list(statuses)
+    receiver.answer = lambda _: (left.pop(0) if len(left) > 1 else left[0], b"")  # the last one repeats
     pauses = []
-    assert Webhook(url(receiver))._deliver(b"{}", pauses.append) is delivered
+    assert Webhook(receiver.url)._deliver(b"{}", pauses.append) is delivered
     assert len(receiver.requests) == tries and pauses == list(webhook.PAUSES[: tries - 1])
-    assert receiver.requests[0][1] is None  # no secret, no signature
+    assert SIGNATURE not in receiver.requests[0].headers  # no secret, no signature
 
 
 def test_hanging_receiver_does_not_block_posts(caplog):
