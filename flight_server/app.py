@@ -11,7 +11,7 @@ from typing import Any
 
 from capture.orchestrator import Orchestrator
 from flight_server.auth.vault import Vault
-from flight_server.checks.rules import load as load_rules
+from flight_server.checks.rules import File, load
 from flight_server.config import Settings
 from flight_server.control.access import Access
 from flight_server.control.alarms import Alarms
@@ -32,6 +32,7 @@ from flight_server.reads.scanner import Scanner
 from flight_server.reads.slice_cache import SliceCache
 from flight_server.reads.streams import Streams
 from flight_server.reads.usage import Usage
+from flight_server.reloading import Reloaded
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
@@ -72,7 +73,8 @@ class App:
         check_served(settings.store)
         self.settings = settings
         self.started = time.time()
-        rules = () if settings.checks is None else load_rules(settings.checks)  # checked before a database is made
+        path = settings.checks
+        rules = Reloaded("rules", [path], lambda: File() if path is None else load(path))  # before a database is made
         self.database, self.role = join(settings.db)
         self.versions = self.database.versions
         self.catalog = Catalog(self.database)
@@ -115,7 +117,6 @@ class App:
             self.database,
             self.catalog,
             self.scanner,
-            settings.checks,
             rules,
             Alarms(receivers, settings.webhook_digest_seconds),
             settings.check_late_seconds,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,9 +17,8 @@ from typing import Any, Final
 from flight_server.auth.oidc import Oidc
 from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, EVERYTHING, Permission, Principal
 from flight_server.config import check_keys, read_toml
+from flight_server.reloading import Reloaded
 from store.model.errors import InvalidArgument, InvalidField, Unauthenticated
-
-log = logging.getLogger("statflight.server")
 
 
 @dataclass(frozen=True)
@@ -72,15 +70,14 @@ class Authenticator:
 
 
 class Guard:
-    """The authenticator of a token file plus one more token, reloaded when the file changes.
-
-    Without a file every caller is accepted. An invalid changed file is ignored.
-    """
+    """The authenticator of a token file plus one more token, reloaded when the file changes; without a file every
+    caller is accepted."""
 
     def __init__(self, path: Path | None, internal: str):
-        self._path, self._internal = path, internal
-        self._seen = self._stamp()
-        self._current = self._load()
+        def load() -> Authenticator:
+            return (Authenticator.open() if path is None else load_tokens(path)).with_internal(internal)
+
+        self._file = Reloaded("tokens", [path], load)
 
     def authenticate(self, bearer: str | None) -> Principal:
         """The principal of an `authorization` header, by the token file last read.
@@ -88,32 +85,11 @@ class Guard:
         Raises:
             Unauthenticated: The token is missing or invalid.
         """
-        return self._current.authenticate(bearer)
+        return self._file.value.authenticate(bearer)
 
     def renew(self) -> bool:
         """Reads the file again if it has changed."""
-        stamp = self._stamp()
-        if stamp == self._seen:
-            return False
-        self._seen = stamp
-        try:
-            self._current = self._load()
-        except InvalidArgument as error:
-            log.warning("the token file has changed, and the tokens before stay in use: %s", error)
-            return False
-        log.info("the token file has changed and is in use")
-        return True
-
-    def _load(self) -> Authenticator:
-        authenticator = Authenticator.open() if self._path is None else load_tokens(self._path)
-        return authenticator.with_internal(self._internal)
-
-    def _stamp(self) -> tuple[int, int] | None:
-        try:
-            stat = self._path.stat() if self._path is not None else None
-        except OSError:
-            return None
-        return stat and (stat.st_mtime_ns, stat.st_ino)
+        return self._file.renew()
 
 
 def token_of(header: str) -> str:

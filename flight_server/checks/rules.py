@@ -15,7 +15,7 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta, field
 
@@ -209,11 +209,23 @@ class _Silence(Struct):
         return tables, self.until if self.until.tzinfo else self.until.replace(tzinfo=UTC)
 
 
-def load(path: Path) -> list[Rule]:
-    """The rules of a TOML file of `[[rule]]` tables.
+class File(NamedTuple):
+    """What a rules file says; nothing if there is none.
+
+    Attributes:
+        rules: Its rules.
+        silences: Patterns of tables, and the time until which no alarm tells of them.
+    """
+
+    rules: Sequence[Rule] = ()
+    silences: Sequence[tuple[tuple[str, ...], datetime]] = ()
+
+
+def load(path: Path) -> File:
+    """Reads a TOML file of `[[rule]]` and `[[silence]]` tables.
 
     Raises:
-        InvalidArgument: The file cannot be read, or a rule is invalid.
+        InvalidArgument: The file cannot be read, or a rule or a silence is invalid.
     """
     content = read_toml(path, "rules file")
     if strange := [key for key in content if key not in ("rule", "silence")]:
@@ -227,16 +239,8 @@ def load(path: Path) -> list[Rule]:
             rules.append(read(entry, _Entry, "rule").rule())
         except InvalidArgument as wrong:
             raise InvalidArgument(f"{path}: rule {number}: {wrong}") from None
-    return rules
-
-
-def silences(path: Path) -> list[tuple[tuple[str, ...], datetime]]:
-    """The `[[silence]]` tables of a rules file: patterns of tables, and the time until which no alarm tells of them.
-
-    Raises:
-        InvalidArgument: The file cannot be read, or a silence is invalid.
-    """
     try:
-        return [read(entry, _Silence, "silence").value() for entry in read_toml(path, "rules file").get("silence", ())]
+        silences = [read(entry, _Silence, "silence").value() for entry in content.get("silence", ())]
     except InvalidArgument as wrong:
         raise InvalidArgument(f"{path}: {wrong}") from None
+    return File(rules, silences)

@@ -108,6 +108,6 @@ def check(
 
 def _rules(texts: list[str], files: list[Path]) -> list[grammar.Rule]:
     try:
-        return [*map(grammar.parse, texts), *(one for file in files for one in grammar.load(file))]
+        return [*map(grammar.parse, texts), *(one for file in files for one in grammar.load(file).rules)]
     except InvalidArgument as wrong:
         misuse(str(wrong))

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,12 +20,13 @@ from flight_server.checks.results import Result, State
 from flight_server.control.alarms import Alarms
 from flight_server.reads.local_reader import LocalReader
 from flight_server.reads.scanner import Scanner
+from flight_server.reloading import Reloaded
 from flight_server.table_names import of_table
 from store.catalog.catalog import Catalog
 from store.catalog.checks import CheckRow, CheckStore, StateChange
 from store.duckdb.database import Database
 from store.model.catalog_entries import TableEntry
-from store.model.errors import InvalidArgument, NotFound, StatflightError
+from store.model.errors import NotFound, StatflightError
 
 log = logging.getLogger("statflight.server")
 
@@ -42,8 +42,7 @@ class Checking:
         database: The store.
         catalog: Tables and connectors.
         scanner: Reads the statistics that rules need.
-        path: The rules file; None checks nothing.
-        rules: The parsed rules.
+        rules: The rules file.
         alarms: Where changes of state are sent.
         late_seconds: Time after a table's first look at a snapshot in which a rule waits for what it is about.
         clock: Seconds, monotonic.
@@ -56,16 +55,14 @@ class Checking:
     select: Callable[[str], pa.Table]
 
     def __init__(
-        self, database: Database, catalog: Catalog, scanner: Scanner, path: Path | None,
-        rules: Sequence[grammar.Rule], alarms: Alarms, late_seconds: float,
+        self, database: Database, catalog: Catalog, scanner: Scanner, rules: Reloaded[grammar.File], alarms: Alarms,
+        late_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
-        self._catalog, self._path, self._alarms, self._clock = catalog, path, alarms, clock
+        self._catalog, self._file, self._alarms, self._clock = catalog, rules, alarms, clock
         self._store = CheckStore(database)
         self._reader = LocalReader(scanner, ANONYMOUS, lambda statement: self.select(statement))
-        self._rules = rules
-        alarms.silences = () if path is None else grammar.silences(path)
-        self._stamp = self._look()
+        alarms.silences = rules.value.silences
         self._late_seconds = late_seconds
         self._captured: dict[int, float] = {}  # table key → when something was last captured of it
         self._waiting: dict[int, _Wait] = {}  # by table key
@@ -77,7 +74,7 @@ class Checking:
 
     def start(self) -> None:
         """Starts the thread that checks captured tables."""
-        if self._path is not None:
+        if self._file.value.rules:
             threading.Thread(target=self._loop, name="checks", daemon=True).start()
 
     def stop(self) -> None:
@@ -87,7 +84,7 @@ class Checking:
 
     def captured(self, table: TableEntry) -> None:
         """Notes that a table was captured."""
-        if self._path is not None:
+        if self._file.value.rules:
             with self._lock:
                 self._captured[table.table_key] = self._clock()
 
@@ -103,7 +100,8 @@ class Checking:
             key for key, wait in self._waiting.items() if now >= wait.until and not wait.over and key not in ready
         ]
         if ready:
-            self._renew()
+            if self._file.renew():
+                self._alarms.silences = self._file.value.silences
             ready += self._referring.difference(ready)  # what was captured may be what they refer to
         due = [key for key, at in self._timely.items() if now >= at and key not in ready]
         for key in [*ready, *due]:
@@ -133,14 +131,14 @@ class Checking:
         """Checks the rules that time alone may turn; stores their results only if one has turned."""
         self._timely[table.table_key] = self._clock() + TIMELY_SECONDS
         before = self.results.get(table.full_name, [])
-        news = check(self._reader, table.full_name, self._rules, grammar.PREVIOUS, only_timely=True)
+        news = check(self._reader, table.full_name, self._file.value.rules, grammar.PREVIOUS, only_timely=True)
         found = {(result.rule, result.column): result for result in news if not result.pending}
         if any(old.state != found.get((old.rule, old.column), old).state for old in before):
             self.results[table.full_name] = [found.get((old.rule, old.column), old) for old in before]
             self._store_results(table, self.results[table.full_name])
 
     def _check(self, table: TableEntry) -> None:
-        found = check(self._reader, table.full_name, self._rules, grammar.PREVIOUS)
+        found = check(self._reader, table.full_name, self._file.value.rules, grammar.PREVIOUS)
         results = [result for result in found if not result.pending]
         pending = [result for result in found if result.pending]
         if self._waits_no_longer(table, bool(pending)):
@@ -188,24 +186,6 @@ class Checking:
             wait = self._waiting[table.table_key] = _Wait(table.current_snapshot_id, now + self._late_seconds)
         wait.over = now >= wait.until
         return wait.over
-
-    def _renew(self) -> None:
-        """Reloads the rules file if it changed; an unreadable file changes nothing."""
-        stamp = self._look()
-        if self._path is None or stamp == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            self._rules, self._alarms.silences = grammar.load(self._path), grammar.silences(self._path)
-        except InvalidArgument as error:
-            log.warning("the rules file has changed, and the rules before stay in use: %s", error)
-
-    def _look(self) -> tuple[int, int] | None:
-        try:
-            stat = None if self._path is None else self._path.stat()
-        except OSError:
-            return None
-        return None if stat is None else (stat.st_mtime_ns, stat.st_ino)
 
     def _loop(self) -> None:
         while not self._stop.wait(LOOK_SECONDS):

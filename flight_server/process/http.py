@@ -22,6 +22,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from flight_server.reloading import Reloaded
 from store.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Http:
     def __init__(
         self, asgi: Any, host: str, port: int, flag: str, tls: tuple[Path | None, Path | None] = (None, None)
     ) -> None:
-        self._files = cert, key = tls
+        cert, key = tls
         config = uvicorn.Config(
             asgi, http=_Connection, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
             proxy_headers=False, timeout_keep_alive=REQUEST_SECONDS, timeout_graceful_shutdown=int(STOPPED_WITHIN),
@@ -97,7 +98,7 @@ class Http:
         named = f"[{bare}]" if ":" in bare else bare
         self.uri = f"http{'s' if cert else ''}://{named}:{self._socket.getsockname()[1]}/"
         logging.getLogger("uvicorn").setLevel(logging.ERROR)  # no messages about its start or refused callers
-        self._tls, self._seen = config.ssl, self._stamp()
+        self._files = Reloaded("certificates of the pages", tls, lambda: _load(config.ssl, cert, key))
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name=flag, daemon=True)
         self._thread.start()
@@ -107,27 +108,22 @@ class Http:
             runner.run(self._server.serve([self._socket]))
 
     def renew(self) -> None:
-        """Loads changed TLS files, for new connections; invalid files change nothing."""
-        cert, key = self._files
-        if self._tls is None or cert is None or (stamp := self._stamp()) == self._seen:
-            return
-        self._seen = stamp
-        try:
-            self._tls.load_cert_chain(cert, key)
-        except (OSError, ssl.SSLError) as error:
-            log.warning("the pages keep the certificate they have: %s", error)
-
-    def _stamp(self) -> tuple[int, ...]:
-        try:
-            return tuple(path.stat().st_mtime_ns for path in self._files if path is not None)
-        except OSError:  # the files are being replaced
-            return ()
+        """Loads changed TLS files, for new connections."""
+        self._files.renew()
 
     def close(self) -> None:
         """Lets running answers finish, then stops."""
         self._server.should_exit = True
         self._thread.join(STOPPED_WITHIN + 1)
         self._socket.close()
+
+
+def _load(context: ssl.SSLContext | None, cert: Path | None, key: Path | None) -> None:
+    if context is not None and cert is not None:
+        try:
+            context.load_cert_chain(cert, key)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidArgument(str(error)) from None
 
 
 class _Connection(H11Protocol):

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from flight_server.config import Settings
+from flight_server.reloading import Reloaded
 from store.model.errors import InvalidArgument
 
 log = logging.getLogger("statflight.server")
@@ -40,9 +41,10 @@ class Listener:
             InvalidArgument: The TLS files are invalid, or the address is in use or not of this machine.
         """
         self._settings, self._start = settings, start
-        self._seen = _stamps(settings)
         self._before: list[threading.Thread] = []
-        options = tls_options(settings)
+        paths = settings.tls_cert, settings.tls_key, settings.tls_client_ca
+        self._files = Reloaded("TLS files", paths, lambda: tls_options(settings))
+        options = self._files.value
         self._scheme = "grpc+tls" if options else "grpc"
         try:
             self.server = start(self._at(settings.port), options)
@@ -66,22 +68,12 @@ class Listener:
     def renew(self) -> bool:
         """Replaces the server if the TLS files have changed.
 
-        Invalid files change nothing: they may be half written, and the certificate in use may be valid for long.
-
         Raises:
             InvalidArgument: The port cannot be opened again, so that no client can connect.
         """
-        stamps = _stamps(self._settings)
-        if stamps == self._seen:
+        if not self._files.renew():
             return False
-        self._seen = stamps
-        try:
-            options = tls_options(self._settings)
-        except InvalidArgument as error:
-            log.warning("the TLS files have changed, and those before stay in use: %s", error)
-            return False
-        self._succeed(options)
-        log.info("the TLS files have changed and are in use")
+        self._succeed(self._files.value)
         return True
 
     def _succeed(self, options: Mapping[str, Any]) -> None:
@@ -104,18 +96,6 @@ class Listener:
         self.server.shutdown()
         for thread in self._before:
             thread.join()
-
-
-def _stamps(settings: Settings) -> tuple[tuple[int, int] | None, ...]:
-    """Stamps of the TLS files, symbolic links followed (Kubernetes renews those)."""
-    stamps: list[tuple[int, int] | None] = []
-    for path in (settings.tls_cert, settings.tls_key, settings.tls_client_ca):
-        try:
-            stat = path.stat() if path is not None else None
-        except OSError:
-            stat = None
-        stamps.append(stat and (stat.st_mtime_ns, stat.st_ino))
-    return tuple(stamps)
 
 
 def tls_options(settings: Settings) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def test_toml_blocks_parse(tmp_path):
     path = tmp_path / "rules.toml"
     for text in of_rules:
         path.write_text(text)
-        assert rules.load(path)
-    assert rules.silences(path)
+        assert rules.load(path).rules
+    assert rules.load(path).silences
     assert {"db", "host", "port", "workers"} <= settings.keys()
     assert {"name", "sha256", "scopes"} <= tokens["token"][0].keys()

@@ -170,7 +170,7 @@ def test_each_rule_may_set_its_own_snapshot(reader, tmp_path):
         '[[rule]]\nexpect = "id: drift <= 0.4"\nagainst = "previous"\n'
         '[[rule]]\nexpect = "schema_changes = 0"\nagainst = 99\n'
     )
-    found = check(reader, NAME, rules.load(tmp_path / "rules.toml"))
+    found = check(reader, NAME, rules.load(tmp_path / "rules.toml").rules)
     assert [(result.rule, result.state, result.value) for result in found] == [
         ("id: drift <= 0.4 against 2", PASSED, 0), ("id: drift <= 0.4 against 1", FAILED, 0.5),
         ("id: drift <= 0.4 against previous", FAILED, 0.5), ("schema_changes = 0 against 99", FAILED, None),
@@ -211,7 +211,7 @@ def test_suggested_rules_pass(reader, tmp_path):
     text = suggest.to_toml(reader, NAME)
     assert len(tomllib.loads(text)["rule"]) >= 3
     (tmp_path / "rules.toml").write_text(text)
-    found = check(reader, NAME, rules.load(tmp_path / "rules.toml"))
+    found = check(reader, NAME, rules.load(tmp_path / "rules.toml").rules)
     assert found and all(result.state is PASSED for result in found)
 
 

@@ -116,7 +116,7 @@ def test_rules_file_is_loaded(tmp_path):
         '[[rule]]\ntable = "lake.sales.*"\ncolumns = ["*_id", "key"]\nexpect = "null_fraction <= 0"\n'
         '[[rule]]\nexpect = "row_count > 0"\nlevel = "warn"\n'
     )
-    first, second = rules.load(file)
+    first, second = rules.load(file).rules
     assert first.is_about("lake.sales.orders") and not first.is_about("lake.hr.people")
     assert first.takes("user_id") and first.takes("key") and not first.takes("name")
     assert (first.level, second.level) == (Level.FAIL, Level.WARN) and second.is_about("any.table.at all")

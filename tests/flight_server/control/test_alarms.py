@@ -89,11 +89,11 @@ def test_silences_of_a_rules_file(tmp_path):
     path = tmp_path / "rules.toml"
     head = '[[rule]]\nexpect = "row_count > 0"\n[[silence]]\ntable = "lake.*"\n'
     path.write_text(head + "until = 2026-12-01T08:00:00Z\n")
-    assert rules.silences(path) == [(("lake.*",), datetime(2026, 12, 1, 8, tzinfo=UTC))]
-    assert len(rules.load(path)) == 1
+    assert rules.load(path).silences == [(("lake.*",), datetime(2026, 12, 1, 8, tzinfo=UTC))]
+    assert len(rules.load(path).rules) == 1
     path.write_text(head + 'until = "soon"\n')
     with pytest.raises(InvalidArgument, match="until"):
-        rules.silences(path)
+        rules.load(path)
 
 
 # Forms.

@@ -57,7 +57,7 @@ def setup(tmp_path):
         clock, notifications = Clock(), Notifications()
         old = app.checking
         checking = Checking(
-            app.database, app.catalog, app.scanner, tmp_path / "rules.toml", old._rules, notifications, LATE_SECONDS,
+            app.database, app.catalog, app.scanner, old._file, notifications, LATE_SECONDS,
             clock=clock,
         )  # fmt: skip
         app.checking = checking
