@@ -1,4 +1,7 @@
-"""An HTTP proxy on loopback that counts reads of an object store, and answers some itself with an error."""
+"""An HTTP proxy on loopback that counts reads of an object store, and answers some itself with an error.
+
+Pages of listings of S3 have a tenth of their 1,000 keys, so that few keys are more than a page.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,8 @@ def fault_proxy(target: str) -> Iterator[FaultProxy]:
                 return
             store = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
             try:
-                store.request(self.command, self.path, body, dict(self.headers))
+                path = self.path.replace("max-keys=1000", "max-keys=100")
+                store.request(self.command, path, body, dict(self.headers))
                 answer = store.getresponse()
                 sent = [(name, value) for name, value in answer.getheaders() if name.lower() not in _HOP]
                 size = answer.getheader("Content-Length") if self.command == "HEAD" else None

@@ -229,20 +229,34 @@ def kill_loop(directory: Path, kills: int, busy: float = 0.3) -> tuple[list[floa
     return starts, acknowledged
 
 
-def read_against_writers(db: Path, seconds: float, readers: int = 2) -> tuple[int, int]:
-    """Reads against publishing writers; no read may see part of a publication. Counts of reads and publications."""
+def read_against_writers(db: Path, seconds: float, least: int = 1, readers: int = 2) -> tuple[int, int]:
+    """Reads against publishing writers; no read may see part of a publication.
+
+    Args:
+        db: A new database.
+        seconds: How long.
+        least: Publications to wait for even if that takes longer, at most a minute.
+        readers: How many read at once.
+
+    Returns:
+        Counts of reads and publications.
+    """
     with serving(db) as server:
         publishers = [Publisher(server.uri, name, 1) for name in ("a", "b")]
         trouble: list[BaseException] = []
         counts = [0] * readers
         end = time.monotonic() + seconds
 
+        def going_on() -> bool:
+            acknowledged = sum(publisher.acknowledged for publisher in publishers)
+            return time.monotonic() < end or (acknowledged < least and time.monotonic() < end + 60)
+
         def read(reader: int) -> None:
             client = Client(server.uri)
             scopes: list[dict[str, Any]] = [{}, {"snapshot": "current"}, {"snapshot": 1, "columns": ["row_count"]}]
             seen = {"a": 0, "b": 0}
             try:
-                while time.monotonic() < end:
+                while going_on():
                     name, scope = ("a", "b")[counts[reader] % 2], scopes[counts[reader] % len(scopes)]
                     number = check_whole(client.get("stats.columns", predicates=table_predicates(name), **scope))
                     assert number is None or number >= seen[name], "a reader saw an older generation than before"

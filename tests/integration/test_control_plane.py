@@ -69,7 +69,7 @@ def test_queued_jobs_survive_a_killed_server(tmp_path, lake):
         snapshots = {row["table_name"]: row["snapshot_id"] for row in rows(client, "sys.snapshots")}
 
         def queue(table: str) -> None:
-            for column in range(1, 251):
+            for column in range(1, 51):
                 target = {"kind": "COLUMN", "column_id": column}
                 request = {"table": f"lake.default.{table}", "snapshot": snapshots[table], "target": target}
                 client.act("capture", {"requests": [request | {"mode": "ASYNC"}]})
@@ -81,7 +81,7 @@ def test_queued_jobs_survive_a_killed_server(tmp_path, lake):
             thread.join()
     with serving(tmp_path, "--workers", 0) as server, server.connect() as client:
         jobs = rows(client, "sys.capture_jobs")
-        assert len({job["job_id"] for job in jobs}) == 1000
+        assert len({job["job_id"] for job in jobs}) == 200
         assert {job["state"] for job in jobs} == {"QUEUED"}
 
 

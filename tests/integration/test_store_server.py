@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -24,38 +23,15 @@ from tests.integration.store_server import (
     table_predicates,
 )
 
-SECONDS = float(os.environ.get("STATFLIGHT_READ_SECONDS", "3"))
-
 
 def test_readers_see_only_complete_generations(tmp_path):
-    reads, publications = read_against_writers(tmp_path / "s.db", SECONDS)
-    assert reads > 20 and publications > 4
+    reads, publications = read_against_writers(tmp_path / "s.db", seconds=0, least=10)
+    assert reads > 20 and publications >= 10
 
 
 def test_acknowledged_puts_survive_kills(tmp_path):
     starts, acknowledged = kill_loop(tmp_path, kills=3)
     assert len(starts) == 4 and acknowledged > 5
-
-
-def test_backup_of_a_running_server_has_the_same_rows(tmp_path):
-    with serving(tmp_path / "s.db") as server:
-        client = Client(server.uri)
-        client.put("stats.columns", generation(1, 500))
-        file = KEY | {"snapshot_id": 1, "file_path": "f"}
-        client.put("stats.files", pa.Table.from_pylist([file]))
-        command = [STATFLIGHT, "backup", "copy.db", "--server", server.uri]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0 and "MB in" in done.stderr, done.stderr
-        again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-        assert again.returncode == 1 and "exists" in again.stderr and "Traceback" not in again.stderr
-        flights = ("stats.columns", "stats.files", "sys.snapshots", "information_schema.columns")
-        before = [client.get(name, predicates=table_predicates()) for name in flights]
-        with pytest.raises(pa.ArrowInvalid, match=r"\[BACKUP\].*absolute"):
-            client.act("backup", path="relative.db")
-    with serving(tmp_path / "copy.db") as server:
-        copy = Client(server.uri)
-        assert [copy.get(name, predicates=table_predicates()) for name in flights] == before
-        copy.put("stats.columns", generation(2, 500), "replace_snapshot")
 
 
 def errors_of_other_processes(db) -> list[str]:
@@ -70,17 +46,31 @@ def errors_of_other_processes(db) -> list[str]:
     return errors
 
 
-def test_database_stays_locked_after_a_backup(tmp_path):
+def test_backup_of_a_running_server_has_the_same_rows_and_leaves_it_locked(tmp_path):
     with serving(tmp_path / "s.db") as server:
-        Client(server.uri).act("backup", path=str(tmp_path / "copy.db"))
+        client = Client(server.uri)
+        client.put("stats.columns", generation(1, 500))
+        file = KEY | {"snapshot_id": 1, "file_path": "f"}
+        client.put("stats.files", pa.Table.from_pylist([file]))
+        command = [STATFLIGHT, "backup", "copy.db", "--server", server.uri]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and "MB in" in done.stderr, done.stderr
+        again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert again.returncode == 1 and "exists" in again.stderr and "Traceback" not in again.stderr
+        flights = ("stats.columns", "stats.files", "sys.snapshots", "information_schema.columns")
+        before = [client.get(name, predicates=table_predicates()) for name in flights]
+        with pytest.raises(pa.ArrowInvalid, match=r"\[BACKUP\].*absolute"):
+            client.act("backup", path="relative.db")
+        for reserved in ("s.db.wal", "s.db.lock"):
+            with pytest.raises(pa.ArrowInvalid, match=r"\[BACKUP\].*exists or is reserved"):
+                client.act("backup", path=str(tmp_path / reserved))
         server_error, duckdb_error = errors_of_other_processes(tmp_path / "s.db")
         assert "another process holds it" in server_error and "Traceback" not in server_error
         assert "lock" in duckdb_error.lower()
-        for reserved in ("s.db.wal", "s.db.lock"):
-            with pytest.raises(pa.ArrowInvalid, match=r"\[BACKUP\].*exists or is reserved"):
-                Client(server.uri).act("backup", path=str(tmp_path / reserved))
-    with serving(tmp_path / "s.db"), serving(tmp_path / "copy.db"):
-        pass
+        with serving(tmp_path / "copy.db") as other:
+            copy = Client(other.uri)
+            assert [copy.get(name, predicates=table_predicates()) for name in flights] == before
+            copy.put("stats.columns", generation(2, 500), "replace_snapshot")
 
 
 @pytest.mark.parametrize("backups", [5, pytest.param(20, marks=pytest.mark.benchmark)])
