@@ -34,9 +34,11 @@ demo: install
 	$(BIN)/statflight demo --keep
 
 # Spark's tests share one session, so they are a run of their own. It waits most of the time, so it goes on beside the
-# other, one process a core; its output follows at the end.
+# other, one process a core, and beside what FIRST names; its output follows at the end.
+FIRST ?= true
 test: install
 	@$(BIN)/pytest -m spark >$(VENV)/spark_tests.log 2>&1 & spark=$$!; trap "kill $$spark" INT TERM; \
+	$(FIRST) || { kill $$spark; exit 1; }; \
 	$(BIN)/pytest -n auto -m "not spark and not benchmark and not interop"; others=$$?; \
 	wait $$spark; spark=$$?; cat $(VENV)/spark_tests.log; exit $$((others | spark))
 
