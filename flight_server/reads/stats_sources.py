@@ -13,7 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.reads.scope import FlightSource, ReadScope, limited_to, pins_of
-from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, GROUPED, PARTED, SPAN, STORED, parts, stored_columns
+from store.duckdb.layout import (
+    BY_SNAPSHOT,
+    BY_SPAN,
+    GROUPED,
+    PARTED,
+    SPAN,
+    STORED,
+    parts,
+    record_columns,
+    stored_columns,
+)
 from store.history.spans import holds_sql, schema_key_sql, schema_sql
 from store.model.freshness import (
     EXACT,
@@ -292,9 +302,9 @@ def _valid(label: str, scope: ReadScope) -> str:
     return f"({label}) IS NOT NULL" if scope.allow_stale else f"({label}) <> 'STALE'"
 
 
-def _best_rows(name: str, scope: ReadScope, parameters: list[Any]) -> str:
+def _best_rows(name: str, scope: ReadScope, parameters: list[Any], records: str) -> str:
     """SQL of the best applicable row of each target, with its freshness; appends its parameters. Rows of `GROUPED` have
-    the best distribution, with its labels."""
+    the best distribution, with its labels. `records` is the table of the rows."""
     label, valid, best = _choice("r", "r.schema_hash" if "schema_hash" in stored_columns(name) else "NULL", scope)
     of_distribution, limits = label, ""
     requested = _requested(scope, parameters)
@@ -305,7 +315,7 @@ def _best_rows(name: str, scope: ReadScope, parameters: list[Any]) -> str:
         label, valid = of_distribution, _valid(of_distribution, scope)
     by = ", ".join(["r.table_key", *(f'r."{column}"' for column in IDENTITY[name])])
     rows = (
-        f" FROM {BY_SNAPSHOT[name]} r JOIN {requested} a"
+        f" FROM {records} r JOIN {requested} a"
         " ON a.table_key = r.table_key JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
         f"{limits} WHERE {limited_to('r', scope, parameters)} AND {valid}"
         f" QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY "
@@ -326,9 +336,27 @@ def _best_rows(name: str, scope: ReadScope, parameters: list[Any]) -> str:
 
 
 def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
-    """SQL of the best rows at requested snapshots."""
+    """SQL of the best rows at requested snapshots. Current rows that lack no group of statistics are the best ones of
+    their targets, so that only other targets are ranked."""
     parameters: list[Any] = []
-    return _best_rows(name, scope, parameters), parameters
+    if not scope.current or name not in PARTED:
+        return _best_rows(name, scope, parameters, BY_SNAPSHOT[name]), parameters
+    (at, older), is_exact = parts(name), "r.snapshot_id = t.current_snapshot_id"
+    whole, labels = "TRUE", {"freshness": f"CASE WHEN {is_exact} THEN '{EXACT}' ELSE '{INHERITED}' END"}
+    records = f"(SELECT {record_columns(name)} FROM {older} WHERE NOT is_copy)"
+    if name in GROUPED:
+        whole, is_exact = "r.distribution_snapshot_id IS NOT NULL", "r.distribution_snapshot_id = t.current_snapshot_id"
+        records, labels["distribution_snapshot_id"] = BY_SNAPSHOT[name], "r.distribution_snapshot_id"
+        labels["distribution_freshness"] = f"CASE WHEN {is_exact} THEN '{EXACT}' ELSE '{INHERITED}' END"
+    columns = ["r.table_key", "r.snapshot_id", *(f'r."{column}"' for column in stored_columns(name))]
+    columns += [f"{sql} AS {label}" for label, sql in labels.items()]
+    current = (
+        f"SELECT {', '.join(columns)} FROM {at} r JOIN tables t ON t.table_key = r.table_key"
+        f" WHERE {whole} AND {limited_to('r', scope, parameters)}"
+    )
+    same = " AND ".join(["c.table_key = r.table_key", *(f'c."{column}" = r."{column}"' for column in IDENTITY[name])])
+    other = f"(FROM {records} r WHERE NOT EXISTS (FROM {at} c WHERE {whole.replace('r.', 'c.')} AND {same}))"
+    return f"{current} UNION ALL BY NAME ({_best_rows(name, scope, parameters, other)})", parameters
 
 
 def _by_span(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
@@ -367,7 +395,7 @@ def _sketches(flight: Flight, scope: ReadScope) -> FlightSource:
         elif scope.is_stored:
             inner = f"SELECT *, NULL AS freshness FROM stats_sketches r WHERE {limited_to('r', scope, own)}"
         else:
-            inner = _best_rows(family, scope, own)
+            inner = _best_rows(family, scope, own, BY_SNAPSHOT[family])
         selects.append(f"SELECT table_key, snapshot_id, freshness, {names} FROM ({inner})")
         parameters += own
     source = _named(flight, " UNION ALL ".join(selects), parameters, scope)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -31,9 +32,32 @@ def tables(reader: Reader) -> pa.Table:
     Returns:
         Columns of `SCHEMA`, null if unknown.
     """
-    listed, stats, about = _parts(reader)
-    joined = _outer(_outer(listed, stats, "left outer"), about, "full outer")
-    return joined.sort_by([(name, "ascending") for name in KEY])
+    # Imported here, because `ls`, which has few tables, needs neither.
+    import pyarrow.compute as pc
+
+    listed, stats, about = parts = _parts(reader)
+    of_listed, of_stats, of_about = _codes(parts)
+    more = pc.invert(pc.is_in(of_about, of_listed))
+    found = pa.concat_tables([listed, about.select(KEY).filter(more)])
+    codes = pa.concat_arrays([of_listed, of_about.filter(more)])
+    for part, names, codes_of in ((stats, STATS, of_stats), (about, ABOUT, of_about)):
+        chosen = part.select(names).take(pc.index_in(codes, codes_of))  # null where there is none
+        for name in names:
+            found = found.append_column(SCHEMA.field(name), chosen[name])
+    found = found.combine_chunks()
+    return found.take(pc.sort_indices(found, [(name, "ascending") for name in KEY]))
+
+
+def _codes(tables: Sequence[pa.Table]) -> list[pa.Array]:
+    """A number for each row of each table, equal for equal values of `KEY`; a join by Acero takes three times as
+    long."""
+    import numpy as np
+
+    keys, codes = pa.concat_tables(table.select(KEY) for table in tables), np.int64(0)
+    for name in KEY:
+        encoded = keys[name].combine_chunks().dictionary_encode()
+        codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
+    return [pa.array(each) for each in np.split(codes, np.cumsum([table.num_rows for table in tables[:-1]]))]
 
 
 def rows(reader: Reader) -> list[dict[str, Any]]:
@@ -54,12 +78,3 @@ def _parts(reader: Reader) -> tuple[pa.Table, pa.Table, pa.Table]:
         return listed, stats, reader.read("sys.tables", [*KEY, *ABOUT])
     except pa.ArrowKeyError:
         return listed, stats, pa.schema([SCHEMA.field(name) for name in (*KEY, *ABOUT)]).empty_table()
-
-
-def _outer(left: pa.Table, right: pa.Table, kind: str) -> pa.Table:
-    if not right.num_rows:
-        missing = [field for field in right.schema if field.name not in left.schema.names]
-        for field in missing:
-            left = left.append_column(field, pa.nulls(left.num_rows, field.type))
-        return left
-    return left.join(right, list(KEY), join_type=kind)

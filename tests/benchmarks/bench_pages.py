@@ -1,4 +1,4 @@
-"""Pages of a catalog of 10,000 tables and of a table of 500 columns: first byte, processor time and size.
+"""Pages of a catalog of 50,000 tables and of a table of 500 columns: first byte, processor time and size.
 
 Processor time is of this process, the client included, and changes little with other work on the machine.
 `python -m pytest tests/benchmarks/bench_pages.py -m benchmark -s`
@@ -17,7 +17,7 @@ from tests.flight_server.web.serving import large_catalog
 
 pytestmark = pytest.mark.benchmark
 
-TABLES, ROUNDS = 10_000, 15
+TABLES, ROUNDS = 50_000, 15
 WIDE = "/table?name=lake.s.wide"
 PAGES = ("/", "/?sort=rows&desc=1", "/?q=0042", "/?in=lake.s7&page=2", "/index.json", "/table?name=lake.s7.table_00007",
          WIDE, "/column?table=lake.s.wide&name=c7")  # fmt: skip

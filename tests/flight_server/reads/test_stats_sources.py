@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
+import pyarrow as pa
 import pytest
 
 from flight_server.auth.principal import ANONYMOUS
+from flight_server.reads.scope import ReadScope
 from flight_server.reads.slice_cache import SliceCache
 from flight_server.wire import tickets
+from flight_server.wire.scan_request import ScanRequest
+from store.model.freshness import STALE
+from store.model.schemas import FLIGHTS
 from tests.flight_server.serving import app_in, command, put, read, rows
 
 FRESHNESS_COLUMNS = ("column_id", "snapshot_id", "freshness")
@@ -166,3 +171,24 @@ def test_scan_of_all_tables_equals_the_scans_of_each_table(isolated_app, snapsho
     put(isolated_app, rows("late", 9 + (0 if late is None else late.current_snapshot_id), [1]))
     after = sorted(map(str, isolated_app.scanner.table(snapshot_pin, ANONYMOUS).to_pylist()))
     assert set(after) - set(before) == set(before) - set(after) == set() and after == before
+
+
+@pytest.mark.parametrize("flight", ["stats.columns", "stats.tables"])
+def test_current_and_ranked_rows_equal_the_ranking_of_all(app, flight):
+    put(app, rows("mixed", 1, [1, 2, 3], schema_hash="g", completeness="COMPLETE"))
+    put(app, rows("mixed", 2, [1, 2], schema_hash="h", ndv=None))  # their distributions are STALE
+    put(app, rows("mixed", 3, [2, 4], schema_hash="h"))
+    key = {"table_catalog": "lake", "table_schema": "s", "schema_hash": "g", "row_count": 5}
+    put(app, [key | {"table_name": name, "snapshot_id": 1} for name in ("mixed", "t", "unknown")], "stats.tables")
+    put(app, [key | {"table_name": "t", "snapshot_id": 4}], "stats.tables")
+
+    def found(**scope):
+        with app.database.reading() as cursor:
+            given = ReadScope(allow_stale=True, **scope)
+            batches = app.scanner.queries.start(cursor, ScanRequest(FLIGHTS[flight]), given)
+            return sorted(map(str, pa.Table.from_batches(batches, FLIGHTS[flight].schema).to_pylist()))
+
+    for keys in (None, [app.catalog.get("lake.s.mixed").table_key]):
+        at_current = found(keys=keys, current=True)
+        assert at_current == found(keys=keys, pins=app.catalog.current_snapshots())
+        assert STALE in str(at_current)
