@@ -11,7 +11,7 @@ from typing import Any, Final
 from flight_server.app import App
 from flight_server.iceberg_rest import made_up
 from flight_server.iceberg_rest.partitions import result_type
-from flight_server.reads.scan_plan import Columns
+from flight_server.reads.scan_columns import Columns
 from store.catalog.capture_facts import snapshot_columns
 from store.duckdb.lru import LruCache
 from store.model.catalog_entries import TableEntry

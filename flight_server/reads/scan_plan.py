@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.reads import file_keys
+from flight_server.reads.scan_columns import Columns
 from flight_server.reads.span_rows import rows_of
 from flight_server.reads.streams import Streams, never
 from store.catalog.capture_facts import snapshot_columns
@@ -26,7 +27,7 @@ from store.duckdb.database import Connection, Database
 from store.duckdb.lru import LruCache
 from store.model import logical_types
 from store.model.catalog_entries import TableEntry
-from store.model.errors import InvalidArgument, InvalidField, NotCaptured, nearest
+from store.model.errors import InvalidField, NotCaptured
 from store.model.freshness import is_whole_sql
 from store.model.names import column_key, column_parts
 from store.model.predicates import pruning
@@ -85,6 +86,7 @@ class Listing:
         totals: Number, rows and bytes of all data files.
         whole: The table's record says that there are no other files.
         buckets: Column id → its partition fields with bucket transforms, which no bounds stand for.
+        covered: Column id → whether there are facts of the column in each file; filled by scans.
     """
 
     generation: int
@@ -97,6 +99,7 @@ class Listing:
     totals: Mapping[str, int]
     whole: bool
     buckets: Mapping[int, Sequence[Bucket]]
+    covered: dict[int, bool] = field(default_factory=dict)
 
 
 class ScanPlanner:
@@ -259,9 +262,9 @@ def _buckets(specs: str | None) -> dict[int, list[Bucket]]:
     """The bucket transforms of partition specs in Iceberg's JSON, by the ids of their source columns."""
     found: dict[int, list[Bucket]] = {}
     for spec in json.loads(specs or "[]"):
-        for field in spec["fields"]:
-            if count := re.fullmatch(r"bucket\[(\d+)\]", field["transform"]):
-                found.setdefault(field["source-id"], []).append(Bucket(spec["spec-id"], field["name"], int(count[1])))
+        for part in spec["fields"]:
+            if count := re.fullmatch(r"bucket\[(\d+)\]", part["transform"]):
+                found.setdefault(part["source-id"], []).append(Bucket(spec["spec-id"], part["name"], int(count[1])))
     return found
 
 
@@ -284,54 +287,6 @@ def _positions(cursor: Connection, table_key: int, snapshot_id: int) -> dict[str
     return dict(cursor.execute(
         "SELECT family, pos FROM file_snapshots WHERE table_key = ? AND snapshot_id = ?", [table_key, snapshot_id]
     ).fetchall())  # fmt: skip
-
-
-class Columns:
-    """The columns of a table by name: as written, else without regard to case."""
-
-    def __init__(self, table: TableEntry, columns: Sequence[tuple[Column, Sequence[str]]]):
-        self._table, self._columns = table, columns
-        self._exact: dict[str, dict[int, Column]] = {}
-        self._folded: dict[str, dict[int, Column]] = {}
-        for column, _ in columns:
-            self._exact.setdefault(column.name, {}).setdefault(column.id, column)
-            self._folded.setdefault(column.name.lower(), {}).setdefault(column.id, column)
-
-    def find(self, name: str) -> Column:
-        """The column of a name.
-
-        Raises:
-            InvalidArgument: UNKNOWN_COLUMN, AMBIGUOUS_COLUMN.
-        """
-        found = self._exact.get(name) or self._folded.get(name.strip().lower()) or {}
-        if len(found) == 1:
-            return next(iter(found.values()))
-        shown = name.encode("utf-8", "replace").decode()[:100]
-        if found:
-            raise InvalidArgument(
-                f'several columns of "{self._table.full_name}" are written "{shown}"', code="AMBIGUOUS_COLUMN",
-                hint="a scan cannot use it", params={"column": shown},
-            )  # fmt: skip
-        names = [str(known) for known in self._exact]
-        hint = nearest(shown.lower(), list(self._folded)) or f"there are {', '.join(names[:20])}"
-        raise InvalidArgument(f'"{self._table.full_name}" has no column "{shown}"', code="UNKNOWN_COLUMN", hint=hint,
-                              params={"column": shown})  # fmt: skip
-
-    def of_id(self, id: int) -> Column | None:
-        """The column with an id; None if there is none."""
-        return next((column for column, _ in self._columns if column.id == id), None)
-
-    def described(self, ids: Collection[int] | None) -> list[dict[str, Any]]:
-        """Id, path and logical type of columns, in the order of the schema; None for all."""
-        return [
-            {"id": column.id, "path": list(path), "type": None if column.type is None else str(column.type)}
-            for column, path in self._columns
-            if ids is None or column.id in ids
-        ]
-
-    def ids_of(self, names: Collection[str]) -> set[int]:
-        """Ids of the columns with these names; other names are skipped."""
-        return {id for name in names for id in self._exact.get(name, ())}
 
 
 def _data_files(table_key: int, positions: Mapping[str, int]) -> str:
@@ -442,6 +397,15 @@ class Query:
         for column_id, facts in self._condition.columns.items():
             if column_id in columns:
                 rows = rows_of("stats.file_columns", self._key, pos, f"s.column_id = {int(column_id)}")
-                joins += f" LEFT JOIN ({facts.sql(rows)}) c{column_id} ON c{column_id}.file_path = f.file_path"
+                join = "JOIN" if self._is_covered(column_id, rows) else "LEFT JOIN"
+                joins += f" {join} ({facts.sql(rows)}) c{column_id} ON c{column_id}.file_path = f.file_path"
                 parameters += facts.parameters
         return joins, parameters
+
+    def _is_covered(self, column_id: int, rows: str) -> bool:
+        """True if each file has facts of a column: then those that skip a file need not be joined with it."""
+        covered = self._listing.covered
+        if column_id not in covered:
+            lacking = f"(SELECT s.file_path {self._files}) f ANTI JOIN (SELECT s.file_path {rows}) c USING (file_path)"
+            ((covered[column_id],),) = self._cursor.execute(f"SELECT NOT EXISTS (FROM {lacking})").fetchall()
+        return covered[column_id]

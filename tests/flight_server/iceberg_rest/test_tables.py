@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from flight_server.iceberg_rest.tables import Served, url
-from flight_server.reads.scan_plan import Columns
+from flight_server.reads.scan_columns import Columns
 from store.model.errors import InvalidArgument
 from store.model.logical_types import parse
 from store.model.predicates.pruning import Column

@@ -53,6 +53,17 @@ def test_bounds_skip_files(app):
     assert kept(app, "id > 100") == {}
 
 
+def test_file_that_comes_later_without_bounds_is_kept(app):
+    assert kept(app, "id = 25") == {"f2": "SOME"}
+    later = KEY | {"completeness": "COMPLETE", "file_path": "later", "file_content": "DATA", "row_count": 10}
+    put(app, [later | {"size_bytes": 100}], "stats.files")
+    assert kept(app, "id = 25") == {"f2": "SOME", "later": "SOME"}
+    put(app, [KEY | {"completeness": "COMPLETE", "file_path": "later", "column_id": 1, "column_name": "Id",
+                     "logical_type": "INT", "min": "60", "max": "69", "row_count": 10, "null_count": 0}],
+        "stats.file_columns")  # fmt: skip
+    assert kept(app, "id = 25") == {"f2": "SOME"}
+
+
 def test_thousands_of_members_are_looked_up(app):
     members = [*range(1000, 9000), 25, 26]
     assert kept(app, {"column": "id", "op": "IN", "values": members}) == {"f2": "SOME"}
