@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from store.duckdb.arrow_sql import execute, within
 from store.duckdb.database import Database
-from store.duckdb.layout import Connection, insert_rows
+from store.duckdb.layout import PARTED, Connection, insert_rows
 from store.duckdb.lru import LruCache
-from store.history.spans import Spans
+from store.history.presence import Presence
+from store.history.spans import Spans, move_rows
 from store.model.catalog_entries import EXTERNAL, UNPLACED, Entries, Place, TableEntry
 
 CACHED_SNAPSHOTS: Final = 65_536  # cached snapshots, which are not looked up again
@@ -25,6 +26,7 @@ class SnapshotRegistry(ABC):
     database: Database
     uncommitted: Entries
     spans: Spans
+    presence: Presence
     table_digests: dict[int, str]
 
     def __init__(self) -> None:
@@ -133,7 +135,7 @@ class SnapshotRegistry(ABC):
         pairs = pa.table({
             "table_key": pa.array(later.keys(), pa.int64()), "snapshot_id": pa.array(later.values(), pa.int64()),
         })  # fmt: skip
-        changed = self._with_other_schema(connection, later)
+        other = self._with_other_schema(connection, later)
         if len(later) == 1:
             ((key, snapshot_id),) = later.items()
             connection.execute(
@@ -145,14 +147,19 @@ class SnapshotRegistry(ABC):
                 f" WHERE tables.table_key = p.table_key AND tables.{within('table_key', pairs['table_key'])}",
                 pairs=pairs,
             )  # fmt: skip
-        self.spans.change(changed)
-        self.spans.advance(later.keys() - changed)
+        limited = {key for key in other if self.uncommitted.by_key[key].max_snapshots_behind is not None}
+        self.spans.change(limited)
+        self.spans.advance(later.keys() - other.keys())
         for key, snapshot_id in later.items():
             self.set_entry(replace(self.uncommitted.by_key[key], current_snapshot_id=snapshot_id))
+        moved = {key: (later[key], place) for key, place in other.items() if key not in limited}
+        flights = [flight for flight in PARTED if self.presence.has_any(flight, moved.keys())]
+        if moved:
+            move_rows(connection, flights, moved)
 
-    def _with_other_schema(self, connection: Connection, later: Mapping[int, int]) -> set[int]:
-        """The tables (key → new current snapshot) whose rows may not hold at the new current snapshot: its schema, or
-        the previous one's, is unknown or another, or the age of their distributions is limited."""
+    def _with_other_schema(self, connection: Connection, later: Mapping[int, int]) -> dict[int, Place]:
+        """The tables (key → new current snapshot) whose rows may not hold at the new current snapshot, with its place:
+        its schema, or the previous one's, is unknown or another, or the age of their distributions is limited."""
         earlier = {
             key: entry for key in later if (entry := self.uncommitted.by_key[key]).current_snapshot_id is not None
         }
@@ -160,12 +167,14 @@ class SnapshotRegistry(ABC):
             pair for key, entry in earlier.items() for pair in ((key, entry.current_snapshot_id), (key, later[key]))
         ]
         if not pairs:
-            return set()
+            return {}
         keys, ids = zip(*pairs, strict=True)
         seen = pa.table({"table_key": pa.array(keys, pa.int64()), "snapshot_id": pa.array(ids, pa.int64())})
-        hashes = {pair: place.schema_hash for pair, place in self.places(connection, seen).items()}
-        return {
-            key for key, entry in earlier.items()
-            if entry.max_snapshots_behind is not None or (hash_ := hashes.get((key, later[key]))) is None
-            or hash_ != hashes.get((key, entry.current_snapshot_id or 0))
-        }  # fmt: skip
+        places = self.places(connection, seen)
+        found = {}
+        for key, entry in earlier.items():
+            place, before = places[key, later[key]], places.get((key, entry.current_snapshot_id or 0))
+            is_same = before is not None and place.schema_hash is not None and place.schema_hash == before.schema_hash
+            if not is_same or entry.max_snapshots_behind is not None:
+                found[key] = place
+        return found

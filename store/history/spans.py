@@ -20,12 +20,13 @@ Invariants, which `statflight doctor --db` checks by `changes` and `listing_chan
 | a record with counts at the current snapshot, nothing newer stored | the target's row ends, a new one is open |
 | any other record, or a deleted one; another schema, order or age limit of snapshots | rows that `changes` finds |
 | a new current snapshot of the same schema | nothing, unless rows of it were stored before |
+| a put at a new current snapshot of another schema, or none | rows that hold there no more move to the other table |
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -33,7 +34,7 @@ import pyarrow as pa
 
 from store.duckdb.arrow_sql import among, execute, query
 from store.duckdb.layout import GROUPED, OPEN_END, PARTED, SPAN, Connection, own, own_sql, parts, stored_columns
-from store.model.catalog_entries import UNPLACED
+from store.model.catalog_entries import UNPLACED, Place
 from store.model.freshness import has_sql
 from store.model.puts import IDENTITY
 from store.model.schemas import COUNTS, DISTRIBUTION
@@ -138,8 +139,35 @@ def _misplaced(connection: Connection, table_keys: Sequence[int], *, whole: bool
     return {key for (key,) in execute(connection, places + " UNION ".join(each), moved=_keys(table_keys))}
 
 
-def _keys(table_keys: Sequence[int]) -> pa.Table:
-    return pa.table({"key": pa.array(table_keys, pa.int64())})
+def _keys(table_keys: Collection[int]) -> pa.Table:
+    return pa.table({"key": pa.array(list(table_keys), pa.int64())})
+
+
+def move_rows(connection: Connection, flights: Sequence[str], current: Mapping[int, tuple[int, Place]]) -> None:
+    """Moves rows between the tables of current and other rows, once their tables have another current snapshot. No
+    span changes.
+
+    Args:
+        connection: The writer's.
+        flights: Flights of `PARTED`.
+        current: Table key → id and place of its current snapshot.
+    """
+    keys = [schema_key(snapshot_id, place.ordinal, place.schema_hash) for snapshot_id, place in current.values()]
+    ordinals = [place.ordinal for _, place in current.values()]
+    types = {"table_key": pa.int64(), "schema_key": pa.uint64(), "ordinal": pa.int64()}
+    at = pa.table([list(current), keys, ordinals], pa.schema(types))
+    same = f"r.table_key = a.table_key AND {among('r.table_key', current)}"
+    holds = holds_sql("r", "a")
+    for flight in flights:
+        now, then = parts(flight)
+        ways = [(now, then, f"NOT ({holds})")]
+        if any(place.schema_hash is not None for _, place in current.values()):  # else nothing was stored for it
+            ways.append((then, now, holds))
+        for source, destination, condition in ways:
+            where = f"{same} AND {condition}"
+            sql = f"INSERT INTO {destination} SELECT r.* FROM {source} r JOIN {{at}} a ON {where}"
+            if execute(connection, sql, at=at, moved=_keys(current)) != [(0,)]:
+                execute(connection, f"DELETE FROM {source} r USING {{at}} a WHERE {where}", at=at, moved=_keys(current))
 
 
 def respan(connection: Connection, table_keys: Sequence[int]) -> None:
