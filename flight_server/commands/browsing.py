@@ -16,7 +16,6 @@ from flight_server.commands.common import (
     complete_column,
     complete_table,
     connect,
-    expand,
     find_table,
     for_each,
     known_name,
@@ -146,7 +145,6 @@ def report(
             _write(output, files.alone(client, find_table(client, targets[0]), at))
             say(f"wrote {output}")
             return
-        names, failed = expand(client, targets)
         written: list[str] = []
 
         def work(name: str) -> None:
@@ -155,7 +153,7 @@ def report(
             written.append(name)
 
         _make(output)
-        failed += for_each(names, work)
+        failed = for_each(client, targets, work)
         if written:
             for file, content in files.index(client, written):
                 _write(output / file, content)

@@ -58,19 +58,16 @@ def check(
         about = {"measure": measure.strip(), "snapshot": snapshot_of(expected[1], "current")}
         about |= {"column": column.strip()} if column else {}
         with connect(connection) as client:
-            names, missing = expand(client, targets)
-            missing += for_each(names, lambda name: tell_json(client.act("expect", {"table": name, **about})))
-        sys.exit(1 if missing else 0)
+            failed = for_each(client, targets, lambda name: tell_json(client.act("expect", {"table": name, **about})))
+        sys.exit(1 if failed else 0)
     if suggest:
         with connect(connection) as client:
-            names, missing = expand(client, targets)
-            missing += for_each(names, lambda name: tell(suggestions.to_toml(client, name)))
-        sys.exit(1 if missing else 0)
+            failed = for_each(client, targets, lambda name: tell(suggestions.to_toml(client, name)))
+        sys.exit(1 if failed else 0)
     if not rules_given:
         with connect(connection) as client:
-            names, missing = expand(client, targets)
-            missing += for_each(names, client.require_table)
-        if missing:  # an unknown table is reported first
+            failed = for_each(client, targets, client.require_table)
+        if failed:  # an unknown table is reported first
             sys.exit(1)
         misuse("no rule given; say --rule 'null_fraction <= 0.01', --rules FILE.toml, or --suggest")
     if at is None and (comparing := [one for one in rules_given if one.needs_snapshot]):
@@ -92,7 +89,7 @@ def check(
                 if one.compares and one.is_about(name) and one.text not in judged:
                     say(f"{name}: {one.text}: not checked, for there is nothing to compare")
 
-        failed += for_each(names, work, errors)
+        failed += for_each(client, names, work, errors)
     with until_the_reader_leaves():  # who reads less is told the status all the same
         if format is ResultFormat.JSON:
             tell(check_results.to_json(results, errors))

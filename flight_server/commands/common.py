@@ -275,16 +275,19 @@ def expand(client: StatsClient, targets: Iterable[str]) -> tuple[list[str], int]
     return list(dict.fromkeys(names)), missing
 
 
-def for_each(names: Iterable[str], work: Callable[[str], None], errors: dict[str, str] | None = None) -> int:
-    """Does the work for each table; a failure is reported and does not stop the others.
+def for_each(
+    client: StatsClient, targets: Iterable[str], work: Callable[[str], None], errors: dict[str, str] | None = None
+) -> int:
+    """Does the work for each table that the targets match; a failure is reported and does not stop the others.
 
     Args:
-        names: Full names of the tables.
-        work: Called with each name.
+        client: Lists the tables.
+        targets: Names, their unique ends, and patterns.
+        work: Called with each full name.
         errors: Receives the message of each failure, by table.
 
     Returns:
-        The number of tables that failed.
+        The number of tables that failed, and of targets that stand for no table.
     """
     import pyarrow as pa
     import pyarrow.flight as flight
@@ -292,7 +295,7 @@ def for_each(names: Iterable[str], work: Callable[[str], None], errors: dict[str
     from flight_server.client import reason
     from store.model.errors import StatflightError
 
-    failed = 0
+    names, failed = expand(client, targets)
     for name in names:
         try:
             work(name)

@@ -18,7 +18,6 @@ from flight_server.commands.common import (
     TableNames,
     check_targets,
     connect,
-    expand,
     for_each,
 )
 from flight_server.commands.output import CommandError, misuse, say, tell
@@ -63,8 +62,7 @@ def emit(
                 _send(to, url.rstrip("/"), profile, document)
                 say(f"{name}: sent")
 
-        names, missing = expand(client, targets)
-        if for_each(names, write) or missing:
+        if for_each(client, targets, write):
             sys.exit(1)
 
 

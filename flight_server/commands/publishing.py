@@ -14,7 +14,6 @@ from flight_server.commands.common import (
     TableNames,
     check_targets,
     connect,
-    expand,
     for_each,
     pairs_of,
     snapshot_of,
@@ -56,11 +55,10 @@ def publish(
                 if format is Answer.TEXT:
                     tell(_line(written))
 
-        names, missing = expand(client, targets)
-        missing += for_each(names, write, errors)
+        failed = for_each(client, targets, write, errors)
         if format is Answer.JSON:
             tell_json([*rows, *({"table": name, "error": words} for name, words in errors.items())])
-        if missing:
+        if failed:
             sys.exit(1)
 
 
@@ -79,8 +77,7 @@ def withdraw(
                 done = "statistics removed from" if answer["withdrawn"] else "no statistics in"
                 tell(f"{answer['table']}: {done} {home}")
 
-        names, missing = expand(client, targets)
-        if for_each(names, remove) or missing:
+        if for_each(client, targets, remove):
             sys.exit(1)
 
 

@@ -56,7 +56,7 @@ def show(
         if len(names) == 1 and not failed:
             gather(names[0])
         else:
-            failed += for_each(names, gather)
+            failed += for_each(client, names, gather)
     if summaries and format is not Format.TABLE:
         render.write(pa.concat_tables([summary.columns for summary in summaries]), format)
     if failed:

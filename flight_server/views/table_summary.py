@@ -12,6 +12,7 @@ import pyarrow as pa
 from flight_server.table_names import full_name
 from flight_server.views import shapes
 from flight_server.views.reader import Leaf, Reader, optional, read_table
+from store.model.errors import nearest
 from store.model.units import bytes_text
 
 Row = dict[str, Any]
@@ -83,12 +84,9 @@ def gather(
 def require(reader: Reader, name: str, snapshot: str | int = "current") -> None:
     """Raises `pa.ArrowKeyError` unless the table and the snapshot exist."""
     if not read_table(reader, "information_schema.tables", name, ["table_name"]).num_rows:
-        import difflib
-
         names = [full_name(row) for row in reader.read("information_schema.tables").to_pylist()]
-        near = difflib.get_close_matches(name, names, 1, 0.6)
-        hint = f'; did you mean "{near[0]}"?' if near else "; `statflight ls` lists them"
-        raise pa.ArrowKeyError(f'[UNKNOWN_TABLE] no table "{name}"{hint}')
+        hint = nearest(name, names) or "`statflight ls` lists them"
+        raise pa.ArrowKeyError(f'[UNKNOWN_TABLE] no table "{name}"; {hint}')
     if snapshot != "current":
         ids = read_table(reader, "sys.snapshots", name, ["snapshot_id"])["snapshot_id"].to_pylist()
         if int(snapshot) not in ids:
