@@ -10,6 +10,7 @@ as functions, LIKE, casts, subqueries, comments or a semicolon, is refused by na
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -60,7 +61,8 @@ def parse_where(sql: str) -> dict[str, Any]:
                 raise _outside(f'the function "{before[:50]}"')
             literal = token.token_type in (TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER)
             before = "" if literal or not token.text.isidentifier() else token.text.upper()
-        return _tree(sqlglot.parse_one(sql, into=exp.Condition, dialect="duckdb"))
+        condition = sqlglot.parse_one(sql, into=exp.Condition, dialect="duckdb")
+        return tree_of(condition, _leaf, lambda node: _outside(_shown(node)))
     except SqlglotError as error:
         raise _refusal(f"{_mistake(error)}", hint=_LANGUAGE) from None
     except RecursionError:
@@ -82,65 +84,69 @@ def _mistake(error: Exception) -> str:
     return f'cannot be read at "{error_at["highlight"][:50]}" (line {error_at["line"]}, column {error_at["col"]})'
 
 
-def _tree(node: Any) -> dict[str, Any]:
+def tree_of(
+    node: Any, leaf: Callable[[Any, str, Sequence[Any]], dict[str, Any]], refuse: Callable[[Any], Exception]
+) -> dict[str, Any]:  # fmt: skip
+    """The filter tree of a condition that sqlglot parsed.
+
+    Args:
+        node: The condition.
+        leaf: Makes a leaf: what is compared, the operator, and the literals. A column alone has no operator.
+        refuse: The error for a part that has no tree.
+    """
     from sqlglot import exp
+
+    def part(inner: Any) -> dict[str, Any]:
+        return tree_of(inner, leaf, refuse)
+
+    def only(*names: str) -> Any:
+        """These parts of the node; refuses a node with others, as an unknown option must not be ignored silently."""
+        others = any(value for name, value in node.args.items() if name not in names)
+        if others or any(node.args.get(name) is None for name in names):
+            raise refuse(node)
+        parts = [node.args[name] for name in names]
+        return parts[0] if len(parts) == 1 else parts
 
     match node:
         case exp.Paren():
-            return _tree(_only(node, "this"))
+            return part(only("this"))
         case exp.And() | exp.Or():
-            word = "and" if isinstance(node, exp.And) else "or"
-            return {word: [_tree(part) for part in chained(node)]}
+            return {"and" if isinstance(node, exp.And) else "or": [part(term) for term in chained(node)]}
         case exp.Not():
-            return _not(_tree(_only(node, "this")))
+            tree = part(only("this"))
+            return tree | {"op": "IS_NOT_NULL"} if tree.get("op") == "IS_NULL" else {"not": tree}
         case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
             op = type(node).__name__
-            left, right = _only(node, "this", "expression")
+            left, right = only("this", "expression")
             if isinstance(right, exp.Column) and not isinstance(left, exp.Column):
-                return _leaf(right, FLIPPED[op], left)
-            return _leaf(left, op, right)
+                return leaf(right, FLIPPED[op], [left])
+            return leaf(left, op, [right])
         case exp.Between():
-            column, low, high = _only(node, "this", "low", "high")
-            return _leaf(column, "BETWEEN", low, high)
+            column, low, high = only("this", "low", "high")
+            return leaf(column, "BETWEEN", [low, high])
         case exp.In():
-            column, values = _only(node, "this", "expressions")
-            if not values:
-                raise _refusal("IN needs at least one literal")
-            return _leaf(column, "IN", *values)
+            column, values = only("this", "expressions")
+            return leaf(column, "IN", values)
         case exp.Is() if isinstance(node.expression, exp.Null):
-            return _leaf(_only(node, "this", "expression")[0], "IS_NULL")
+            return leaf(only("this", "expression")[0], "IS_NULL", [])
         case exp.Column():
-            raise _refusal(f"{_shown(node)} alone is not a condition", hint="compare it, as in = TRUE")
-    raise _outside(_shown(node))
+            return leaf(node, "", [])
+    raise refuse(node)
 
 
-def _only(node: Any, *names: str) -> Any:
-    """The given parts of a node; refuses a node with others, because an unknown option must not be ignored silently."""
-    if any(value for name, value in node.args.items() if name not in names) or any(
-        node.args.get(name) is None for name in names
-    ):
-        raise _outside(_shown(node))
-    parts = [node.args[name] for name in names]
-    return parts[0] if len(parts) == 1 else parts
-
-
-def _not(tree: dict[str, Any]) -> dict[str, Any]:
-    if tree.get("op") == "IS_NULL":
-        return tree | {"op": "IS_NOT_NULL"}
-    return {"not": tree}
-
-
-def _leaf(column: Any, op: str, *literals: Any) -> dict[str, Any]:
+def _leaf(column: Any, op: str, literals: Sequence[Any]) -> dict[str, Any]:
     from sqlglot import exp
 
+    if not op:
+        raise _refusal(f"{_shown(column)} alone is not a condition", hint="compare it, as in = TRUE")
+    if op == "IN" and not literals:
+        raise _refusal("IN needs at least one literal")
     if not isinstance(column, exp.Column):
         raise _refusal(f"{_shown(column)} is not a column", hint=_LANGUAGE)
     if not isinstance(column.this, exp.Identifier) or column.args.get("table"):
         raise _refusal(f"{_shown(column)} is qualified", hint="name the column alone")
     leaf: dict[str, Any] = {"column": column.name, "op": op}
-    if literals:
-        leaf["values"] = [_value(literal) for literal in literals]
-    return leaf
+    return leaf | {"values": [_value(literal) for literal in literals]} if literals else leaf
 
 
 def _value(node: Any) -> str | int | float | Decimal | bool | None:

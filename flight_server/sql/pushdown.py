@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 from sqlglot import exp
 
-from flight_server.conditions.literals import FLIPPED, chained
+from flight_server.conditions import sql
 from store.model.predicates.bounds import BOUNDS
 from store.model.predicates.literals import is_readable
 from store.model.predicates.tree import And, BadLiteral, Leaf, Node, Not, Op, Or
@@ -51,10 +51,31 @@ def tree_of(condition: exp.Expression, column: Column) -> Node | None:
     Returns:
         The tree; None if the condition has none.
     """
+
+    def leaf(node: exp.Expression, op: str, literals: Sequence[exp.Expression]) -> dict[str, Any]:
+        field = column(node) if isinstance(node, exp.Column) else None
+        if field is None or (op == "IN" and not literals) or not (op or pa.types.is_boolean(field.type)):
+            raise _Untranslatable
+        values: list[Any] = [_value(literal, field) for literal in literals] if op else [True]
+        as_text = bool(literals) and field.name in BOUNDS  # bounds are VARCHAR in SQL
+        return {"leaf": Leaf(field.name, Op(op or "EQ"), tuple(values), as_text=as_text)}
+
     try:
-        return _tree(condition, column)
+        return _node(sql.tree_of(condition, leaf, lambda _: _Untranslatable()))
     except _Untranslatable:
         return None
+
+
+def _node(tree: dict[str, Any]) -> Node:
+    match tree:
+        case {"and": parts}:
+            return And(tuple(map(_node, parts)))
+        case {"or": parts}:
+            return Or(tuple(map(_node, parts)))
+        case {"not": part}:
+            return Not(_node(part))
+    leaf: Node = tree["leaf"]
+    return leaf
 
 
 def bind(node: Node | None, values: Sequence[Any]) -> Node | None:
@@ -121,48 +142,6 @@ def literal_of(value: Any, number: int) -> Any:
         f"parameter {number}", "cannot be compared", expected="a number, text, boolean, date or timestamp",
         actual=type(value).__name__,
     )  # fmt: skip
-
-
-def _tree(node: exp.Expression, column: Column) -> Node:
-    match node:
-        case exp.Paren():
-            return _tree(node.this, column)
-        case exp.And() | exp.Or():
-            kind: type[And] | type[Or] = And if isinstance(node, exp.And) else Or
-            return kind(tuple(_tree(part, column) for part in chained(node)))
-        case exp.Not():
-            return Not(_tree(node.this, column))
-        case exp.Column():
-            field = column(node)
-            if field is None or not pa.types.is_boolean(field.type):
-                raise _Untranslatable
-            return Leaf(field.name, Op.EQ, (True,))
-        case exp.Is() if isinstance(node.expression, exp.Null):
-            return Leaf(_field(node.this, column).name, Op.IS_NULL)
-        case exp.Between() if not node.args.get("symmetric"):
-            return _leaf(node.this, Op.BETWEEN, [node.args["low"], node.args["high"]], column)
-        case exp.In() if node.expressions and not node.args.get("query"):
-            return _leaf(node.this, Op.IN, node.expressions, column)
-    op = type(node).__name__
-    if op not in FLIPPED:
-        raise _Untranslatable
-    left, right = node.this, node.expression
-    if isinstance(right, exp.Column) and not isinstance(left, exp.Column):
-        left, right, op = right, left, FLIPPED[op]
-    return _leaf(left, Op(op), [right], column)
-
-
-def _field(node: exp.Expression, column: Column) -> pa.Field:
-    field = column(node) if isinstance(node, exp.Column) else None
-    if field is None:
-        raise _Untranslatable
-    return field
-
-
-def _leaf(node: exp.Expression, op: Op, literals: Sequence[exp.Expression], column: Column) -> Leaf:
-    field = _field(node, column)
-    values: list[Any] = [_value(literal, field) for literal in literals]
-    return Leaf(field.name, op, tuple(values), as_text=field.name in BOUNDS)  # bounds are VARCHAR in SQL
 
 
 def _value(node: exp.Expression, field: pa.Field) -> Any:
