@@ -24,14 +24,12 @@ class TableCondition:
         name: Catalog, schema and name of the table; None if the condition is not about exactly one table.
         column: Indexed column that must equal one of `values`; None if there is none.
         values: Values of that column, of its type.
-        unnamed: The condition without the table's name; None if nothing is left.
         kept: Returns the indices of the rows of a batch that satisfy the rest of the condition; None if there is none.
     """
 
     name: tuple[str, str, str] | None
     column: str | None = None
     values: tuple[Any, ...] = ()
-    unnamed: Node | None = None
     kept: Callable[[pa.RecordBatch], pa.Array] | None = field(default=None, compare=False)
 
 
@@ -47,7 +45,6 @@ def plan(node: Node | None, schema: pa.Schema) -> TableCondition:
         return TableCondition(None)
     names: dict[str, set[str]] = {}
     column, values, rest = None, (), []  # type: str | None, tuple[Any, ...], list[Node]
-    unnamed: list[Node] = []
     for part in _conjuncts(node):
         leaf = part if isinstance(part, Leaf) and part.op in (Op.EQ, Op.IN) else None
         column_name = leaf.column.strip().lower() if leaf is not None else ""
@@ -55,7 +52,6 @@ def plan(node: Node | None, schema: pa.Schema) -> TableCondition:
             kept = tree.equal_values(part, column_name) or set()
             names[column_name] = names[column_name] & kept if column_name in names else kept
             continue
-        unnamed.append(part)
         if leaf is not None and column is None and column_name in INDEXED and column_name in columns:
             type_ = schema.field(column_name).type
             typed = (literals.typed_literal(value, type_) for value in leaf.values)
@@ -69,7 +65,7 @@ def plan(node: Node | None, schema: pa.Schema) -> TableCondition:
     left = _all(rest)
     remaining = None if left is None else to_arrow(left, schema)
     name = tuple(next(iter(part or ())) for part in parts)
-    return TableCondition(name, column, values, _all(unnamed), remaining)  # type: ignore[arg-type]
+    return TableCondition(name, column, values, remaining)  # type: ignore[arg-type]
 
 
 def _all(parts: Sequence[Node]) -> Node | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any, Final, TypeAlias, TypeVar
@@ -116,19 +115,18 @@ class Queries:
         ordered = source.order and not sort_keys(request, scope) and self._small(request, scope)
         order = f" ORDER BY {source.order}" if ordered else ""
         limit = f" LIMIT {request.limit}" if request.limit is not None else ""
-        sql = f"SELECT {unnamed or chosen} FROM {source.base if unnamed else source.sql} WHERE {where}{order}{limit}"
-        return _with_names(sql, parameters, source.names) if source.names else (sql, parameters)
+        rows = source.base if unnamed else source.sql
+        return f"SELECT {unnamed or chosen} FROM {rows} WHERE {where}{order}{limit}", parameters
 
     def _few(
         self, cursor: Connection, request: ScanRequest, source: FlightSource, scope: ReadScope
     ) -> pa.Table | None:  # fmt: skip
-        """The rows of a query with a small limit, or of one table's current rows, with table names and labels from the
-        catalog, because a join would double the time. None if there may be many rows, the join has more than these, or
-        there was a commit in between."""
+        """The rows of a query with a small limit, with table names and labels from the catalog, because a join would
+        double the time. None if there may be many rows, the join has more than these, or there was a commit in
+        between."""
         joined = {name for name in request.names if "t." in source.columns[name] or name in TABLE_COLUMNS}
         conditions = (source.columns.get(column.strip().lower(), "") for column in tree.columns_of(request.node))
-        is_few = request.limit is not None and request.limit <= NAMED_UP_TO
-        is_few = not request.rows and (is_few or (scope.current and scope.only is not None))
+        is_few = not request.rows and request.limit is not None and request.limit <= NAMED_UP_TO
         labels = joined.difference(TABLE_COLUMNS)
         epoch = self.versions.steady()
         if not (is_few and source.base and joined) or epoch is None or (labels and not scope.current):
@@ -224,18 +222,6 @@ def _batch_rows(schema: pa.Schema) -> int:
     """The number of rows of a batch of at most 1.5 MiB: few batches are cheaper, if they fit the CPU's cache."""
     width = sum(32 if type.num_buffers > 2 or type.num_fields else 8 for type in schema.types)
     return next((rows for rows in (65_536, 32_768, 16_384, 8192) if rows * width <= 3 << 19), BATCH_ROWS)
-
-
-def _with_names(sql: str, parameters: list[Any], names: tuple[str, ...]) -> tuple[str, list[Any]]:
-    """Replaces `:t0` … in the SQL by parameters with the names of the table; returns the SQL and all parameters."""
-    given = iter(parameters)
-    merged: list[Any] = []
-
-    def parameter(match: re.Match[str]) -> str:
-        merged.append(next(given) if match[1] is None else names[int(match[1])])
-        return "?" if match[1] is None else "?::VARCHAR"
-
-    return re.sub(r":t([0-3])|\?", parameter, sql), merged
 
 
 def _part_sql(part: Part, source: FlightSource) -> str:

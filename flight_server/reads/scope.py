@@ -22,7 +22,7 @@ class ReadScope:
         pins: Table key → id of the requested snapshot; tables without one have no rows. Without `current`, `snapshot`
             and `pins`, every stored row is read.
         allow_stale: Include STALE rows.
-        only: The table, if the scope has exactly one, so that its names need no join.
+        only: The table, if the scope has exactly one.
         is_limited: True if any table limits how old an inherited distribution may be.
         failing: Keys of the tables that cannot be inspected or read; their rows are STALE at the current snapshot.
         any_dropped: True if any table is dropped; rows of dropped tables are not served.
@@ -61,7 +61,6 @@ class FlightSource:
         order: ORDER BY of small reads, over columns of `s`.
         where: A condition that always applies.
         arrow: Arrow tables used in the SQL, by name.
-        names: Catalog, schema, name and id of the only table, the values of `:t0` … `:t3` in the SQL of columns.
         base: The FROM clause without the join for table names; empty if there is none.
     """
 
@@ -71,7 +70,6 @@ class FlightSource:
     order: str = ""
     where: str = "true"
     arrow: Mapping[str, pa.Table] = field(default_factory=dict)
-    names: tuple[str, ...] = ()
     base: str = ""
 
 

@@ -54,7 +54,7 @@ def stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None = None)
     Args:
         flight: A flight of `STORED`.
         scope: The tables and snapshots.
-        used: The columns used by the query; a caller that gives them must apply the source's `names`. None for all.
+        used: The columns used by the query; None for all.
     """
     source = _stats_source(flight, scope, used)
     return _without_trust(source, scope) if scope.failing else source
@@ -129,23 +129,12 @@ def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None) -> FlightSou
     columns = {name: f's."{name}"' for name in flight.schema.names} | {"snapshot_id": f"{at}.snapshot_id"}
     columns |= _stored_labels(flight, at) if scope.is_stored else _labels(flight, at, requested)
     needed = _LABELS | _OF_TABLE if requested.startswith("t.") else _OF_TABLE
-    names: tuple[str, ...] = ()
-    if scope.only is not None and used is not None:
-        columns |= {name: f":t{number}" for number, name in enumerate(TABLE_COLUMNS)}
-        names = scope.only.table_catalog, scope.only.table_schema, scope.only.table_name, scope.only.table_id
-        conditions.append(f"s.table_key = {int(scope.only.table_key)}")
-        needed -= _OF_TABLE
-    else:
-        columns |= TABLE_COLUMNS
-        conditions.append(limited_to("s", scope, parameters))
-        if scope.any_dropped:
-            conditions.append(_NOT_DROPPED)
+    columns |= TABLE_COLUMNS
+    conditions += [limited_to("s", scope, parameters), _seen(scope)]
     join = " JOIN tables t ON t.table_key = s.table_key" if used is None or used & needed else ""
     where = " AND ".join(condition for condition in conditions if condition != "true") or "true"
     order = _order(flight.name, at)
-    return FlightSource(
-        base + join, parameters, columns, order, where, pins_of(scope), names, base=base if join else ""
-    )
+    return FlightSource(base + join, parameters, columns, order, where, pins_of(scope), base if join else "")
 
 
 def _plain_rows(
@@ -251,13 +240,14 @@ def _stored_labels(flight: Flight, at: str) -> dict[str, str]:
 def _named(flight: Flight, inner: str, parameters: list[Any], scope: ReadScope) -> FlightSource:
     """The rows `s` of a subquery with the names of their tables."""
     columns = {name: f's."{name}"' for name in flight.schema.names}
-    if (only := scope.only) is None:
-        base, where = f"({inner}) s", _NOT_DROPPED if scope.any_dropped else "true"
-        sql = f"{base} JOIN tables t ON t.table_key = s.table_key"
-        return FlightSource(sql, parameters, columns | TABLE_COLUMNS, where=where, arrow=pins_of(scope), base=base)
-    names = ", ".join(f'?::VARCHAR AS "{name}"' for name in TABLE_COLUMNS)
-    values = [only.table_catalog, only.table_schema, only.table_name, only.table_id]
-    return FlightSource(f"(SELECT *, {names} FROM ({inner})) s", values + parameters, columns, arrow=pins_of(scope))
+    base = f"({inner}) s"
+    sql = f"{base} JOIN tables t ON t.table_key = s.table_key"
+    return FlightSource(sql, parameters, columns | TABLE_COLUMNS, "", _seen(scope), pins_of(scope), base)
+
+
+def _seen(scope: ReadScope) -> str:
+    """SQL of the condition that the table of `s` is not dropped; a single table is not."""
+    return _NOT_DROPPED if scope.any_dropped and scope.only is None else "true"
 
 
 def _requested(scope: ReadScope, parameters: list[Any]) -> str:
@@ -400,9 +390,7 @@ def _sketches(flight: Flight, scope: ReadScope) -> FlightSource:
         parameters += own
     source = _named(flight, " UNION ALL ".join(selects), parameters, scope)
     if scope.is_stored:
-        current = "t.current_snapshot_id"
-        if (only := scope.only) is not None:
-            current = "NULL" if only.current_snapshot_id is None else str(int(only.current_snapshot_id))
-        source.columns = dict(source.columns) | {"freshness": stored_freshness_sql("s.snapshot_id", current)}
+        label = stored_freshness_sql("s.snapshot_id", "t.current_snapshot_id")
+        source.columns = dict(source.columns) | {"freshness": label}
     source.order = "s.table_key, s.snapshot_id, s.target_kind = 'FILE' DESC, s.storage_id, s.column_id, s.role"
     return source
