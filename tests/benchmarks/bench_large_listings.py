@@ -21,7 +21,8 @@ import pytest
 
 from tests.benchmarks import store_data
 from tests.benchmarks.bench_large_tables import peak_mb
-from tests.integration.store_server import KEY, Client, Server, make_lake
+from tests.flight_server.live_server import LiveServer, serving
+from tests.integration.store_server import KEY, Client, make_lake
 
 pytestmark = pytest.mark.benchmark
 
@@ -50,7 +51,7 @@ def block(first: int, files: int) -> pa.Table:
 class Others(threading.Thread):
     """Small puts of other tables, one after the other; measures each, and the disk after it."""
 
-    def __init__(self, server: Server):
+    def __init__(self, server: LiveServer):
         super().__init__(daemon=True)
         self.server, self.seconds, self.disk, self.ended = server, [0.0], 0, threading.Event()
 
@@ -63,7 +64,7 @@ class Others(threading.Thread):
             began = time.perf_counter()
             client.put("stats.tables", row, "upsert")
             self.seconds.append(time.perf_counter() - began)
-            self.disk = max(self.disk, sum(f.stat().st_size for f in self.server.db.parent.iterdir()))
+            self.disk = max(self.disk, sum(f.stat().st_size for f in self.server.log.parent.iterdir()))
 
     def figures(self) -> str:
         took = sorted(self.seconds)
@@ -71,7 +72,7 @@ class Others(threading.Thread):
 
 
 @contextlib.contextmanager
-def others(server: Server) -> Iterator[Others]:
+def others(server: LiveServer) -> Iterator[Others]:
     thread = Others(server)
     thread.start()
     yield thread
@@ -103,9 +104,8 @@ def count(client: Client) -> int:
 
 def test_nobody_waits_for_a_large_listing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_lake(tmp_path / "s.db", "t")
-    server = Server(tmp_path / "s.db")
     lines = []
-    try:
+    with serving(tmp_path, "--db", tmp_path / "s.db") as server:
         client = Client(server.uri)
         with others(server) as idle:
             time.sleep(5)
@@ -133,13 +133,11 @@ def test_nobody_waits_for_a_large_listing(tmp_path: Path, capsys: pytest.Capture
         rows.join()
         lines.append(f"cancelled among its rows: refused after {time.perf_counter() - began:.1f} s ({ended})")
         lines.append(f"peak memory of the server {peak_mb(server.process.pid):.0f} MB; load {os.getloadavg()[0]:.0f}")
-    finally:
-        server.stop()
     with capsys.disabled():
         print(f"\n{FILES} files × {COLUMNS} columns; idle: other puts {idle.figures()}\n  " + "\n  ".join(lines))
 
 
-def _ended(server: Server, held: dict[str, Any], ended: list[BaseException]) -> None:
+def _ended(server: LiveServer, held: dict[str, Any], ended: list[BaseException]) -> None:
     try:
         put_blocks(Client(server.uri), held, 10**9)
     except pa.ArrowException as error:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import re
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,43 +17,9 @@ from store.catalog.discovery import Discovery
 from store.duckdb.database import Database
 from store.invariants import check_file
 from store.staged_listings import MANY_ROWS
+from tests.flight_server.live_server import serving
 
-STATFLIGHT = Path(sys.executable).with_name("statflight")
 KEY = {"table_catalog": "c", "table_schema": "s", "table_name": "t"}
-
-
-class Server:
-    """`statflight serve` without workers."""
-
-    def __init__(self, db: Path):
-        self.db = db
-        env = {name: value for name, value in os.environ.items() if not name.startswith("STATFLIGHT_")}
-        with db.with_suffix(".log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [STATFLIGHT, "serve", "--db", db, "--port", "0", "--workers", "0"],
-                cwd=db.parent, env=env, stdout=subprocess.PIPE, stderr=log, text=True,
-            )  # fmt: skip
-        assert self.process.stdout is not None
-        found = re.search(r"listening on (grpc\S+)", self.process.stdout.readline())
-        assert found, db.with_suffix(".log").read_text()[-2000:]
-        self.uri = found[1]
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.communicate(timeout=60)
-
-
-@contextlib.contextmanager
-def serving(db: Path) -> Iterator[Server]:
-    server = Server(db)
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 class Client:
@@ -197,11 +157,10 @@ def kill_loop(directory: Path, kills: int, busy: float = 0.3) -> tuple[list[floa
     make_lake(db, "drafts")
     for number in range(kills + 1):
         begun = time.perf_counter()
-        server = Server(db)
-        client = Client(server.uri)
-        client.act("health")
-        starts.append(time.perf_counter() - begun)
-        try:
+        with serving(directory, "--db", db) as server:
+            client = Client(server.uri)
+            client.act("health")
+            starts.append(time.perf_counter() - begun)
             for name, (least, most) in last.items():
                 flight_name, rows = ("stats.file_columns", MANY_ROWS) if name == "files" else ("stats.columns", 300)
                 found = client.get(flight_name, columns=["row_count"], predicates=table_predicates(name))
@@ -218,7 +177,6 @@ def kill_loop(directory: Path, kills: int, busy: float = 0.3) -> tuple[list[floa
             while time.monotonic() < until and any(p.acknowledged < p.first for p in publishers):
                 time.sleep(0.01)
             time.sleep(busy * (number % 8) / 8)
-        finally:
             server.kill()
         assert list(check_file(db)) == []
         for publisher in publishers:
@@ -241,7 +199,7 @@ def read_against_writers(db: Path, seconds: float, least: int = 1, readers: int 
     Returns:
         Counts of reads and publications.
     """
-    with serving(db) as server:
+    with serving(db.parent, "--db", db) as server:
         publishers = [Publisher(server.uri, name, 1) for name in ("a", "b")]
         trouble: list[BaseException] = []
         counts = [0] * readers

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -48,23 +46,8 @@ def rows(client: Client, flight: str) -> list[dict[str, Any]]:
     return client.get({"table": flight}).to_pylist()
 
 
-@contextlib.contextmanager
-def killable(directory: Path, *flags: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server in a process group of its own, killed with its workers at the end."""
-    command = [STATFLIGHT, "serve", "--db", directory / "stats.duckdb", "--port", "0", *map(str, flags)]
-    with subprocess.Popen(
-        command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield process, process.stdout.readline().split()[-1]
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
 def test_queued_jobs_survive_a_killed_server(tmp_path, lake):
-    with killable(tmp_path, "--workers", 0) as (_, uri), Client(uri) as client:
+    with serving(tmp_path, "--workers", 0) as server, server.connect() as client:
         connect(client, lake)
         snapshots = {row["table_name"]: row["snapshot_id"] for row in rows(client, "sys.snapshots")}
 
@@ -79,6 +62,7 @@ def test_queued_jobs_survive_a_killed_server(tmp_path, lake):
             thread.start()
         for thread in threads:
             thread.join()
+        server.kill()
     with serving(tmp_path, "--workers", 0) as server, server.connect() as client:
         jobs = rows(client, "sys.capture_jobs")
         assert len({job["job_id"] for job in jobs}) == 200
@@ -129,15 +113,17 @@ def test_job_of_a_killed_worker_is_finished_by_another_and_published_once(tmp_pa
 
 
 def test_worker_reconnects_to_a_restarted_server(tmp_path, lake):
-    with killable(tmp_path, "--workers", 0) as (_, uri), Client(uri) as client:
+    with serving(tmp_path, "--workers", 0) as server, server.connect() as client:
         connect(client, lake)
-        worker = subprocess.Popen([STATFLIGHT, "worker", "--server", uri], stderr=subprocess.DEVNULL)
+        worker = subprocess.Popen([STATFLIGHT, "worker", "--server", server.uri], stderr=subprocess.DEVNULL)
         (queued,) = client.act("capture", {"requests": [{"table": "lake.default.t1", "mode": "ASYNC"}]})
         eventually(lambda: client.act("get_job", {"job_id": queued["job_id"]})[0]["state"] == "SUCCEEDED")
+        server.kill()
+    port = server.uri.rpartition(":")[2]
     try:
         time.sleep(0.5)
         assert worker.poll() is None
-        with serving(tmp_path, "--workers", 0, "--port", uri.rpartition(":")[2]) as server, server.connect() as client:
+        with serving(tmp_path, "--workers", 0, "--port", port) as server, server.connect() as client:
             request = {"table": "lake.default.t2", "mode": "ASYNC"}
             (queued,) = client.act("capture", {"requests": [request]})
             eventually(lambda: client.act("get_job", {"job_id": queued["job_id"]})[0]["state"] == "SUCCEEDED")

@@ -10,16 +10,15 @@ import pytest
 
 from store.duckdb.database import Database
 from store.model.errors import InvalidArgument
+from tests.flight_server.live_server import STATFLIGHT, serving
 from tests.integration.store_server import (
     KEY,
-    STATFLIGHT,
     Client,
     Publisher,
     check_whole,
     generation,
     kill_loop,
     read_against_writers,
-    serving,
     table_predicates,
 )
 
@@ -47,7 +46,7 @@ def errors_of_other_processes(db) -> list[str]:
 
 
 def test_backup_of_a_running_server_has_the_same_rows_and_leaves_it_locked(tmp_path):
-    with serving(tmp_path / "s.db") as server:
+    with serving(tmp_path, "--db", tmp_path / "s.db") as server:
         client = Client(server.uri)
         client.put("stats.columns", generation(1, 500))
         file = KEY | {"snapshot_id": 1, "file_path": "f"}
@@ -67,7 +66,7 @@ def test_backup_of_a_running_server_has_the_same_rows_and_leaves_it_locked(tmp_p
         server_error, duckdb_error = errors_of_other_processes(tmp_path / "s.db")
         assert "another process holds it" in server_error and "Traceback" not in server_error
         assert "lock" in duckdb_error.lower()
-        with serving(tmp_path / "copy.db") as other:
+        with serving(tmp_path, "--db", tmp_path / "copy.db") as other:
             copy = Client(other.uri)
             assert [copy.get(name, predicates=table_predicates()) for name in flights] == before
             copy.put("stats.columns", generation(2, 500), "replace_snapshot")
@@ -77,7 +76,7 @@ def test_backup_of_a_running_server_has_the_same_rows_and_leaves_it_locked(tmp_p
 def test_backups_under_load_lose_no_acknowledged_put(tmp_path, backups):
     """Each copy has every put acknowledged before it began; the original survives a kill at the end."""
     db = tmp_path / "s.db"
-    with serving(db) as server:
+    with serving(tmp_path, "--db", db) as server:
         publishers = [Publisher(server.uri, name, 1) for name in ("a", "b")]
         for publisher in publishers:
             publisher.start()
@@ -90,12 +89,12 @@ def test_backups_under_load_lose_no_acknowledged_put(tmp_path, backups):
         server.kill()
         for publisher in publishers:
             publisher.join(30)
-    with serving(db) as server:
+    with serving(tmp_path, "--db", db) as server:
         for publisher, least in zip(publishers, acknowledged, strict=True):
             found = Client(server.uri).get("stats.columns", predicates=table_predicates(publisher.table_name))
             assert (check_whole(found) or 0) >= max(least, publisher.acknowledged)
     for number in (0, backups // 2, backups - 1):
-        with serving(tmp_path / f"copy-{number}.db") as copy:
+        with serving(tmp_path, "--db", tmp_path / f"copy-{number}.db") as copy:
             for publisher, least in zip(publishers, before[number], strict=True):
                 found = Client(copy.uri).get("stats.columns", predicates=table_predicates(publisher.table_name))
                 assert (check_whole(found) or 0) >= least
