@@ -177,6 +177,7 @@ def mailbox():
             writer.write(b"221 bye\r\n" if word == b"QUIT" else b"250 ok\r\n")
             await writer.drain()
         writer.close()
+        await writer.wait_closed()
 
     loop = asyncio.new_event_loop()
     server = loop.run_until_complete(asyncio.start_server(talk, "127.0.0.1", 0))
@@ -186,6 +187,7 @@ def mailbox():
 
     async def end():
         server.close()
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})  # else their sockets stay open
         loop.stop()
 
     asyncio.run_coroutine_threadsafe(end(), loop)
