@@ -38,14 +38,14 @@ def tables(reader: Reader) -> pa.Table:
     listed, stats, about = parts = _parts(reader)
     of_listed, of_stats, of_about = _codes(parts)
     more = pc.invert(pc.is_in(of_about, of_listed))
-    found = pa.concat_tables([listed, about.select(KEY).filter(more)])
-    codes = pa.concat_arrays([of_listed, of_about.filter(more)])
+    found = pa.concat_tables([listed, about.select(KEY).filter(more)]).combine_chunks()
+    order = pc.sort_indices(found, [(name, "ascending") for name in KEY])
+    found, codes = found.take(order), pa.concat_arrays([of_listed, of_about.filter(more)]).take(order)
     for part, names, codes_of in ((stats, STATS, of_stats), (about, ABOUT, of_about)):
         chosen = part.select(names).take(pc.index_in(codes, codes_of))  # null where there is none
         for name in names:
             found = found.append_column(SCHEMA.field(name), chosen[name])
-    found = found.combine_chunks()
-    return found.take(pc.sort_indices(found, [(name, "ascending") for name in KEY]))
+    return found
 
 
 def _codes(tables: Sequence[pa.Table]) -> list[pa.Array]:
