@@ -210,7 +210,7 @@ class _Silence(Struct):
 
 
 class File(NamedTuple):
-    """What a rules file says; nothing if there is none.
+    """Content of a rules file; empty without one.
 
     Attributes:
         rules: Its rules.

@@ -17,7 +17,7 @@ import click
 
 
 class Declaration(NamedTuple):
-    """What a signature says of a parameter besides its type and default."""
+    """A parameter's declaration in a signature, besides its type and default."""
 
     is_option: bool
     names: tuple[str, ...]

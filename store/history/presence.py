@@ -1,4 +1,4 @@
-"""Which tables may have rows of which families, kept in memory, so that the first rows of a table are stored unasked.
+"""Tables that may have rows, by family, in memory: the first rows of a table are stored without a lookup.
 
 Most captures are the first of their table, and each statement costs more to plan than its rows to store. The sets are
 supersets: a table whose rows were deleted, or whose transaction was rolled back, only costs a lookup.

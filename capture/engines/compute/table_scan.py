@@ -178,7 +178,7 @@ class TableScan:
             rows.withdraw(answer.column_id, lt, task.file_path)
 
     def _kept(self, column_id: int, part: Partial, size_bytes: int, path: str) -> Partial | None:
-        """What is kept of a column of a file for later captures."""
+        """The statistics of a column of a file that later captures reuse; None if none are kept."""
         if self.file_sketches is FileSketches.NONE:
             return None
         if self.file_sketches is FileSketches.FULL or column_id in self.uncut:

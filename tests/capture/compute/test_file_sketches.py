@@ -83,9 +83,21 @@ def ndv(sink):
     return sink.get("stats.columns")[-1]["ndv"]
 
 
+def fresh_ndv(table, snapshot_id):
+    """The distinct count that a capture of all files finds."""
+    sink = MemorySink()
+    captured(FileSketches.AUTO, table, sink, snapshot_id)
+    return ndv(sink)
+
+
+def fill(lake, values):
+    """Adds 40 files; `values` gives the values of each."""
+    for n in range(40):
+        lake.add(f"{n:02}.parquet", values(n))
+
+
 def test_files_are_read_again_once_their_sketches_no_longer_suffice(lake, table):
-    for n in range(40):  # all the same 5,000 values
-        lake.add(f"{n:02}.parquet", range(5000))
+    fill(lake, lambda _: range(5000))
     sink = MemorySink()
     captured(FileSketches.AUTO, table, sink)
     lake.add("40.parquet", range(5000, 5100))
@@ -93,14 +105,11 @@ def test_files_are_read_again_once_their_sketches_no_longer_suffice(lake, table)
     assert ndv(sink) == pytest.approx(5100, rel=0.05)
     (lake.path / "40.parquet").unlink()
     assert captured(FileSketches.AUTO, table, sink, 9) == 0
-    fresh = MemorySink()
-    captured(FileSketches.AUTO, table, fresh, 9)
-    assert ndv(sink) == ndv(fresh)
+    assert ndv(sink) == fresh_ndv(table, 9)
 
 
 def test_only_columns_whose_sketches_do_not_suffice_are_read_again(lake, table):
-    for n in range(40):
-        lake.add(f"{n:02}.parquet", range(5000))
+    fill(lake, lambda _: range(5000))
     sink, engine = MemorySink(), ComputeEngine(inline_max_cells=10**9)
     engine.capture_batch([column(table, name) for name in ("part", "id")], sink)
     (lake.path / "03.parquet").unlink()
@@ -119,20 +128,16 @@ def test_only_columns_whose_sketches_do_not_suffice_are_read_again(lake, table):
 
 
 def test_files_with_values_of_their_own_are_reused_after_another_is_removed(lake, table):
-    for n in range(40):
-        lake.add(f"{n:02}.parquet", range(n * 1000, n * 1000 + 1000))
+    fill(lake, lambda n: range(n * 1000, n * 1000 + 1000))
     sink = MemorySink()
     captured(FileSketches.AUTO, table, sink)
     (lake.path / "03.parquet").unlink()
     assert captured(FileSketches.AUTO, table, sink, 8) == 39
-    fresh = MemorySink()
-    captured(FileSketches.AUTO, table, fresh, 8)
-    assert ndv(sink) == ndv(fresh)
+    assert ndv(sink) == fresh_ndv(table, 8)
 
 
 def test_whole_sketches_are_kept_on_request(lake, table):
-    for n in range(40):
-        lake.add(f"{n:02}.parquet", range(n * 1000, n * 1000 + 1000))
+    fill(lake, lambda n: range(n * 1000, n * 1000 + 1000))
 
     def sizes(sink):
         rows = [r for r in sink.get("stats.sketches") if (r["target_kind"], r["role"]) == ("FILE", "NDV")]
