@@ -30,7 +30,7 @@ from flight_server.sql.sandbox import Sandbox
 from flight_server.sql.statement_answers import Capture, StatementCall
 from flight_server.sql.statements import Statement
 from flight_server.wire import flight_sql
-from flight_server.wire.flight_sql import Message
+from flight_server.wire.protobuf import Message, read_message, write_message
 from flight_server.wire.scan_request import ScanRequest
 from store.duckdb.lru import LruCache
 from store.model.errors import Cancelled, InvalidArgument, NotFound, ShuttingDown
@@ -173,7 +173,7 @@ class SqlEndpoint:
         prepared = self._find(handle, caller)
         size, values = parameters.read(batches, prepared.planned.plan)
         self._prepared.put(handle, replace(prepared, values=values), prepared.size + size)
-        return flight_sql.write_message((1, handle))
+        return write_message((1, handle))
 
     def act(self, name: str, body: bytes, caller: Principal, is_cancelled: Callable[[], bool] = never) -> list[bytes]:
         """Executes an action.
@@ -188,7 +188,7 @@ class SqlEndpoint:
             The results, serialized messages.
         """
         if name == "CancelFlightInfo":
-            return [self._running.cancel(flight_sql.read_message(name, body), caller)]
+            return [self._running.cancel(read_message(name, body), caller)]
         request = flight_sql.read_any(body) if body else Message(name, {})
         match name:
             case "CreatePreparedStatement":

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from flight_server.sql import sql_info
 from flight_server.sql.flights import CATALOG, TABLES, Table, naive
-from flight_server.wire.flight_sql import Message
+from flight_server.wire.protobuf import Message
 from store.model.schemas import KEY
 
 TABLE_TYPE: Final = "BASE TABLE"

@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from flight_server.auth.principal import Principal
-from flight_server.wire import flight_sql
-from flight_server.wire.flight_sql import Message
+from flight_server.wire.protobuf import Message, read_message, write_message
 
 _CANCELLED: Final = 1  # statuses of the Flight SQL standard
 _NOT_CANCELLABLE: Final = 3
@@ -63,13 +62,12 @@ class RunningStatements:
             The CancelFlightInfoResult.
         """
         is_any = False
-        info = flight_sql.read_message("FlightInfo", request.data(1))
-        for endpoint in info.fields.get(3, []):
-            if isinstance(endpoint, bytes):
-                message = flight_sql.read_message("Endpoint", endpoint)
-                ticket = flight_sql.read_message("Ticket", message.data(1)).data(1)
-                with self._lock:
-                    for event in self._events.get((caller.name, ticket), []):
-                        event.set()
-                        is_any = True
-        return flight_sql.write_message((1, _CANCELLED if is_any else _NOT_CANCELLABLE))
+        info = read_message("FlightInfo", request.data(1))
+        for at in range(len(info.fields.get(3, ()))):
+            endpoint = info.nested(3, at, "Endpoint")
+            ticket = read_message("Ticket", endpoint.data(1)).data(1)
+            with self._lock:
+                for event in self._events.get((caller.name, ticket), []):
+                    event.set()
+                    is_any = True
+        return write_message((1, _CANCELLED if is_any else _NOT_CANCELLABLE))

@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from flight_server.actions import ACTIONS
-from flight_server.wire.floecat import SystemTableFlightCommand
 from store.model.schemas import FLIGHTS
 from tests.flight_server.live_server import Client, serving
+from tests.flight_server.wire.floecat_messages import SystemTableFlightCommand
 from tests.integration.mutations import encoded, mutant, noisy
 
 SECONDS = 1.2  # for each kind

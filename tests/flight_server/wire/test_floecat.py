@@ -6,10 +6,11 @@ import random
 
 import pytest
 
-from flight_server.wire.floecat import SystemTableFlightCommand, to_command
+from flight_server.wire.floecat import to_command
 from flight_server.wire.scan_request import of_command
 from store.model.errors import InvalidArgument, NotFound, StatflightError
-from store.model.predicates.tree import MAX_NODES
+from store.model.predicates.tree import MAX_NODES, MAX_VALUES
+from tests.flight_server.wire.floecat_messages import SystemTableFlightCommand
 
 
 def message(table="stats.columns", columns=(), predicates=(), query_id="q", **name):
@@ -127,6 +128,12 @@ def test_unknown_fields_are_accepted_anywhere():
     )
     assert to_command(data, None) == to_command(command(predicates=(("ndv", 8),)), None)
     assert of_command(data).flight.name == "stats.columns"
+
+
+def test_condition_may_have_as_many_values_as_in_json():
+    values = [str(number) for number in range(MAX_VALUES)]
+    (leaf,) = to_command(command(predicates=(("ndv", 7, *values),)), None)["predicates"]
+    assert leaf["values"] == values
 
 
 def test_too_many_predicates_are_rejected():

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from flight_server.wire.flight_sql import Message, read_any, read_message, write_any, write_message
+from flight_server.wire.flight_sql import read_any, write_any
+from flight_server.wire.protobuf import Message, read_message, write_message
 from tests.flight_server.live_server import Client, serving
 from tests.flight_server.sql.test_plan import HUGE
 

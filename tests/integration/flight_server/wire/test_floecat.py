@@ -1,23 +1,11 @@
-"""Floecat's protobuf commands over a socket, and the lazy import of protobuf."""
+"""Floecat's protobuf commands over a socket."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import pyarrow as pa
 import pytest
 
 from tests.flight_server.wire.test_floecat import command, field
-
-
-def test_protobuf_is_imported_with_the_first_protobuf_command():
-    code = (
-        "import sys\nfrom flight_server.wire.scan_request import of_command\n"
-        "of_command(b'{\"table\": \"sys.flights\"}')\nassert 'google.protobuf' not in sys.modules\n"
-        f"of_command({command('sys.flights')!r})\nassert 'google.protobuf' in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_floecat_command_reads_the_selected_columns_and_rows(live_client):
