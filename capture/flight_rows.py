@@ -36,9 +36,7 @@ def with_constants(table: pa.Table, constants: Mapping[str, Any], flight: str) -
     """Adds key and provenance to a table as constant columns.
 
     Args:
-        table: Some columns of the flight.
         constants: Values by column name; ignored for columns that the table has.
-        flight: Name of a writable flight.
 
     Returns:
         The rows with columns in the flight's order: those of the table, of the key and of the provenance.

@@ -48,7 +48,6 @@ def check_home(home: str, field: str = "to") -> str:
     """Checks that a home exists and returns its name.
 
     Args:
-        home: Name from a caller.
         field: Field or option with the name, for errors.
 
     Raises:
@@ -118,8 +117,6 @@ def options_of(options: Mapping[str, Any], home: str, *prefixes: str) -> dict[st
     """The options of a home among those of a connector, `publish.HOME.OPTION`, without their prefix.
 
     Args:
-        options: Options of the connector.
-        home: The home.
         prefixes: Prefixes instead of `publish`; the last one takes precedence.
     """
     of_home: dict[str, str] = {}

@@ -49,7 +49,6 @@ def impossible(logical_type: str | None, kinds: Collection[str]) -> str:
 
     Args:
         logical_type: The type of the values; None if unknown.
-        kinds: The requested kinds.
     """
     if logical_type is None:
         return ""

@@ -39,11 +39,6 @@ def detail(files: int, total: int) -> str:
 def files_of(table: TableHandle, native: NativeStats, wanted: Sequence[Partition]) -> pa.Array:
     """Paths of the data files of a snapshot in any of the partitions.
 
-    Args:
-        table: The table at the snapshot.
-        native: Native statistics of that snapshot.
-        wanted: The partitions.
-
     Raises:
         InvalidArgument: The table is not partitioned, or not by a given field.
         NotFound: No file is in any of the partitions.
@@ -54,11 +49,6 @@ def files_of(table: TableHandle, native: NativeStats, wanted: Sequence[Partition
 
 def within(table: TableHandle, tasks: Sequence[ScanTask], wanted: Sequence[Partition]) -> list[ScanTask]:
     """The scan tasks whose files are in any of the partitions.
-
-    Args:
-        table: The table at the snapshot.
-        tasks: Scan tasks of all its files.
-        wanted: The partitions.
 
     Returns:
         The matching tasks, in their order.
@@ -79,7 +69,6 @@ def paths_in(files: pa.Table, wanted: Sequence[Partition], types: Mapping[str, L
 
     Args:
         files: Rows of `stats.files` of one snapshot, with file_path, file_content and partition_data_json.
-        wanted: The partitions.
         types: Column name → logical type. Values of these fields are compared as of that type, others as text.
         table: Full name of the table, for errors.
 

@@ -206,7 +206,6 @@ def table_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
     """Decides about the table's own statistics, which come from metadata.
 
     Args:
-        rules: Rules of the table.
         state: State of the table; `tried_…` describe the last attempt at the table's own statistics.
         now: Current time, with a time zone like the times of `state`.
 
@@ -226,7 +225,6 @@ def columns_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
     """Decides about scanning columns.
 
     Args:
-        rules: Rules of the table.
         state: State of the table; `tried_at` is the time of the last attempted scan.
         now: Current time, with a time zone like the times of `state`.
 

@@ -37,11 +37,7 @@ class Registry:
         self.engines = sorted(engines, key=lambda engine: (engine.priority, engine.id))
 
     def candidates(self, request: CaptureRequest) -> list[CaptureEngine]:
-        """The engines that support a request, in the order in which they are tried.
-
-        Args:
-            request: The request.
-        """
+        """The engines that support a request, in the order in which they are tried."""
         able = [engine for engine in self.engines if not _mismatch(engine, request)]
         return sorted(able, key=lambda engine: _order(engine, request))
 
@@ -51,7 +47,6 @@ class Registry:
         """Captures requests, each with the first candidate that does not answer UNCAPTURABLE.
 
         Args:
-            requests: Requests for any tables and targets.
             sink: Receives rows of the requested tables and snapshots only.
 
         Returns:

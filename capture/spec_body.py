@@ -98,7 +98,6 @@ def parse_spec(body: Any, where: str = "request") -> CaptureSpec:
     """Parses what `CaptureSpec.json` writes; other keys are left to the caller.
 
     Args:
-        body: The object.
         where: Path of the object in the whole body, for errors.
 
     Raises:

@@ -132,7 +132,6 @@ class CaptureRequest:
         """A request for one target.
 
         Args:
-            table: The table at its snapshot.
             target: The table, column, file, expression or group of columns.
             mode: SYNC if a caller waits.
             correlation_id: ID of the call, for the log.
@@ -212,7 +211,6 @@ class Listing:
     Attributes:
         mark: Digest of the listed files and their statistics.
         base_snapshot_id: Snapshot whose stored listing this one extends; None for a complete listing.
-        base_mark: Mark of the base listing.
         removed: Paths of base files that are gone or changed.
     """
 
@@ -229,7 +227,6 @@ class Sink(Protocol):
         """Adds rows of a `stats.*` flight.
 
         Args:
-            flight: Name of the flight.
             rows: Rows in the flight's schema, about the captured table.
             extra: The rows were not requested; they never replace an existing record.
             whole: The rows are the complete flight at their snapshot; records of other targets are deleted.
@@ -243,7 +240,6 @@ class Sink(Protocol):
         """Announces the files of a snapshot before their rows are put: all of them, or only changes from a base.
 
         Args:
-            table: The table at the snapshot.
             listing: The listing; with a base if only changes will be put.
 
         Returns:
@@ -256,7 +252,6 @@ class Sink(Protocol):
 
         Args:
             flight: Name of a `stats.*` flight.
-            table: The table.
             columns: Columns to read; all by default.
 
         Returns:
@@ -265,11 +260,6 @@ class Sink(Protocol):
 
     def requested(self, flight: str, table: TableHandle, columns: Sequence[str]) -> pa.Table:  # noqa: ARG002
         """Rows put so far without `extra`; extra rows of the same targets will not be stored.
-
-        Args:
-            flight: Name of a `stats.*` flight.
-            table: The table at its snapshot.
-            columns: Columns to return.
 
         Returns:
             Rows of this snapshot; none if the sink does not keep them, as by default.
@@ -313,7 +303,6 @@ class CaptureEngine(Protocol):
         """Captures requests about one table.
 
         Args:
-            requests: Requests that the engine supports.
             sink: Destination of the rows; also cancels the capture.
 
         Returns:

@@ -125,13 +125,10 @@ class LocalStore:
         """Captures statistics of a table and publishes them in one transaction.
 
         Args:
-            connector: The opened lake.
             catalog: Name of the lake in the store.
             schema: Namespace of the table, dotted when nested.
-            name: Name of the table.
             snapshot_id: Id of the snapshot; the current one by default.
             targets: Targets to capture; by default the table and all its columns.
-            progress: See `StoreSink`.
             spec: Other fields of `CaptureSpec`, such as `kinds`, `sampling` or `budget`.
 
         Returns:
@@ -194,10 +191,7 @@ def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapsho
     """Stored rows of a flight for a table at one snapshot.
 
     Args:
-        store: The store.
         flight: Name of a stored `stats.*` flight; `stats.sketches` includes sketches of files.
-        table: The table.
-        snapshot_id: Id of the snapshot.
 
     Returns:
         The flight's columns without the derived ones; columns that are not stored are null.
@@ -229,9 +223,6 @@ def look_at_table(
     """Describes a table, its snapshots and their schemas in the form that `Discovery.store` takes.
 
     Args:
-        connector: The opened lake.
-        namespace: Namespace of the table.
-        name: Name of the table.
         known: Ids of snapshots to leave out.
         full: Lists all snapshots, `known` ones included.
         identity: Identity of a known snapshot (`SnapshotListing.identities`); lists all if it is another one.

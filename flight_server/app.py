@@ -139,11 +139,7 @@ class App:
         self.prewarmer.start()
 
     def take_over(self, role: Role) -> None:
-        """Begins to write, after the database was promoted.
-
-        Args:
-            role: The new role.
-        """
+        """Begins to write, after the database was promoted."""
         self.jobs.give_back(lost=True)
         self.role = role
         self.start()

@@ -77,7 +77,6 @@ class _Answering:
     A stream enters it a second time, before the method returns, for its batches: only their errors are counted.
 
     Args:
-        metrics: Counts the calls.
         context: Flight's context of the call.
         headers: Headers of the call. The correlation id is returned with the answer.
         method: Name of the RPC, such as DoGet.
@@ -108,7 +107,6 @@ class _Answering:
         """Adds the headers of a follower's answers.
 
         Args:
-            role: The server's role.
             generation: The generation of what is answered.
         """
         self._context.add_header("x-statflight-generation", str(generation))

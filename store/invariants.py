@@ -79,7 +79,6 @@ def violations(connection: Connection, only: Sequence[Check] | None = None) -> I
     """The violations in an open database; see `check_file`.
 
     Args:
-        connection: Any connection.
         only: The checks to run; None for all.
     """
     for check in (*_WHOLE, *checks()) if only is None else only:

@@ -111,7 +111,6 @@ class DuckDBStatsStore(StatsStore):
         """Begins to store the rows of one family in pieces, without any of them.
 
         Args:
-            puts: Puts of the family.
             bases: Snapshot id → the listing that its rows continue.
             is_cancelled: True once the rows are unwanted.
 
@@ -146,7 +145,6 @@ class DuckDBStatsStore(StatsStore):
         """`put` inside the writer's transaction.
 
         Args:
-            connection: The writer's.
             puts: See `put`.
             idempotency_key: See `put`.
             content: `digest` of the puts; required with a key.

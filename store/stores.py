@@ -73,8 +73,6 @@ class StatsStore(Protocol):
         """Records in storage-id order, the token of the next page (empty at the end), and the total count.
 
         Args:
-            table: The table.
-            snapshot_id: Id of the snapshot.
             kind: Only records about targets of this kind; None for all.
             page_token: Token that the previous page returned; empty for the first page.
             page_size: Most records of a page.
@@ -94,7 +92,6 @@ class StatsStore(Protocol):
         """Deletes records and their sketches.
 
         Args:
-            table: The table.
             snapshot_id: Only records of this snapshot; None for all.
             target: Only records about this target; None for all.
 

@@ -21,11 +21,7 @@ _WORD_VALUES: Final = 2.0 ** (64 * np.arange(4))
 
 
 def is_wide(lt: LogicalType) -> bool:
-    """True if decimals of the type need more than 128 bits, that is from 39 digits on.
-
-    Args:
-        lt: A DECIMAL type.
-    """
+    """True if decimals of the type need more than 128 bits, that is from 39 digits on."""
     return (lt.precision or 0) > MAX_DECIMAL128
 
 
@@ -67,7 +63,6 @@ def to_arrow(values: Words, lt: LogicalType) -> pa.Array:
 
     Args:
         values: Shape (n, 4).
-        lt: The decimal type.
 
     Returns:
         An Arrow array of n values.

@@ -70,7 +70,6 @@ def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
 
     Args:
         number: Index of the task in its job, copied to every answer.
-        task: The file, with the columns of the work.
         work: Columns, groups and sketches to compute.
 
     Returns:
@@ -117,7 +116,6 @@ def from_batch(batch: pa.RecordBatch | pa.Table, engine_id: str = LOCAL) -> list
 
     Args:
         batch: Rows of PARTIAL_SCHEMA.
-        engine_id: The engine that computed them.
 
     Returns:
         One answer per row, in their order.

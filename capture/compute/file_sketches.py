@@ -33,8 +33,6 @@ def cut(part: Partial, size_bytes: int, files: int, path: str) -> Partial:
     """Cuts the sketches of a file's column to the precision that a table needs of each of its files.
 
     Args:
-        part: Statistics of the column.
-        size_bytes: Bytes of the column in the file.
         files: Live files of the table.
         path: The file's path. It decides which values stand for their neighbours, so that errors of files cancel out.
     """
@@ -51,7 +49,6 @@ def cut_k(role: str, head: bytes) -> int | None:
     """The k of a cut sketch: hashes of NDV, accuracy of QUANTILES; None for one as precise as that of a scan.
 
     Args:
-        role: Role of the sketch.
         head: Its first `HEAD_BYTES` bytes, or more.
     """
     if role == "NDV" and head[0] & 0x3F == 3:  # with a theta

@@ -63,8 +63,6 @@ class Fold:
         """Adds the next part.
 
         Args:
-            part: Statistics of one file.
-            size_bytes: Bytes of the column in the file.
             counted: The part's theta sketch was already added by `unite`.
         """
         self.parts += 1
@@ -159,13 +157,10 @@ def known(
     """Reads the complete stored results of unchanged files.
 
     Args:
-        sink: Source of stored results.
         table: The table at the snapshot being captured.
         engine_ids: Engines whose results are equal to those of a new scan.
         tasks: The live files; only results with the same fingerprint are returned.
         types: Column id → type.
-        column_ids: Ids of the columns.
-        wanted: Sketches that a result must have.
         uncut: Ids of the columns of which a result must have whole sketches.
 
     Returns:
@@ -246,11 +241,7 @@ def _has_moments(part: Partial, lt: LogicalType) -> bool:
 
 
 def listing(tasks: Iterable[ScanTask]) -> str:
-    """Digest of the files covered by a statistic: SHA-256 in hex of their paths and fingerprints.
-
-    Args:
-        tasks: The files, in any order.
-    """
+    """Digest of the files covered by a statistic: SHA-256 in hex of their paths and fingerprints."""
     digest = hashlib.sha256()
     for line in sorted(json.dumps([task.file_path, task.fingerprint]) for task in tasks):
         digest.update(f"{line}\n".encode())
@@ -313,7 +304,6 @@ def params(role: str, lt: LogicalType, fingerprint: str = "", **more: Any) -> st
 
     Args:
         role: NDV, TUPLE_NDV, QUANTILES or MCV.
-        lt: The type of the values.
         fingerprint: Fingerprint of the scanned file; empty for a sketch of a whole column.
         more: Further parameters; `files` is the digest of all files of the table.
     """

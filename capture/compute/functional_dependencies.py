@@ -17,7 +17,6 @@ def degrees(column_ids: Sequence[int], tuples: bytes, members: Mapping[int, byte
     """Computes the degree of each column of a group as determinant of the others.
 
     Args:
-        column_ids: Column ids of the group.
         tuples: Theta sketch of its distinct tuples.
         members: Column id → theta sketch of the column's distinct values, null included.
 

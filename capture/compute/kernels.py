@@ -47,7 +47,6 @@ def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: SketchSelection 
 
     Args:
         values: Values of any Arrow type that represents the kind, dictionaries included.
-        lt: The column's logical type.
         wanted: Sketches besides theta.
         times: Rows that each value stands for; a constant column is one value and the number of rows.
 
@@ -134,7 +133,6 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
 
     Args:
         values: Shape (n,), of any Arrow type that represents the kind.
-        lt: The column's logical type.
 
     Returns:
         Hashes, shape (n,), and a null mask, shape (n,), or None without nulls. Hashes of null rows are undefined.

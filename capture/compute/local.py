@@ -37,7 +37,6 @@ def computed(
 
     Args:
         tasks: The tasks; consumed lazily, at most `threads` ahead of the results.
-        work: Work for each task.
         poll: Called between tasks and several times a second; an exception cancels the work.
         threads: Number of tasks, or parts of a task, computed concurrently.
         few: Whether there are too few tasks for the threads; large files are then split by columns.

@@ -78,7 +78,6 @@ def instants(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Longs, Longs | N
 
     Args:
         values: Column without nulls, in any unit.
-        lt: The column's logical type.
 
     Returns:
         Microseconds, rounded down, shape (n,), and remainders, shape (n,), or None if all are 0. The remainder is the
@@ -127,7 +126,6 @@ def unscaled(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, Longs | 
 
     Args:
         values: Column without nulls.
-        lt: The column's logical type.
 
     Returns:
         Lower and upper words of the unscaled values, shape (n,) each; the upper are None if all values fit 64 bits.
@@ -150,11 +148,7 @@ def unscaled(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, Longs | 
 
 
 def stored_decimal(lt: LogicalType) -> pa.DataType:
-    """The 128-bit Arrow type, of at most 38 digits, for a DECIMAL type.
-
-    Args:
-        lt: A DECIMAL type.
-    """
+    """The 128-bit Arrow type, of at most 38 digits, for a DECIMAL type."""
     return pa.decimal128(min(lt.precision or 38, 38), lt.scale or 0)
 
 

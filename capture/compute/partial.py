@@ -23,7 +23,6 @@ def width(lt: LogicalType, stored_bytes: int) -> int:
     """Bytes per value in memory, as in Spark's default size of the type.
 
     Args:
-        lt: The column's logical type.
         stored_bytes: Bytes per value in the file, used for INT, which has no fixed width.
     """
     if lt.kind is Kind.DECIMAL:
@@ -33,11 +32,7 @@ def width(lt: LogicalType, stored_bytes: int) -> int:
 
 
 def fixed_width(lt: LogicalType) -> int | None:
-    """Bytes per value of a type whose values all have the same width, whatever the file; None for other types.
-
-    Args:
-        lt: The logical type.
-    """
+    """Bytes per value of a type whose values all have the same width, whatever the file; None for other types."""
     return width(lt, 0) or None
 
 
@@ -57,7 +52,6 @@ class Frame:
     """Type and row counts of a column, known before its values are aggregated.
 
     Attributes:
-        lt: Logical type of the column.
         wanted: Optional sketches to compute.
         rows: Rows covered by the statistics.
         nulls: Null rows among them.

@@ -76,10 +76,6 @@ class Pieces:
 
     Attributes:
         tasks: The pieces in order.
-
-    Args:
-        tasks: Tasks with their indexes.
-        work: Work for each task.
     """
 
     def __init__(self, tasks: Iterable[Numbered], work: Work):

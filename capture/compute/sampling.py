@@ -156,8 +156,6 @@ def by_metadata(tasks: Sequence[ScanTask], native: NativeStats, types: dict[int,
     """Sorts files by partition, then by lower bounds of the column with the most distinct lower bounds.
 
     Args:
-        tasks: The files.
-        native: Native statistics of these files.
         types: Column id → type, for the columns of the sample.
 
     Returns:

@@ -88,9 +88,6 @@ class Rows:
         """Adds a column of one file, with its sketches.
 
         Args:
-            task: The file.
-            column_id: Id of the column.
-            lt: Logical type of the column.
             answer: Result of a scan of all live rows.
             kept: The same with the sketches to keep; None for none.
             contradicted: Whether the metadata says something else of the file.
@@ -111,8 +108,6 @@ class Rows:
         contradicts it and the rest was not read.
 
         Args:
-            column_id: Id of the column.
-            lt: Logical type of the column.
             file_path: Path of the file; None for the column of the table.
         """
         place: dict[str, Any] = {"column_id": column_id, "column_name": self._names[column_id]}
@@ -147,10 +142,6 @@ class Rows:
         """Adds a column of the table, with its sketches.
 
         Args:
-            column_id: Id of the column.
-            lt: Logical type of the column.
-            part: Merged statistics of the column.
-            covers: Coverage of the statistics.
             files: Digest of the table's files (`fold.listing`); empty if not all of them are covered.
         """
         place = {"column_id": column_id, "column_name": self._names[column_id]}
@@ -165,9 +156,6 @@ class Rows:
         """Adds a group of columns: row count, all-null rows, and distinct tuples (null counts as a value in a tuple).
 
         Args:
-            column_ids: Ids of the columns.
-            part: Statistics of the tuples.
-            covers: Coverage of the statistics.
             dependencies: Output of `functional_dependencies.degrees`, stored with the sketch.
         """
         target = Target.column_group(column_ids)
@@ -180,14 +168,7 @@ class Rows:
         self._sketches(about, part, lt, parameters, {"NDV": "TUPLE_NDV"})
 
     def expression(self, target: Target, lt: LogicalType, part: Partial, covers: Coverage) -> None:
-        """Adds an expression, with its sketches.
-
-        Args:
-            target: The expression.
-            lt: The logical type of its values.
-            part: Statistics of the values.
-            covers: Coverage of the statistics.
-        """
+        """Adds an expression, with its sketches."""
         assert target.engine_expression_key is not None
         place = {
             "engine_kind": target.engine_kind,
@@ -258,8 +239,6 @@ def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
 
     Args:
         part: Statistics of the rows that were read.
-        lt: The logical type.
-        covers: Coverage of the statistics.
 
     Returns:
         Values by column name; unknown values are None or absent.
@@ -307,7 +286,6 @@ def _ndv(part: Partial, covers: Coverage, most: int, nulls: int) -> dict[str, An
 
     Args:
         part: Statistics with the theta sketch.
-        covers: Coverage of the statistics.
         most: Non-null rows.
         nulls: 1 if the sketch contains the all-null tuple of a group, which is not counted; else 0.
     """

@@ -73,7 +73,6 @@ def live_counts(counts: pa.Array, rows: pa.Array, records: pa.Array | None, whol
 
     Args:
         counts: Null or NaN counts of all rows, shape (files,).
-        rows: Live rows.
         records: Rows including deleted ones; None if unknown.
         whole: Whether all rows are live. Of other files only a count of no row or of every row is known.
     """

@@ -214,8 +214,6 @@ def container(column_id: int, column: Column, path: str | None) -> ScanColumn:
     """A struct, list or map to scan, whose values are only null or not.
 
     Args:
-        column_id: Id of the column.
-        column: The column.
         path: Key of the column's path in the file; None if the file does not have it.
     """
     value = pa.nulls(1, pa.bool_()) if path is None else pa.array([True])

@@ -50,10 +50,6 @@ def supporting(engines: Sequence[Mapping[str, Any]], format: str, spec: CaptureS
     Args:
         engines: Rows of `sys.engines`.
         format: Format of the table's connector.
-        spec: The capture.
-
-    Returns:
-        The rows of the supporting engines.
     """
     fit = [row for row in engines if not _capabilities(row).mismatch_of(spec, format, Mode.ASYNC)]
     if spec.target.kind is TargetKind.EXPRESSION:
@@ -72,9 +68,6 @@ def _capabilities(row: Mapping[str, Any]) -> Capabilities:
 
 def described(engines: Sequence[CaptureEngine]) -> list[dict[str, Any]]:
     """Describes engines for the system table of engines.
-
-    Args:
-        engines: The engines.
 
     Returns:
         One row of `sys.engines` per engine.

@@ -28,9 +28,6 @@ def scan(
 
     Args:
         connector: The opened lake.
-        namespace: Namespace of the table.
-        name: Name of the table.
-        snapshot_id: Id of the snapshot.
         ids: Column name → column id, for the columns to read.
         read: Computes a partial result from a column's values in one file; called in several threads.
 

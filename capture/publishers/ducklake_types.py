@@ -50,8 +50,6 @@ def columns_of(
     """The columns that DuckLake can read from the files as they are.
 
     Args:
-        table: The table.
-        format: Format of the table.
         statistics: Statistics of the table; the columns of the catalog get the ids that columns have here.
         left_out: Column name → reason; updated in place.
 
@@ -92,8 +90,6 @@ def name_mapping(columns: Sequence[Column], table: TableDescriptor, paths: Seque
     """Rows of `ducklake_name_mapping`, for files without field ids.
 
     Args:
-        columns: Columns of the table.
-        table: The table.
         paths: Paths of the files, in which partition columns have their values.
 
     Raises:

@@ -21,7 +21,6 @@ def catalog_entries(column: ColumnStatistics, bound: Callable[[str | None, str],
     """The known statistics of a column under the names that Spark's `CatalogColumnStat` and Paimon have for them.
 
     Args:
-        column: The column.
         bound: Converts a bound: `spark_bound` or `paimon_bound`.
     """
     greatest = column.max_width_bytes
@@ -38,7 +37,6 @@ def spark_bound(text: str | None, logical_type: str) -> str | None:
 
     Args:
         text: Canonical text; None if unknown.
-        logical_type: Logical type of the column.
 
     Returns:
         None if Spark has no bounds for the type, and for timestamps without time zone: Spark rejects all statistics of
@@ -57,7 +55,6 @@ def paimon_bound(text: str | None, logical_type: str) -> str | None:
 
     Args:
         text: Canonical text; None if unknown.
-        logical_type: Logical type of the column.
 
     Returns:
         None for strings, which Paimon's ANALYZE does not store either, and for timestamps with time zone, which it

@@ -35,7 +35,6 @@ def write_file(place: Place, data: bytes) -> None:
 
     Args:
         place: Path of the file; its directory is created.
-        data: Complete content.
 
     Raises:
         OSError: The file cannot be written.
@@ -52,7 +51,6 @@ def replace_file(place: Place, data: bytes) -> None:
 
     Args:
         place: Path of the file, which may exist.
-        data: Complete content.
 
     Raises:
         OSError: The file cannot be written; an old file is unchanged.
@@ -74,10 +72,6 @@ def replace_file(place: Place, data: bytes) -> None:
 
 def create_file(place: Place, data: bytes) -> bool:
     """Creates a file atomically unless it exists, on a local disk only.
-
-    Args:
-        place: Path of the file.
-        data: Complete content.
 
     Returns:
         True if this call created the file.

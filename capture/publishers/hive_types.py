@@ -161,7 +161,6 @@ def hive_columns(
     """Converts the columns that a catalog can store; the others are added to `left_out` with a reason.
 
     Args:
-        columns: Statistics to publish.
         types: Lower-case column name → Hive type, from the catalog's table.
         left_out: Column name → reason; updated in place.
     """
@@ -189,10 +188,6 @@ def hive_columns(
 
 def with_counts(parameters: Mapping[str, str], statistics: TableStatistics) -> dict[str, str] | None:
     """Adds row count and size to a table's parameters, under Hive's names.
-
-    Args:
-        parameters: The current parameters.
-        statistics: The published statistics.
 
     Returns:
         All parameters; None if nothing changes, the row count is unknown, or the table is an Iceberg table, whose
@@ -226,7 +221,6 @@ def spark_statistics(
     """Reads the statistics of Spark's ANALYZE in a table's parameters; None if there are none.
 
     Args:
-        parameters: Parameters of the table.
         location: `location` of the result.
         names: Lower-case column name → our name.
         changed: Time of the last change of the table's entry.

@@ -49,7 +49,6 @@ def commit_statistics(loaded: LoadedTable, snapshot_id: int, entry: Statistics |
 
     Args:
         loaded: The table for which the entry was built.
-        snapshot_id: The snapshot.
         entry: Statistics of the snapshot; None removes them.
         folder: `metadata/` of a table without a catalog that is a directory, else None.
 

@@ -109,8 +109,6 @@ class PaimonPublisher(Publisher):
         """Creates an ANALYZE snapshot and returns its id; after a failure none of its files remains.
 
         Args:
-            table: The table.
-            latest: Its latest snapshot.
             write: Writes the statistics, adds the files to the list, and returns the name of the statistics file; None
                 if there are none.
         """
@@ -221,7 +219,6 @@ def _sidecar(name: str, thetas: list[tuple[int, int, bytes]]) -> tuple[bytes, li
     """Content of a sidecar (blobs, footer JSON, footer length, magic), and the metadata of its blobs.
 
     Args:
-        name: Name of the sidecar.
         thetas: Field id, snapshot id and sketch of each column.
     """
     body = bytearray()

@@ -27,7 +27,6 @@ def publish(
     """Publishes the statistics of a publisher.
 
     Args:
-        publisher: Publisher for one home and one table.
         dry_run: Returns the outcome without writing.
         attempts: Maximum number of attempts, at least 1.
         pause: Sleeps for a number of seconds between attempts.
@@ -60,7 +59,6 @@ def withdraw(publisher: Publisher, *, attempts: int = ATTEMPTS, pause: Callable[
     """Removes published statistics from a home.
 
     Args:
-        publisher: Publisher for one home and one table.
         attempts: Maximum number of attempts, at least 1.
         pause: Sleeps for a number of seconds between attempts.
 

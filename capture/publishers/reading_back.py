@@ -114,13 +114,6 @@ def doubts(found: HomeStatistics, column: str, snapshot: Snapshot, native: Nativ
     Row count and size in bytes must equal the snapshot's, if the catalog has them, and the table must have been
     analysed after the snapshot was committed. Without a row count the time is sufficient, except for a listing of
     files, because a file may have been deleted since.
-
-    Args:
-        found: Statistics in the catalog.
-        column: Name of the column.
-        snapshot: The current snapshot.
-        native: Native statistics of the snapshot.
-        is_listing: Whether the snapshot is a listing of files.
     """
     counted = ((found.row_count, native.row_count, "rows"), (found.total_size_bytes, native.total_size_bytes, "bytes"))
     for theirs, ours, unit in counted:

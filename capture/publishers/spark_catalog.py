@@ -148,12 +148,7 @@ class SparkCatalogPublisher(Publisher):
 
 
 def estimated_bytes(rows: int | None, columns: Sequence[ColumnStatistics]) -> int | None:
-    """Spark's size estimate of a table in bytes: rows times the widths of its columns; None if `rows` is unknown.
-
-    Args:
-        rows: Row count of the table.
-        columns: All columns of the table.
-    """
+    """Spark's size estimate of a table in bytes: rows times the widths of its columns; None if `rows` is unknown."""
     if rows is None:
         return None
     width = _ROW_OVERHEAD_BYTES

@@ -80,7 +80,6 @@ def _is_skewed(edges: Sequence[float], distinct: int) -> bool:
 
     Args:
         edges: Quantiles at equidistant ranks, ascending, bounds included.
-        distinct: Number of distinct values.
     """
     low, high, count = edges[0], edges[-1], len(edges) - 1
     if low == high:

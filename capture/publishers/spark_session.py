@@ -136,7 +136,6 @@ class SessionCatalog:
         """Replaces a table's statistics in one catalog call.
 
         Args:
-            identifier: Spark's `TableIdentifier`.
             statistics: Output of `new_statistics`; None removes the statistics.
         """
         self._catalog.alterTableStats(identifier, self._option(statistics))
@@ -147,8 +146,6 @@ class SessionCatalog:
         """Creates Spark's `CatalogStatistics`.
 
         Args:
-            table: Name of the table, for messages.
-            size_bytes: Size of the table.
             row_count: Row count; None if unknown.
             columns: Column → entries of Spark's `CatalogColumnStat`; None values are left out.
         """
@@ -184,10 +181,6 @@ class SessionCatalog:
 
     def check(self, statistics: Any, schema: Any) -> None:
         """Checks that Spark can plan with statistics: that bounds are values of the columns' types.
-
-        Args:
-            statistics: Output of `new_statistics`.
-            schema: Output of `schema`.
 
         Raises:
             UpstreamError: Spark cannot.

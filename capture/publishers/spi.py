@@ -37,7 +37,6 @@ class ColumnStatistics:
         snapshot_id: Snapshot of the counts and bounds, if another than that of the table's statistics.
         freshness: Their freshness at the snapshot of the table's statistics.
         distribution_snapshot_id: Snapshot of ndv, widths and sketches, likewise.
-        distribution_freshness: Their freshness.
     """
 
     column_id: int
@@ -109,7 +108,6 @@ def publishable(statistics: TableStatistics, *, with_distribution: bool = True) 
     """Leaves out the columns whose statistics are too old to be published.
 
     Args:
-        statistics: Statistics of a table.
         with_distribution: Whether the home takes distinct values, widths or sketches.
 
     Raises:
@@ -235,7 +233,6 @@ class Publisher(ABC):
     """Base class of publishers, registered by `home` in the entry points of group `statflight.publishers`.
 
     Attributes:
-        home: Name of the home.
         formats: Supported table formats; empty for all.
         sketches: Required sketch roles of each column: NDV, QUANTILES.
         options: Names of supported options.

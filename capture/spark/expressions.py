@@ -77,7 +77,6 @@ def named(text: str, types: dict[str, LogicalType]) -> dict[str, LogicalType]:
     """The columns that an expression may refer to, because all words of their names occur in it; possibly too many.
 
     Args:
-        text: A checked expression.
         types: Dotted name → type, for the table's leaf columns.
     """
     words = {word.lower() for word in re.findall(r"\w+", text)}
@@ -99,11 +98,8 @@ def capture(
     """Computes an expression over all files.
 
     Args:
-        spark: Spark session.
         planned: The files, with at least the columns of `types`.
-        text: A checked expression.
         types: Dotted name → type, for the columns it may refer to.
-        wanted: Sketches to compute.
         poll: Callback as in `Spark.run`.
 
     Returns:

@@ -32,9 +32,6 @@ def distributed(
     """Computes tasks on Spark's executors, in waves of limited size.
 
     Args:
-        spark: Spark session.
-        tasks: Tasks with their indexes.
-        work: Work for each task.
         poll: Called several times a second; an exception cancels the job.
 
     Yields:
@@ -66,9 +63,6 @@ def overlapped(
     """Computes tasks in this process while a session starts, then the remaining ones on Spark.
 
     Args:
-        spark: The session to start.
-        tasks: Tasks with their indexes.
-        work: Work for each task.
         poll: Called between tasks and several times a second; an exception cancels the work.
         notes: Receives the reason if the session does not start and this process computes everything.
 
@@ -95,10 +89,6 @@ def overlapped(
 
 def balanced(tasks: Sequence[Numbered], count: int) -> list[list[Numbered]]:
     """Divides tasks into groups of similar bytes.
-
-    Args:
-        tasks: Tasks with their indexes.
-        count: Maximum number of groups.
 
     Returns:
         The groups, the largest first; tasks keep their order within a group.

@@ -91,12 +91,7 @@ class UsedTable:
 
 @contextmanager
 def cost_based(session: Any, on: bool) -> Iterator[None]:
-    """Switches Spark's cost-based optimizer on or off within the block.
-
-    Args:
-        session: A Spark session.
-        on: True to enable the optimizer.
-    """
+    """Switches Spark's cost-based optimizer on or off within the block."""
     before = {name: session.conf.get(name) for name in COST_BASED}
     try:
         for name in COST_BASED:
@@ -108,16 +103,7 @@ def cost_based(session: Any, on: bool) -> Iterator[None]:
 
 
 def plan_of(session: Any, sql: str, *, with_statistics: bool) -> Plan:
-    """Plans a query with the statistics of the catalog, or with file sizes only. Does not run it.
-
-    Args:
-        session: A classic Spark session.
-        sql: One query.
-        with_statistics: True to use the statistics of the catalog.
-
-    Returns:
-        The plan.
-    """
+    """Plans a query with the statistics of the catalog, or with file sizes only. Does not run it."""
     with cost_based(session, with_statistics):
         execution = session.sql(sql)._jdf.queryExecution()
         operators = tuple(_operators(session, execution.optimizedPlan(), 0))
@@ -128,23 +114,13 @@ def plan_of(session: Any, sql: str, *, with_statistics: bool) -> Plan:
 
 
 def true_rows(session: Any, operator: Operator) -> int:
-    """Counts the actual output rows of an operator by running it.
-
-    Args:
-        session: The session that created the plan.
-        operator: An operator of a plan of that session.
-    """
+    """Counts the actual output rows of an operator by running it."""
     dataset = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, operator.plan)
     return int(dataset.count())
 
 
 def used_tables(session: Any, plan: Plan) -> list[UsedTable]:
-    """The relations of a plan, with the statistics of columns in its filters, joins and aggregates.
-
-    Args:
-        session: The session that created the plan.
-        plan: Output of `plan_of`.
-    """
+    """The relations of a plan, with the statistics of columns in its filters, joins and aggregates."""
     compared = {
         name
         for operator in plan.operators if operator.kind in ("Filter", "Join", "Aggregate")
@@ -174,11 +150,7 @@ def used_tables(session: Any, plan: Plan) -> list[UsedTable]:
 
 
 def broadcast_threshold(session: Any) -> int:
-    """Size in bytes up to which Spark broadcasts a table.
-
-    Args:
-        session: A classic Spark session.
-    """
+    """Size in bytes up to which Spark broadcasts a table."""
     text = str(session.conf.get("spark.sql.autoBroadcastJoinThreshold"))
     return int(session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(text))
 

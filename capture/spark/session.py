@@ -132,11 +132,7 @@ class Spark:
         """Runs a job in a separate thread, with a tag that serves to cancel it when `poll` raises.
 
         Args:
-            job: Function of the session.
             poll: Called several times a second; an exception cancels the job and is re-raised.
-
-        Returns:
-            The result of the job.
 
         Raises:
             SparkUnavailable: Spark does not start.

@@ -25,8 +25,6 @@ def planned(call: Call, request: PlanRequest, capture: Callable[[bytes], list[An
     """Plans a scan with the permissions of its caller.
 
     Args:
-        call: The call.
-        request: The scan.
         capture: Runs the action `capture` on a body.
 
     Raises:
@@ -68,7 +66,6 @@ def capture_files(app: App, table: TableEntry, snapshot: str | int) -> None:
 
     Args:
         app: The server's parts.
-        table: The table.
         snapshot: "current" or an id.
 
     Raises:

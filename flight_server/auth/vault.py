@@ -35,8 +35,6 @@ class Vault:
         """Keeps a connector's secrets.
 
         Args:
-            catalog: Name of the connector.
-            options: Its options with secrets.
             masked: Its options as the store holds them.
             uri: Its address with secrets.
             shown: Its address as the store holds it.

@@ -34,7 +34,6 @@ def check(
     """Evaluates the rules that apply to a table.
 
     Args:
-        reader: Reads the server's flights.
         table: Full name.
         rules: Rules; those about other tables are skipped.
         against: Snapshot to compare with, for rules that name none: an id, or "previous" for the captured one before
@@ -67,8 +66,6 @@ def compare(
     """Evaluates rules at one snapshot of a table against another.
 
     Args:
-        reader: Reads the server's flights.
-        rules: The rules.
         before, after: The table's statistics at the two snapshots.
         was, at: Their ids, or "current".
     """

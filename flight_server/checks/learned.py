@@ -68,8 +68,6 @@ def results(reader: Reader, facts: TableSummary, rule: Rule, now: datetime) -> I
     """Judges what is captured of the current snapshot; of a measure without a value of it there is no result.
 
     Args:
-        reader: Reads the server's flights.
-        facts: The current statistics of the table.
         rule: The rule; with patterns of columns it is about these alone.
         now: The time, for the gap since the last commit.
     """

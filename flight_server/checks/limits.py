@@ -122,7 +122,6 @@ def parse(text: str, measure: str, measures: Sequence[str], of_change: bool = Fa
     """Parses the part of a rule after its measure.
 
     Args:
-        text: The condition.
         measure: The measure that it is about, which decides the units of its limits.
         measures: The measures whose values a limit may be a share of.
         of_change: True if it is about the change of the measure, so that 5% is a share of the value before.

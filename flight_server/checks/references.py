@@ -31,7 +31,6 @@ def of_table(rule: Rule, table: str, rows: Sequence[Row]) -> Rule | None:
     Args:
         rule: A rule with one column, `id` or `orders.id`.
         table: Full name of the table that is checked.
-        rows: Its columns.
     """
     (name,) = rule.columns
     if "." not in name or any(row["column_name"] == name for row in rows):
@@ -48,10 +47,7 @@ def containment(reader: Reader, table: str, row: Row, sketch: Row | None, of: st
     """The share of a column's distinct values that another column has, and its error.
 
     Args:
-        reader: Reads the server's flights.
         table: Full name of the table.
-        row: The column's statistics.
-        sketch: Its theta sketch.
         of: `TABLE.COLUMN`, where TABLE may leave out what it shares with the table.
 
     Raises:

@@ -25,9 +25,6 @@ class Result:
     Attributes:
         table: Full name.
         column: Its name, None for a rule about the table.
-        rule: Its text.
-        measure: Name of the measure.
-        level: Level of the rule.
         state: UNKNOWN fails a rule like a wrong value does.
         value: Value of the measure, as canonical text where it is no number; None if unknown.
         snapshot_id: Snapshot of the statistics.

@@ -120,7 +120,6 @@ def parse(
 
     Args:
         text: One of the forms above.
-        level: Level of the rule.
         tables: Patterns of the tables it applies to.
         columns: Patterns of columns, used if the text names none.
         of_change: Reads MEASURE as `change of MEASURE`, where the measure has a change.
@@ -213,7 +212,6 @@ class File(NamedTuple):
     """Content of a rules file; empty without one.
 
     Attributes:
-        rules: Its rules.
         silences: Patterns of tables, and the time until which no alarm tells of them.
     """
 

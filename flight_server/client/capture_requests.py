@@ -55,11 +55,7 @@ def pick_column(table: str, column: str, rows: Sequence[Row]) -> int:
 
     Args:
         table: Full name of the table, for messages.
-        column: The name or id.
         rows: The columns of the table, each with column_name and column_id.
-
-    Returns:
-        The column id.
 
     Raises:
         pa.ArrowKeyError: UNKNOWN_COLUMN: The table does not have the column.
@@ -85,8 +81,6 @@ def unknown_column(table: str, column: str, known: Iterable[str]) -> pa.ArrowKey
     """The error for a column that does not exist, with code UNKNOWN_COLUMN.
 
     Args:
-        table: Full name of the table.
-        column: The given name.
         known: Names of the table's columns.
     """
     return pa.ArrowKeyError(f'[UNKNOWN_COLUMN] table "{table}" has no column "{column}"; it has {", ".join(known)}')

@@ -156,9 +156,7 @@ class Scan:
     """One scan of a flight. Nothing is read before the first method that returns rows is called.
 
     Args:
-        client: The connection.
         command: The JSON command of the dataset.
-        schema: Schema of the flight.
         columns: Names of columns, or a dict of expressions by name; None for all columns.
         filter: Condition on the rows; None for all rows.
         batch_size: Most rows of a batch; None for batches of any size.

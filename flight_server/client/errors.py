@@ -25,11 +25,7 @@ _CODES: tuple[tuple[type[BaseException], str], ...] = (
 
 
 def reason(error: BaseException) -> str:
-    """An error as `[CODE] message`, without the text that gRPC and pyarrow add.
-
-    Args:
-        error: An error of a call, or any other.
-    """
+    """An error as `[CODE] message`, without the text that gRPC and pyarrow add."""
     message = _plain(error)
     if message.startswith("["):
         return message

@@ -15,11 +15,7 @@ CANCEL_SECONDS: Final = 1.0  # longest wait for cancelled calls to end
 
 
 class RunningCaptures:
-    """The running calls of `capture` of one client, each in a thread of its own: Flight's calls cannot be interrupted.
-
-    Args:
-        connection: The connection of the calls.
-    """
+    """The running calls of `capture` of a client, each in a thread of its own: Flight's calls cannot be interrupted."""
 
     def __init__(self, connection: Connection):
         self._connection = connection
@@ -29,7 +25,6 @@ class RunningCaptures:
         """Calls the action and waits for its outcomes; whatever interrupts the wait cancels the capture.
 
         Args:
-            body: Body of the action.
             timeout: Timeout in seconds; None for that of the connection.
 
         Returns:

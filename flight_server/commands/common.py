@@ -281,7 +281,6 @@ def for_each(
     """Does the work for each table that the targets match; a failure is reported and does not stop the others.
 
     Args:
-        client: Lists the tables.
         targets: Names, their unique ends, and patterns.
         work: Called with each full name.
         errors: Receives the message of each failure, by table.

@@ -35,7 +35,6 @@ def capture_each(
     Args:
         client: Reads the progress of the jobs.
         names: Full names of the tables.
-        ask: Makes the requests for a table.
         capture: Sends requests and waits; returns one outcome per request.
 
     Yields:
@@ -185,11 +184,6 @@ def described(names: Sequence[str], left: Mapping[str, Running], seconds: float)
 
 def while_looking(client: StatsClient, catalog: str, work: Callable[[], T]) -> T:
     """Does the work in a thread, so that Ctrl-C ends the command at once; on a terminal a line shows the progress.
-
-    Args:
-        client: Reads the progress of the inspection.
-        catalog: The lake.
-        work: The call that inspects it.
 
     Returns:
         The result of the work; its exceptions are raised.

@@ -66,9 +66,6 @@ def sql(
 def split(text: str) -> tuple[list[str], str]:
     """Splits statements at the semicolons outside of quotes and comments.
 
-    Args:
-        text: The statements.
-
     Returns:
         Those that end with a semicolon, without it; and what follows the last one, empty if it is only a comment.
     """

@@ -55,7 +55,6 @@ def from_expression(expression: pc.Expression, *, naive_is_utc: bool = False) ->
     """The filter tree that selects the same rows as an expression.
 
     Args:
-        expression: The expression.
         naive_is_utc: Read timestamps without a time zone as UTC; they are refused otherwise.
 
     Raises:
@@ -71,7 +70,6 @@ def weakened(expression: pc.Expression, *, naive_is_utc: bool = False) -> Tree |
     """A filter tree that selects at least the rows of an expression; None if it would select all.
 
     Args:
-        expression: The expression.
         naive_is_utc: See `from_expression`.
     """
     try:

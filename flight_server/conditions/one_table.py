@@ -38,7 +38,6 @@ def plan(node: Node | None, schema: pa.Schema) -> TableCondition:
 
     Args:
         node: The condition; None for all rows.
-        schema: Schema of the flight.
     """
     columns = set(schema.names)
     if not columns.issuperset(NAMES):

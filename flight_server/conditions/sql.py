@@ -90,7 +90,6 @@ def tree_of(
     """The filter tree of a condition that sqlglot parsed.
 
     Args:
-        node: The condition.
         leaf: Makes a leaf: what is compared, the operator, and the literals. A column alone has no operator.
         refuse: The error for a part that has no tree.
     """

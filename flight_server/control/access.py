@@ -48,14 +48,6 @@ class Access:
     def tables_by_id(self, ids: Collection[str], principal: Principal, scope: str) -> dict[str, TableEntry]:
         """Finds tables by their ids, among those that the caller sees, and checks that it has the scope.
 
-        Args:
-            ids: Ids of tables.
-            principal: The caller.
-            scope: The scope.
-
-        Returns:
-            The table of each id.
-
         Raises:
             NotFound: No table has the id.
             InvalidArgument: Several tables have the id; the hint names them.

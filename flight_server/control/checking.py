@@ -39,10 +39,7 @@ class Checking:
     """Checks tables in a thread of its own.
 
     Args:
-        database: The store.
-        catalog: Tables and connectors.
         scanner: Reads the statistics that rules need.
-        rules: The rules file.
         alarms: Where changes of state are sent.
         late_seconds: Time after a table's first look at a snapshot in which a rule waits for what it is about.
         clock: Seconds, monotonic.
@@ -119,8 +116,6 @@ class Checking:
         """Takes a value of a learned rule for expected, and checks the table again.
 
         Args:
-            table: The table.
-            snapshot_id: Snapshot of the value.
             column: Its column; None for measures of the table.
             measure: One of `learned.MEASURES`.
         """

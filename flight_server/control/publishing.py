@@ -68,9 +68,7 @@ class Publishing:
         """Has a worker publish a table's statistics, and records it.
 
         Args:
-            table: The table.
             home: Name of an existing home.
-            snapshot_id: Snapshot of the statistics.
             dry_run: Reports what would be written; writes and records nothing.
             allow_inherited: Also publishes records inherited from an earlier snapshot with the same schema.
             options: Options of the home; they override the connector's `publish.HOME.OPTION`.
@@ -107,7 +105,6 @@ class Publishing:
         """Has a worker remove a table's statistics from a home, and forgets their publication.
 
         Args:
-            table: The table.
             home: Name of an existing home.
             options: Options of the home; they override the connector's `publish.HOME.OPTION`.
             is_cancelled: True once the caller has left.

@@ -37,7 +37,6 @@ def condition(filter: Any, find: Find) -> Node | bool:
 
     Args:
         filter: The expression, as parsed JSON.
-        find: Finds the columns that it names.
 
     Returns:
         The condition; True if every file may have matching rows, False if none has.

@@ -164,7 +164,6 @@ def document(
     """Metadata of format version 2.
 
     Args:
-        columns: The columns.
         partition: Those of the partition.
         null_patterns: For each kind of partition, which of its values are null.
         table_id: The table's id.

@@ -16,7 +16,6 @@ def result_type(transform: str, source: Any) -> str:
     """The type of the values of a partition field.
 
     Args:
-        transform: Name of the transform.
         source: Iceberg type of its source column; None if that was dropped.
     """
     if transform.startswith("bucket") or transform in ("year", "month", "hour"):

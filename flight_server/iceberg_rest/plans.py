@@ -53,8 +53,6 @@ class Plans:
         """The answer to a plan: the first page of tasks, and the tokens of the others.
 
         Args:
-            caller: The caller.
-            table: The table.
             body: The request (`PlanTableScanRequest`).
             internal: The form of partition values, see `partitions.single_value`.
 

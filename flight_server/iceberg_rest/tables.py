@@ -54,9 +54,7 @@ class Served:
         """Finds columns by the names of a filter; those that a snapshot lacks have no type, so nothing is decided.
 
         Args:
-            columns: The columns of the snapshot.
             by_snapshot: Names are those of the snapshot's schema, not of the current one.
-            exact: Names are case-sensitive.
         """
         ids = self.columns or {}
         folded: dict[str, set[int]] = {}

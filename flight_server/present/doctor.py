@@ -49,7 +49,6 @@ def findings(server: str, credentials: Mapping[str, Any]) -> Iterator[Finding]:
     """Examines this machine and the server.
 
     Args:
-        server: Address of the server.
         credentials: Arguments of a client: `token`, `tls_roots`, `tls_cert` and `tls_key`.
 
     Yields:

@@ -32,8 +32,6 @@ def write_text(
     """Writes a table: complete lines on a pipe, fitted to the width of a terminal.
 
     Args:
-        headers: A name for each column.
-        rows: Cells.
         out: Output stream; None means standard output.
         right: True for each right-aligned column.
         whole: Headers of columns never elided, because users copy them.

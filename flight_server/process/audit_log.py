@@ -33,10 +33,6 @@ def action(name: str, body: bytes, caller: str, correlation_id: str, results: Se
     """Logs an action that writes. The end of an inspection is not one: it stores nothing itself.
 
     Args:
-        name: Name of the action.
-        body: Its body.
-        caller: Name of the caller.
-        correlation_id: Id of the call.
         results: The first results; of a publication its columns, version and removed orphans are logged.
     """
     if name not in WRITES:

@@ -23,7 +23,6 @@ class LazyEndpoint:
     TLS certificates.
 
     Args:
-        app: The application, which runs the scans.
         release: The server's version, for clients.
     """
 
@@ -53,8 +52,6 @@ class LazyEndpoint:
         """Runs a SELECT for code of the server, with the limits and guards of any statement.
 
         Args:
-            statement: The statement.
-            caller: The caller.
             most: The number of rows after which no more are read; None for all.
 
         Raises:

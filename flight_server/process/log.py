@@ -27,7 +27,6 @@ def configure(level: str, format: str, stream: TextIO | None = None) -> None:
 
     Args:
         level: debug, info, warning or error; at `info` the events of libraries begin at `warning`.
-        format: One of FORMATS.
         stream: Standard error when not given.
     """
     shared: list[Any] = [

@@ -100,7 +100,6 @@ class Metrics:
             method: RPC name, e.g. DoGet.
             action: Name of the action; empty for other methods.
             code: Code of the error, or OK.
-            seconds: Duration of the call.
         """
         if code not in self._codes:  # some come from workers
             if len(self._codes) >= MAX_LABELS:

@@ -48,9 +48,7 @@ class OwnWorkers:
     """The server's own workers: N that capture, or one that only inspects lakes. A worker that dies is restarted.
 
     Args:
-        settings: The server's settings.
         uri: The address that the workers connect to.
-        token: Their token.
         at_once: Start them now, not at the first `keep`.
     """
 

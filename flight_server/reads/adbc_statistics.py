@@ -38,9 +38,7 @@ def answer(request: ScanRequest, tables: Rows, columns: Rows) -> pa.Table:
     """The result of a scan of the flight, built without DuckDB, which does not support dense unions.
 
     Args:
-        request: The scan.
         tables: Rows of stats.tables with `TABLE_COLUMNS`.
-        columns: Rows of stats.columns with `COLUMNS`.
     """
     names = pa.schema([FLIGHT.schema.field("catalog_name")])
 
@@ -66,7 +64,6 @@ def build(tables: Rows, columns: Rows, keep: Callable[[str], bool] = lambda _: T
 
     Args:
         tables: Current rows of `stats.tables`, with TABLE_COLUMNS.
-        columns: Current rows of `stats.columns`, with COLUMNS.
         keep: True for a catalog to include.
     """
     statistics: dict[tuple[str, str, str], list[Statistic]] = {}

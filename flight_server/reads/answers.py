@@ -54,7 +54,6 @@ class _Source:
 
     Attributes:
         kept: Query of `file_path`, `row_count`, `matches` (every row does) and `whole` (the count is of all rows).
-        parameters: Its parameters.
         rows: Column id → FROM and WHERE clauses of the column's statistics `s`.
         on: Join of both, as `k` and `s`.
         what: Its rows, for messages.
@@ -74,11 +73,7 @@ def answer(
     """Answers a query by the statistics of a snapshot.
 
     Args:
-        planner: Plans scans.
-        table: The table.
-        request: The query.
         snapshot: "current" or an id.
-        is_cancelled: True once the caller has disconnected.
 
     Raises:
         InvalidArgument: UNKNOWN_COLUMN, AMBIGUOUS_COLUMN; BAD_LITERAL: a literal cannot be read as its column's type.

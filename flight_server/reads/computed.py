@@ -37,9 +37,6 @@ def register(
     """Registers the sources of computed flights.
 
     Args:
-        queries: The object to register with.
-        engines: Returns the rows of `sys.engines`.
-        functions: Returns the rows of `sys.functions`.
         live_jobs: Returns the rows of `sys.capture_jobs` that are in memory (synchronous work and leased jobs), each
             with a `table_key`, None for the inspection of a lake.
         replication: Returns the row of `sys.replication`.

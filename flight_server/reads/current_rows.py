@@ -34,11 +34,6 @@ class CurrentRows:
     def read(self, flight: Flight, table: TableEntry, snapshot_id: int) -> pa.RecordBatch | None:
         """All rows of a flight about one table at its current snapshot, in no particular order.
 
-        Args:
-            flight: Any flight.
-            table: The table.
-            snapshot_id: The requested snapshot.
-
         Returns:
             The rows; None if the flight is not one of `PARTED`, the snapshot is not the current one, or a commit
             changed the table meanwhile.

@@ -54,9 +54,7 @@ def having(
     Args:
         files: Files, with `file_path`.
         cursor: Cursor that reads the rows.
-        table_key: Key of the table.
         positions: Family of rows → position of the snapshot's listing.
-        column: The column.
         values: Literals.
     """
     if not 0 < files.num_rows <= MAX_FILES_OF_FEW or column.type is None or column.type.kind not in _KINDS:

@@ -36,7 +36,6 @@ class Generations:
     """Determines generations, and keeps the rows of recent tickets.
 
     Args:
-        database: The store.
         versions: Versions of tables, which validate cached generations.
         budget: Memory for rows of tickets in bytes; 0 keeps none.
     """
@@ -48,13 +47,7 @@ class Generations:
         self.largest = budget // 8
 
     def of(self, flight: Flight, table: TableEntry, snapshot_id: int) -> Generation:
-        """The generation of the rows that a read of a flight at a snapshot uses.
-
-        Args:
-            flight: A `stats.*` flight.
-            table: The table.
-            snapshot_id: The requested snapshot.
-        """
+        """The generation of the rows that a read of a flight at a snapshot uses."""
         key, version = (flight.name, table.table_key, snapshot_id), self._versions.generation(table.table_key)
         known = self._known.get(key)
         if known is None or known[0] != version:
@@ -90,12 +83,6 @@ class Generations:
     def check(self, generation: Generation, flight: Flight, table: TableEntry, snapshot_id: int) -> None:
         """Checks that a table's rows are still those of a ticket; to be called after they were read.
 
-        Args:
-            generation: The ticket's.
-            flight: The flight that was read.
-            table: The table.
-            snapshot_id: The requested snapshot.
-
         Raises:
             NotFound: They have changed (GONE).
         """
@@ -112,10 +99,6 @@ class Generations:
         """The current generation, whose rows are kept for `find` if there is room.
 
         Args:
-            flight: A `stats.*` flight.
-            table: The table.
-            snapshot_id: The requested snapshot.
-            allow_stale: Whether the rows include STALE ones.
             load: Returns all rows of the read at `snapshot_id`; None if they are too many.
         """
         version = self._versions.generation(table.table_key)
@@ -130,13 +113,5 @@ class Generations:
     def find(
         self, generation: Generation, flight: Flight, table: TableEntry, snapshot_id: int, allow_stale: bool
     ) -> Slice | None:
-        """The kept rows of a ticket; None if they are not kept.
-
-        Args:
-            generation: The ticket's.
-            flight: The flight.
-            table: The table.
-            snapshot_id: The requested snapshot.
-            allow_stale: Whether the rows include STALE ones.
-        """
+        """The kept rows of a ticket; None if they are not kept."""
         return self._kept.get((flight.name, table.table_key, snapshot_id, allow_stale, generation))

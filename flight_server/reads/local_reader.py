@@ -19,8 +19,6 @@ class LocalReader:
     """Reads flights with the permissions of one caller; `read` has the signature of `StatsClient.read`.
 
     Args:
-        scanner: Reads the flights.
-        principal: The caller.
         sql: Runs a SELECT with the caller's permissions; None where there is no Flight SQL.
     """
 
@@ -39,7 +37,6 @@ class LocalReader:
         """The rows of a flight.
 
         Args:
-            flight: Name of the flight.
             columns: Columns in this order; None for all.
             where: List of predicates in JSON form, combined by AND; None for all rows.
             snapshot: "current" or an id, for `stats.*` only; None for all stored rows.

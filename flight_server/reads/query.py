@@ -42,11 +42,6 @@ class Queries:
     def start(self, cursor: Connection, request: ScanRequest, scope: ReadScope) -> Iterable[pa.RecordBatch]:
         """Starts the query of a request; the rows are those committed when this returns.
 
-        Args:
-            cursor: A cursor for this query only.
-            request: The request.
-            scope: Its tables and snapshots.
-
         Returns:
             The batches, with the schema of the request.
         """
@@ -164,7 +159,6 @@ class Queries:
         """Counts the rows of a stored flight over all snapshots.
 
         Args:
-            flight: A stored flight.
             keys: Keys of the tables to count; None for all.
 
         Returns:
@@ -175,12 +169,7 @@ class Queries:
         return dict(self.database.rows(sql) if keys is None else self.database.rows(sql, list(keys)))
 
     def estimate(self, flight: str, *, only_current: bool = False) -> int:
-        """The number of rows of a flight, estimated by DuckDB.
-
-        Args:
-            flight: A flight of `STORED`.
-            only_current: Count current rows only.
-        """
+        """The number of rows of a flight, estimated by DuckDB."""
         epoch = self.versions.epoch
         if epoch != self._estimates[0]:  # one estimate takes as long as all
             rows = self.database.rows("SELECT table_name, estimated_size FROM duckdb_tables()")
@@ -208,7 +197,6 @@ def in_order(table: Rows, keys: tuple[str, ...]) -> Rows:
     """The rows sorted by the keys; the rows themselves if they are sorted already.
 
     Args:
-        table: The rows, a table or a batch.
         keys: Columns to sort by, ascending.
     """
     if table.num_rows < 2 or not keys:

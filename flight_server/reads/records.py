@@ -52,8 +52,6 @@ class RecordFinder:
 
     Args:
         store: The store, for records of targets without slices.
-        catalog: The catalog.
-        cache: The cache of records.
         scanner: The source of slices.
     """
 

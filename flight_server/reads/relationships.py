@@ -83,12 +83,7 @@ class Containment(NamedTuple):
 
 
 def containment(values: sketches.Theta, key: sketches.Theta) -> Containment | None:
-    """How many of a column's values a key has; None if the sketches have too few hashes in common to tell.
-
-    Args:
-        values: Sketch of the column.
-        key: Sketch of the key.
-    """
+    """How many of a column's values a key has; None if the sketches have too few hashes in common to tell."""
     limit = np.uint64(min(values.theta, key.theta))
     ours = values.hashes[: np.searchsorted(values.hashes, limit)]
     theirs = key.hashes[: np.searchsorted(key.hashes, limit)]
@@ -105,11 +100,7 @@ def containment(values: sketches.Theta, key: sketches.Theta) -> Containment | No
 
 
 class Relationships:
-    """Computes the flight from the current statistics of all tables that a caller sees, and keeps the last result.
-
-    Args:
-        database: The store.
-    """
+    """Computes the flight from the current statistics of all tables that a caller sees, and keeps the last result."""
 
     def __init__(self, database: Database):
         self._database = database

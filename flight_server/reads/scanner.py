@@ -59,7 +59,6 @@ class Scanner:
         """The request with "current" resolved to snapshot ids, and with the generation of its table, for its ticket.
 
         Args:
-            request: The request.
             principal: The caller; only tables visible to it are pinned.
         """
         if request.snapshot is None or request.pins is not None:
@@ -91,7 +90,6 @@ class Scanner:
         """The tables and snapshots of a request.
 
         Args:
-            request: The request.
             principal: The caller; only tables visible to it are included.
         """
         epoch = self.versions.steady()
@@ -139,11 +137,6 @@ class Scanner:
 
     def read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never) -> Answer:
         """Answers a scan, with all commits acknowledged before this call.
-
-        Args:
-            request: The scan.
-            principal: The caller.
-            is_cancelled: True once the caller has disconnected.
 
         Raises:
             NotFound: The ticket's rows were changed since and are no longer kept (GONE).
@@ -201,13 +194,7 @@ class Scanner:
     def reader(
         self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never
     ) -> Iterator[Iterable[pa.RecordBatch]]:
-        """The batches of a scan, which are read inside of the block.
-
-        Args:
-            request: The scan.
-            principal: The caller.
-            is_cancelled: True once the caller has disconnected.
-        """
+        """The batches of a scan, which are read inside of the block."""
         answer = self.read(request, principal, is_cancelled)
         if isinstance(answer, pa.Table):
             yield answer.to_batches()
@@ -224,11 +211,6 @@ class Scanner:
         self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never
     ) -> pa.Buffer:
         """A small answer as one Arrow IPC stream.
-
-        Args:
-            request: The scan.
-            principal: The caller.
-            is_cancelled: True once the caller has disconnected.
 
         Raises:
             InvalidArgument: The answer is too large for one message.
@@ -275,10 +257,7 @@ class Scanner:
         """The rows of a flight about one table, if cached or quickly read.
 
         Args:
-            flight: A `stats.*` flight.
-            table: The table.
             snapshot: Id of the requested snapshot; None for all stored rows.
-            allow_stale: Include STALE rows.
 
         Returns:
             The slice; None if DuckDB must be queried.
@@ -300,10 +279,6 @@ class Scanner:
 
     def current(self, flight: Flight, tables: Sequence[TableEntry]) -> Iterator[tuple[TableEntry, Slice]]:
         """Reads the current rows of tables with one query.
-
-        Args:
-            flight: A flight of `PARTED`.
-            tables: The tables.
 
         Yields:
             Each table that has current rows, with its slice.

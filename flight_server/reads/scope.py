@@ -79,8 +79,6 @@ def limited_to(alias: str, scope: ReadScope, parameters: list[Any]) -> str:
     Long lists become a parameter; the keys of many pins are those of the Arrow table `pins` (`pins_of`).
 
     Args:
-        alias: Alias of the rows.
-        scope: The scope.
         parameters: Parameters of the query, to which those of the condition are appended.
     """
     keys = scope.keys

@@ -67,7 +67,6 @@ class Slice:
         """The rows that satisfy a condition, with all columns.
 
         Args:
-            wanted: The condition.
             limit: Most rows; None for all.
         """
         batch = self.batch
@@ -147,12 +146,7 @@ class SliceCache:
         return self.used > self._slices.limit // 2
 
     def derived(self, key: Hashable, generation: Callable[[int], int]) -> Derived | None:
-        """A record; None if none of the current generation of its table is cached.
-
-        Args:
-            key: Key given to `put_derived`.
-            generation: Table key → current generation.
-        """
+        """A record; None if none of the current generation of its table is cached."""
         entry = self._slices.get(key)
         if isinstance(entry, Derived) and entry.generation == generation(entry.table_key):
             return entry
@@ -163,18 +157,11 @@ class SliceCache:
 
         Args:
             key: Any key that is not a `SliceKey`.
-            derived: The record, with the table and its generation.
-            size_bytes: Size of the record in memory.
         """
         self._slices.put(key, derived, size_bytes)
 
     def find(self, key: SliceKey, generation: int) -> Slice | None:
-        """The cached slice of a generation of its table; None if there is none.
-
-        Args:
-            key: Identity of the slice.
-            generation: The current generation of the table.
-        """
+        """The cached slice of a generation of its table; None if there is none."""
         entry = self._slices.get(key)
         return entry if isinstance(entry, Slice) and entry.generation == generation else None
 
@@ -184,7 +171,6 @@ class SliceCache:
         """Loads a slice and caches it; None if it is too large, or another thread loads it.
 
         Args:
-            key: Identity of the slice.
             generation: The generation of the table before this call.
             read: Reads the rows from DuckDB; returns None if they have more bytes than its argument.
         """

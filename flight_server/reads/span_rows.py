@@ -10,9 +10,7 @@ def rows_of(flight: str, table_key: int, pos: int, condition: str = "TRUE") -> s
 
     Args:
         flight: A flight whose rows have spans, or `file_sketches`.
-        table_key: Key of the table.
         pos: Position of the listing; -1 for no rows.
-        condition: A further condition on `s`.
     """
     return (
         f"FROM {BY_SPAN[flight]} s WHERE s.table_key = {int(table_key)} AND s.from_pos <= {int(pos)}"

@@ -53,7 +53,6 @@ def stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None = None)
 
     Args:
         flight: A flight of `STORED`.
-        scope: The tables and snapshots.
         used: The columns used by the query; None for all.
     """
     source = _stats_source(flight, scope, used)
@@ -169,7 +168,6 @@ def _labels(flight: Flight, at: str, requested: str) -> dict[str, str]:
     """SQL of the labels of rows that hold at a requested snapshot, and of what depends on them.
 
     Args:
-        flight: A flight of `STORED`.
         at: Alias that has the row's snapshot id.
         requested: SQL of the requested one.
     """
@@ -280,7 +278,6 @@ def _choice(row: str, own_hash: str, scope: ReadScope) -> tuple[str, str, str]:
     Args:
         row: Alias of the row; that of its snapshot is `n`, that of the requested one `a`.
         own_hash: SQL of the row's own schema hash.
-        scope: The scope.
     """
     hash_ = schema_sql(own_hash, "n")
     label = freshness_sql(row, hash_, "n.ordinal", "a")

@@ -265,8 +265,6 @@ class Streams:
         Args:
             cursor: The query's own cursor; closed when the answer ends.
             start: Starts the query and returns its batches.
-            schema: Schema of the batches.
-            is_cancelled: True once the caller has disconnected.
             shape: Function applied to each batch of a stream; None for none.
             slots: Limit of queries that run at once; None for that of all reads. A query that waits for reads needs its
                 own, or such queries could take the slots that they wait for.
@@ -303,8 +301,6 @@ class Streams:
 
         Args:
             cursor: The queries' own cursor; closed at the end.
-            query: Runs the queries.
-            is_cancelled: True once the caller has disconnected.
             seconds: Longest duration; None for that of all queries.
 
         Raises:
@@ -329,10 +325,6 @@ class Streams:
 
     def serve(self, batches: Iterable[pa.RecordBatch], is_cancelled: Callable[[], bool] = never) -> Stream:
         """A stream of batches in memory.
-
-        Args:
-            batches: The batches.
-            is_cancelled: True once the caller has disconnected.
 
         Raises:
             ResourceExhausted: Too many streams are running.

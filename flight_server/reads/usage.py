@@ -52,7 +52,6 @@ class Usage:
         """Counts a read of a table or of some of its columns.
 
         Args:
-            table_key: Key of the table.
             columns: Names or ids of the columns; empty for the whole table.
         """
         now = time.time()

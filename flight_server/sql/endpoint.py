@@ -74,7 +74,6 @@ class SqlEndpoint:
     """Answers the commands of Flight SQL.
 
     Args:
-        app: The application, which runs the scans.
         release: The server's version, for clients.
     """
 
@@ -95,11 +94,6 @@ class SqlEndpoint:
     def schema(self, data: bytes, caller: Principal, is_cancelled: Callable[[], bool] = never) -> pa.Schema:
         """Returns the schema of a command's result.
 
-        Args:
-            data: The command, an `Any`.
-            caller: The caller.
-            is_cancelled: True once the caller has disconnected.
-
         Raises:
             InvalidArgument: The command or its statement is not supported.
             NotFound: A table or the prepared statement does not exist.
@@ -116,9 +110,6 @@ class SqlEndpoint:
         """Executes a command, which is its own ticket.
 
         Args:
-            data: The command, an `Any`.
-            caller: The caller.
-            is_cancelled: True once the caller has disconnected.
             capture: The action `capture`, for ANALYZE.
 
         Returns:
@@ -157,7 +148,6 @@ class SqlEndpoint:
         Args:
             data: The command, an `Any`.
             batches: Batches with one row in all, the values.
-            caller: The caller.
 
         Returns:
             The response, with the handle.
@@ -181,8 +171,6 @@ class SqlEndpoint:
         Args:
             name: One of `flight_sql.ACTIONS`.
             body: Serialized message of the action.
-            caller: The caller.
-            is_cancelled: True once the caller has disconnected.
 
         Returns:
             The results, serialized messages.

@@ -64,7 +64,6 @@ def find(node: exp.Table, common: Collection[str]) -> Table | None:
     """Resolves a table of a statement.
 
     Args:
-        node: The table in the statement.
         common: Names of the statement's common table expressions.
 
     Returns:

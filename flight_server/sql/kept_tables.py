@@ -37,7 +37,6 @@ class WholeColumns:
         """The columns, from the cache if possible; None if they are too large.
 
         Args:
-            key: Identity of the columns.
             read: Reads the columns, a value with `nbytes`; returns None if they have more bytes than its argument.
         """
         epoch = self._epoch()
@@ -62,7 +61,6 @@ class KeptTable:
     Args:
         cursor: A cursor; not used after the constructor.
         name: Name of the schema; must be new.
-        rows: The rows.
         unused: Gets the name of the schema once nothing refers to this object.
 
     Raises:

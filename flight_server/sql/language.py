@@ -121,9 +121,6 @@ def tokens(sql: str) -> list[Token]:
 def parse(sql: str) -> Query:
     """Parses a statement.
 
-    Args:
-        sql: The text.
-
     Returns:
         The tree, with allowed nodes only and its parameters numbered from 1.
 
@@ -144,9 +141,6 @@ def parse(sql: str) -> Query:
 
 def write(statement: exp.Expression) -> str:
     """Generates the SQL of a statement for DuckDB.
-
-    Args:
-        statement: The tree.
 
     Returns:
         The SQL.
@@ -172,12 +166,7 @@ def write(statement: exp.Expression) -> str:
 
 
 def with_literals(sql: str, texts: Sequence[str]) -> str:
-    """The SQL of `write` with literals in place of the first of its parameters, the others numbered from 1.
-
-    Args:
-        sql: The SQL.
-        texts: SQL of the literals.
-    """
+    """The SQL of `write` with literals in place of the first of its parameters, the others numbered from 1."""
     written, at = [], 0
     for mark, number in itertools.pairwise(tokens(sql)):
         if mark.token_type is TokenType.PARAMETER:
@@ -222,12 +211,7 @@ def _calls(root: exp.Expression) -> Iterator[tuple[exp.Expression, int]]:
 
 
 def refusal(message: str, hint: str = "") -> InvalidArgument:
-    """The error for a refused statement, with code BAD_SQL.
-
-    Args:
-        message: The refused part, and why.
-        hint: An allowed form.
-    """
+    """The error for a refused statement, with code BAD_SQL."""
     return InvalidArgument(message, code="BAD_SQL", hint=hint)
 
 

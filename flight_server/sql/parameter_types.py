@@ -22,7 +22,6 @@ def find(placeholders: Sequence[exp.Placeholder], tables: Sequence[Table]) -> li
 
     Args:
         placeholders: All placeholders of a statement, numbered from 1.
-        tables: The tables that the statement reads.
 
     Returns:
         The types in order: that of the column compared with the parameter, a number in arithmetic, else text.

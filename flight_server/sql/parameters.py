@@ -30,7 +30,6 @@ def read(batches: Iterable[pa.RecordBatch], parsed: Plan) -> tuple[int, tuple[An
 
     Args:
         batches: Batches with one row in all.
-        parsed: The plan of the statement.
 
     Returns:
         The size in bytes, and the values in order.
@@ -67,7 +66,6 @@ def require(parsed: Plan, values: tuple[Any, ...] | None) -> tuple[Any, ...]:
     """The values of a statement's parameters.
 
     Args:
-        parsed: The plan of the statement.
         values: The bound values; None if none were bound.
 
     Raises:

@@ -44,10 +44,6 @@ class _Untranslatable(Exception):
 def tree_of(condition: exp.Expression, column: Column) -> Node | None:
     """Translates a condition to the predicate tree that selects the same rows.
 
-    Args:
-        condition: The condition.
-        column: Resolves columns of the flight.
-
     Returns:
         The tree; None if the condition has none.
     """
@@ -80,10 +76,6 @@ def _node(tree: dict[str, Any]) -> Node:
 
 def bind(node: Node | None, values: Sequence[Any]) -> Node | None:
     """Replaces the slots of a tree by the values of parameters.
-
-    Args:
-        node: The tree; None stays None.
-        values: The values in order.
 
     Raises:
         InvalidArgument: A value does not suit the type of its column.

@@ -23,10 +23,6 @@ class RunningStatements:
     def begin(self, caller: Principal, ticket: bytes) -> threading.Event:
         """Registers a read.
 
-        Args:
-            caller: The caller.
-            ticket: Ticket of the read.
-
         Returns:
             The event, which must be passed to `end`.
         """
@@ -36,13 +32,7 @@ class RunningStatements:
         return event
 
     def end(self, caller: Principal, ticket: bytes, event: threading.Event) -> None:
-        """Removes a read; a second call does nothing.
-
-        Args:
-            caller: The caller.
-            ticket: Ticket of the read.
-            event: Result of `begin`.
-        """
+        """Removes a read; a second call does nothing."""
         key = (caller.name, ticket)
         with self._lock:
             if (events := self._events.get(key)) is not None:
@@ -55,7 +45,6 @@ class RunningStatements:
         """Cancels the reads of a FlightInfo's tickets.
 
         Args:
-            request: A CancelFlightInfoRequest.
             caller: The caller; only its own reads are cancelled.
 
         Returns:

@@ -110,10 +110,7 @@ class Sandbox:
 
         Args:
             cursor: Cursor for the statement; the caller interrupts and closes it.
-            sql: The statement.
-            parameters: Values of its parameters.
             tables: The tables that it reads, by name: kept tables, or objects that DuckDB can scan.
-            schema: Schema of its result.
 
         Yields:
             Batches of at most BATCH_ROWS rows.
@@ -157,7 +154,6 @@ class Sandbox:
         """The error to raise to the caller for an error of DuckDB; an interruption stays one.
 
         Args:
-            error: The error of DuckDB.
             known: Existing columns, to suggest for unknown ones.
         """
         text = str(error)

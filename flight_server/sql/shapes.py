@@ -65,10 +65,6 @@ def split(sql: str) -> tuple[str, list[Literal]] | None:
 def filled(plan: Plan, literals: Sequence[Literal]) -> Plan | None:
     """The plan of a statement, from that of its shape.
 
-    Args:
-        plan: The plan of the statement with parameters.
-        literals: The literals that `split` returned.
-
     Returns:
         The plan with the literals; None if it could differ from one of the statement itself.
     """

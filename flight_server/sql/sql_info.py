@@ -118,7 +118,6 @@ def answer(asked: Sequence[int], release: str, schema: pa.Schema) -> pa.Table:
     Args:
         asked: Numbers of the requested facts; empty for all. Unknown numbers are ignored.
         release: The server's version.
-        schema: Schema of the result.
 
     Returns:
         One row per fact: its number, and its value as a dense union.

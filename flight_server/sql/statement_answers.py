@@ -73,7 +73,6 @@ def schema(statement: Statement, plan: Callable[[str], Any]) -> pa.Schema:
     """The schema of a statement's result.
 
     Args:
-        statement: The statement.
         plan: Plans a SELECT; the attribute `schema` of the result is the schema of its rows.
     """
     match statement:
@@ -95,9 +94,7 @@ def answer(statement: Statement, call: StatementCall, plan: Callable[[str], Plan
     """Runs a statement.
 
     Args:
-        statement: The statement.
         call: The caller, and what the answer needs.
-        plan: Plans a SELECT.
 
     Raises:
         InvalidArgument: A name is ambiguous, a flight, or no column.

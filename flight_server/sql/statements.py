@@ -76,9 +76,6 @@ Statement: TypeAlias = Analyze | ShowStats | ShowTables | Describe | Explain
 def parse(sql: str) -> Statement | None:
     """Parses a statement.
 
-    Args:
-        sql: The text.
-
     Returns:
         The statement; None if its first word is none of these, as that of SELECT.
 

@@ -26,9 +26,6 @@ SCHEMA: Final = pa.schema([
 def tables(reader: Reader) -> pa.Table:
     """Lists the visible tables by name: statistics, format, and the reason if unreadable.
 
-    Args:
-        reader: Reads the server's flights.
-
     Returns:
         Columns of `SCHEMA`, null if unknown.
     """

@@ -23,7 +23,6 @@ def column_rows(reader: Reader, name: str, column: str) -> list[Row]:
     """Reads every stored row of a column, with `committed_at` of its snapshot, oldest first.
 
     Args:
-        reader: Reads the server's flights.
         name: Full name of the table.
         column: Name of the column, or `#<column_id>`.
 

@@ -16,7 +16,6 @@ def among(reader: Reader, is_meant: Callable[[str], bool]) -> list[dict[str, Any
     """The rows of `sys.relationships` with `from` and `to`, full names, of which at least one is meant.
 
     Args:
-        reader: Reads the server's flights.
         is_meant: Whether a table is, by its full name.
     """
     rows = []

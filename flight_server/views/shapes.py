@@ -94,8 +94,6 @@ def bars(
 
     Args:
         buckets: Rows of `stats.histograms` of one column, in order.
-        logical_type: The column's type.
-        bins: Maximum number of bars.
         ndv: The number of distinct values; None if unknown.
         common: Rows of `stats.most_common_values` of the column.
 

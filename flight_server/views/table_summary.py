@@ -54,7 +54,6 @@ def gather(
     """Reads a table's statistics.
 
     Args:
-        reader: Reads the server's flights.
         name: Full name of the table.
         snapshot: "current", or an id.
         conditions: Conditions on the columns, such as their ids.

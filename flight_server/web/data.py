@@ -78,7 +78,6 @@ def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]]
     """Catalogs, schemas, and a page of tables.
 
     Args:
-        reader: Reads the server's flights.
         asked: Search, order and page; page 0 means all.
         only: Name parts of the tables to list; None means all.
     """
@@ -426,7 +425,6 @@ def column(reader: Reader, name: str, column_name: str, then: int | None = None)
     """A column: its current statistics, its history, and its histogram at two snapshots.
 
     Args:
-        reader: Reads the server's flights.
         name: Full name of the table.
         column_name: Its current name, or `#<column_id>`.
         then: The snapshot of the second histogram; None means the captured one before the current.

@@ -28,7 +28,6 @@ def parse_body(data: bytes, type_: type[B], *, exact: bool = False) -> B:
 
     Args:
         data: The body; empty for an object without keys.
-        type_: Its struct.
         exact: See `scan_request.loads`.
 
     Raises:

@@ -87,11 +87,7 @@ def _limited(
 
 
 def omitted(budget: str) -> dict[str, Any]:
-    """The answer to a request that a budget leaves out.
-
-    Args:
-        budget: Name of the budget.
-    """
+    """The answer to a request that a budget leaves out."""
     return {"outcome": OMITTED, "detail": budget, "record": None}
 
 

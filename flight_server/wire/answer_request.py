@@ -26,7 +26,6 @@ class Item:
     Attributes:
         function: count, min or max.
         column: Name of its column; None for `count(*)`.
-        name: Name of the result.
     """
 
     function: str
@@ -51,9 +50,6 @@ class AnswerRequest:
 
 def of_sql(sql: str) -> AnswerRequest:
     """Parses a query.
-
-    Args:
-        sql: The text.
 
     Raises:
         InvalidArgument: BAD_SQL: the text is not such a query; or its condition is not valid.

@@ -29,10 +29,6 @@ _OPERATORS: Final = (
 def to_command(data: bytes, header_query_id: str | None) -> dict[str, Any]:
     """The JSON command of a serialized message.
 
-    Args:
-        data: The message.
-        header_query_id: Value of the header x-query-id; None without one.
-
     Raises:
         InvalidArgument: The message is malformed, or lacks a target or query id, or has an unknown operator.
     """

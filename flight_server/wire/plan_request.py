@@ -57,7 +57,6 @@ def find(data: bytes | None, header_query_id: str | None = None) -> PlanRequest 
 
     Args:
         data: Bytes of the command or ticket; None without one.
-        header_query_id: Value of the header x-query-id; None without one.
 
     Raises:
         InvalidArgument: The command has the key `scan`, and is not valid.
@@ -73,7 +72,6 @@ def of_json(body: dict[str, Any], header_query_id: str | None = None) -> PlanReq
 
     Args:
         body: The command (see PROTOCOL.md).
-        header_query_id: Value of the header x-query-id; None without one.
 
     Raises:
         InvalidArgument: The command is not valid.

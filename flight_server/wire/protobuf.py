@@ -65,10 +65,6 @@ class Message:
 def read_message(name: str, data: bytes) -> Message:
     """Parses a message.
 
-    Args:
-        name: Name of the message.
-        data: The bytes.
-
     Raises:
         InvalidArgument: The bytes are malformed, or have too many fields.
     """

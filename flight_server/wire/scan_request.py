@@ -72,7 +72,6 @@ class ScanRequest:
     """A validated read of one flight. Immutable and shared between calls; derived properties are cached.
 
     Attributes:
-        flight: The flight.
         columns: Names of the flight's columns in the requested order; None for all.
         node: Condition on the rows; None for all rows.
         snapshot: "current" or an id; None for all stored rows.
@@ -259,7 +258,6 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
 
     Args:
         body: The command (see PROTOCOL.md).
-        header_query_id: Value of the header x-query-id; None without one.
 
     Raises:
         InvalidArgument: The command is not valid.
@@ -295,7 +293,6 @@ def project(flight: Flight, columns: list[str] | None) -> tuple[str, ...] | None
     """The requested columns by their names in the flight's schema; unknown names and duplicates are dropped.
 
     Args:
-        flight: The flight.
         columns: Names, case-insensitive, with surrounding spaces allowed; None or empty for all.
 
     Returns:

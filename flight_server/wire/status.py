@@ -40,7 +40,6 @@ def to_flight(error: BaseException, correlation_id: str) -> BaseException:
     """The exception to raise in a Flight method for an error; unexpected errors are logged and hidden.
 
     Args:
-        error: The error.
         correlation_id: Id of the call, in the log and in the message of an unexpected error.
     """
     if isinstance(error, MemoryError):  # Arrow's too

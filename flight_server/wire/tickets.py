@@ -34,10 +34,6 @@ TICKET_VERSION: Final = 0x01
 def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
     """The request of a ticket, or of a JSON command in its place.
 
-    Args:
-        ticket: The bytes of the ticket.
-        header_query_id: Value of the header x-query-id; None without one.
-
     Raises:
         InvalidArgument: The ticket is damaged or of another version, or the command is not valid.
         NotFound: The flight does not exist.

@@ -20,10 +20,6 @@ def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dic
 
     A dotted name that belongs to one column only is a key too.
 
-    Args:
-        database: The database.
-        table_keys: Keys of the tables.
-
     Returns:
         Table key → column → id.
     """
@@ -46,10 +42,6 @@ def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dic
 def identities(database: Database, table_keys: Collection[int]) -> dict[int, tuple[int, str]]:
     """The snapshot by which a table is told from another one that was created under its name later.
 
-    Args:
-        database: The database.
-        table_keys: Keys of the tables.
-
     Returns:
         Table key → snapshot id, identity; without tables whose format needs none.
     """
@@ -66,10 +58,6 @@ def identities(database: Database, table_keys: Collection[int]) -> dict[int, tup
 def snapshot_ids(database: Database, table_keys: Collection[int]) -> dict[int, list[int]]:
     """Ids of the stored snapshots of tables.
 
-    Args:
-        database: The database.
-        table_keys: Keys of the tables.
-
     Returns:
         Table key → ids, without tables that have none.
     """
@@ -83,12 +71,7 @@ def snapshot_ids(database: Database, table_keys: Collection[int]) -> dict[int, l
 
 
 def with_statistics(database: Database, table_keys: Collection[int]) -> set[int]:
-    """The tables that have stored columns, sketches or files, at any snapshot, which an engine may reuse.
-
-    Args:
-        database: The database.
-        table_keys: Keys of the tables to check.
-    """
+    """The tables that have stored columns, sketches or files, at any snapshot, which an engine may reuse."""
     if not table_keys:
         return set()
     tables = (*parts("stats.columns"), "stats_sketches", "file_snapshots")
@@ -99,10 +82,6 @@ def with_statistics(database: Database, table_keys: Collection[int]) -> set[int]
 
 def contradicted(database: Database, table_keys: Collection[int]) -> dict[int, list[int]]:
     """Ids of the columns whose newest record says that the table's metadata contradicts the data.
-
-    Args:
-        database: The database.
-        table_keys: Keys of the tables.
 
     Returns:
         Table key → column ids, without tables that have none.
@@ -129,7 +108,6 @@ def snapshot_columns(
     """The columns of snapshots.
 
     Args:
-        database: The database.
         pinned: (table key, snapshot id) pairs.
 
     Returns:

@@ -297,7 +297,6 @@ class Catalog(Publications, SnapshotRegistry):
         Args:
             connection: The writer's.
             names: Catalog, schema and name → the id of a new table, None to derive it from the name.
-            format: Format of new tables.
             current: Current snapshot ids of new tables by name.
             key: Reserved key of the only table, if it is new.
 
@@ -386,7 +385,6 @@ class Catalog(Publications, SnapshotRegistry):
         Args:
             connection: The writer's.
             names: Names that need an id.
-            given: Name → id by the lake.
 
         Returns:
             Name → id, for every name the table ever had.
@@ -414,9 +412,6 @@ class Catalog(Publications, SnapshotRegistry):
 
         Args:
             connection: The writer's.
-            catalog: The connector's name.
-            format: Format of its tables.
-            uri: Address of the lake.
             masked_options: Options without secrets.
         """
         self._has_connector_changed = True

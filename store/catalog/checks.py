@@ -44,10 +44,7 @@ class CheckStore:
         """Stores the results of a table at a snapshot; replaces earlier ones of that snapshot.
 
         Args:
-            table_key: Key of the table.
             snapshot_id: Snapshot whose statistics were checked.
-            rows: One result for each rule and column.
-            at: Time of the check.
 
         Returns:
             The rules whose state differs from their previous result.

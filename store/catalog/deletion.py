@@ -18,8 +18,6 @@ def delete_records(
 
     Args:
         connection: The writer's.
-        catalog: The catalog.
-        table: The table.
         snapshot_id: Only records of this snapshot; None for all.
         target: Only records about this target; None for all.
 

@@ -133,7 +133,6 @@ class Discovery:
         Args:
             connection: The writer's.
             catalog: The connector's name.
-            format: Format of the tables.
             found: The tables as a worker describes them.
             present: (schema, name) of all tables of the lake; empty if not all were listed.
             full: Store snapshots again that are stored already.
@@ -227,8 +226,6 @@ class Discovery:
 
         Args:
             catalog: The connector's name.
-            format: Format of the table.
-            found: The table as a worker describes it.
         """
         entry = self._catalog.find((catalog, found["schema"], found["name"]))
         if entry is None or found["snapshots"] or found["table_id"] not in (entry.table_id, None):
@@ -247,8 +244,6 @@ class Discovery:
         Args:
             connection: The writer's.
             catalog: The connector's name.
-            format: Format of the table.
-            found: The table as a worker describes it.
             present: (schema, name) of all tables of the lake; empty if not all were listed.
         """
         name = (catalog, found["schema"], found["name"])
@@ -378,7 +373,6 @@ class Discovery:
 
         Args:
             connection: The writer's.
-            table_keys: Keys of all inspected tables.
             errors: Table key → why the table cannot be read; the others are ACTIVE.
         """
         inspected: dict[str | None, list[int]] = {}
@@ -440,11 +434,7 @@ class Discovery:
 
         Args:
             connection: The writer's.
-            catalog: The connector's name.
             present: True for a table that is still in the lake.
-
-        Returns:
-            The entries of the dropped tables.
         """
         gone = [
             e for e in self._catalog.tables() if e.table_catalog == catalog and e.format != EXTERNAL and not present(e)

@@ -31,7 +31,6 @@ class Publications:
             snapshot_id: The snapshot whose statistics were published.
             state: CURRENT, STALE or FAILED; CURRENT reads as STALE once the table has another current snapshot.
             location: Path or name of the published file or object.
-            columns: Names of the published columns.
             detail: Note for people, such as the reason of a failure.
             made_snapshot_id: Snapshot that the publication itself created; the statistics are valid for it too.
         """

@@ -34,10 +34,6 @@ for source, target in zip(sys.argv[1::2], sys.argv[2::2]):
 def check_target(database: str, path: Path) -> None:
     """Checks the path of a backup.
 
-    Args:
-        database: Path of the live database.
-        path: Path of the copy.
-
     Raises:
         InvalidArgument: The path is relative, exists, or is reserved for a file of the live database.
     """

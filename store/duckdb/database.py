@@ -111,11 +111,7 @@ class Database:
             return self._root.cursor()
 
     def replace(self, root: Connection) -> None:
-        """Replaces the whole content: everything kept in memory is read again. Reads in flight see the former content.
-
-        Args:
-            root: The connection to the new content.
-        """
+        """Replaces all content: everything kept in memory is read again. Reads in flight see the former content."""
         with self._opening:
             self._root, self.replaced = root, self.replaced + 1
         with self.reading() as cursor:
@@ -151,7 +147,6 @@ class Database:
         """Queues a function for the writer.
 
         Args:
-            function: Takes the writer's connection.
             alone: Run it outside of any transaction, while nothing else is written.
             is_cancelled: True once the write is unwanted; it is not begun or committed then.
 

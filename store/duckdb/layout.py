@@ -164,8 +164,6 @@ def ddl(flight: str, table: str, leading: str, more: str = "") -> str:
     """The CREATE TABLE statement of a flight's physical table.
 
     Args:
-        flight: A stored flight.
-        table: Name of the physical table.
         leading: SQL of the columns between `table_key` and the flight's own.
         more: SQL of columns at the end, each after a comma.
     """
@@ -197,10 +195,6 @@ def parted_ddl(flight: str) -> list[str]:
 
 def prepare(connection: Connection, name: str) -> None:
     """Creates the tables in an empty file, in one transaction; checks the layout of any other.
-
-    Args:
-        connection: A connection to the file.
-        name: Name of the file, for messages.
 
     Raises:
         InvalidArgument: Another version of statflight, or another program, wrote the file.

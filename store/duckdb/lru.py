@@ -38,7 +38,6 @@ class LruCache(Generic[K, V]):
         """Stores a value, replacing one of the same key, and evicts the least recently used beyond the limit.
 
         Args:
-            key: Key of the value.
             value: The value; not stored if it alone exceeds the limit.
             size: Size of the value, in the unit of the limit, without the overhead of an entry.
         """

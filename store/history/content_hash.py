@@ -17,8 +17,6 @@ def content_hash(flight: str, row: Mapping[str, Any], sketch_digests: Iterable[s
     """SHA-256 of a record's content, without timestamps and cosmetic names.
 
     Args:
-        flight: The flight of the record.
-        row: The record by column name.
         sketch_digests: `ROLE sketch_type sha256-of-data` for each of its sketches.
     """
     content = {name: _plain(row[name]) for name in stored_columns(flight) if name not in COSMETIC}

@@ -44,13 +44,7 @@ class Listing:
 
 
 def can_continue(connection: Connection, table_key: int, listing: Listing) -> bool:
-    """True if the base is the newest listing, still has its mark, and the snapshot has no listing of its own.
-
-    Args:
-        connection: Any connection.
-        table_key: Key of the table.
-        listing: The listing to be put.
-    """
+    """True if the base is the newest listing, still has its mark, and the snapshot has no listing of its own."""
     base = listing.base_snapshot_id
     if base is None:
         return False
@@ -73,7 +67,6 @@ def continue_listing(
 
     Args:
         connection: The writer's.
-        table_key: Key of the table.
         listing: The listing, with a base.
         families: Those of `FAMILIES` whose rows are not staged.
 
@@ -107,7 +100,6 @@ def forget_mark(connection: Connection, table_key: int, snapshot_id: int | None 
 
     Args:
         connection: The writer's.
-        table_key: Key of the table.
         snapshot_id: Snapshot of these rows; None for all.
     """
     connection.execute(

@@ -37,8 +37,6 @@ def rows_of(flight: str, table: TableEntry, snapshot_id: int) -> tuple[str, list
 
     Args:
         flight: A stored flight, or `file_sketches`.
-        table: The table.
-        snapshot_id: Id of the snapshot.
 
     Returns:
         FROM (without the word) and WHERE, to which `AND …` may be appended, with the rows as `t`; and the parameters.
@@ -57,7 +55,6 @@ def where_target(flight: str, target: Target) -> tuple[str, list[Any]]:
 
     Args:
         flight: A stored flight, or `file_sketches`.
-        target: The target.
 
     Returns:
         A condition on rows `t` that begins with AND, or is empty; and the parameters.
@@ -82,8 +79,6 @@ def positions(connection: Connection, table_key: int, family: str) -> dict[int, 
     """Snapshot id → position of its listing.
 
     Args:
-        connection: Any connection.
-        table_key: Key of the table.
         family: A flight of `BY_SPAN`.
     """
     rows = connection.execute(
@@ -128,8 +123,6 @@ def delete_by_snapshot(
 
     Args:
         connection: The writer's.
-        flight: The flight.
-        table: The table.
         snapshot_id: Only rows of this snapshot; None for all.
         target: Only rows about this target; None for all.
 
@@ -154,8 +147,6 @@ def delete_by_span(
 
     Args:
         connection: The writer's.
-        family: The flight.
-        table: The table.
         snapshot_id: Only rows of this snapshot's listing; None for all.
         target: Only rows about this target; None for all.
 
@@ -194,7 +185,6 @@ def end_staged(connection: Connection, family: str, table_keys: Sequence[int]) -
     Args:
         connection: The writer's.
         family: A flight of `BY_SPAN`.
-        table_keys: Keys of tables.
     """
     staged = execute(
         connection, f"SELECT table_key FROM staged_listings WHERE family = '{family}'"
@@ -213,7 +203,6 @@ def tidy(connection: Connection, family: str, table_key: int, most: int | None =
     Args:
         connection: The writer's.
         family: A flight of `BY_SPAN`.
-        table_key: Key of the table.
         most: Number of rows to change at most; None for all.
 
     Returns:

@@ -18,11 +18,7 @@ _SOURCES = [
 
 
 class Presence:
-    """Families by which tables may have rows: flights of `BY_SNAPSHOT`, and those of `BY_SPAN`, staged rows included.
-
-    Args:
-        database: The database.
-    """
+    """Families by which tables may have rows: flights of `BY_SNAPSHOT` and of `BY_SPAN`, staged rows included."""
 
     def __init__(self, database: Database):
         self._keys: dict[str, set[int]] = {}

@@ -40,7 +40,6 @@ class SnapshotMerge:
     """The merge of a put; `apply` writes only rows that differ from the stored ones.
 
     Args:
-        mode: Mode of the put.
         flight: A flight of `BY_SNAPSHOT`.
         rows: Rows of the put, with `table_key` and `snapshot_id`.
         name_of: Table key → full name, for messages.
@@ -65,7 +64,6 @@ class SnapshotMerge:
 
         Args:
             connection: The writer's.
-            generation: Generation of new rows.
 
         Returns:
             Counts of the put's rows.
@@ -207,8 +205,6 @@ class SnapshotMerge:
 
         Args:
             connection: The writer's.
-            fresh: Rows to insert.
-            generation: Generation of the put.
             is_new: False if some of them replace a record of their snapshot.
         """
         _, first, at = np.unique(codes(fresh, ["table_key", "snapshot_id"]), return_index=True, return_inverse=True)

@@ -42,7 +42,6 @@ class SpanMerge:
     """The merge of a put with at most one snapshot per table; `apply` writes only rows that differ from stored ones.
 
     Args:
-        mode: Mode of the put.
         family: A flight of `BY_SPAN`.
         rows: Rows of the put, with `table_key` and `snapshot_id`.
         name_of: Table key → full name, for messages.
@@ -67,7 +66,6 @@ class SpanMerge:
 
         Args:
             connection: The writer's.
-            generation: Generation of new rows.
 
         Returns:
             Counts of the put's rows.

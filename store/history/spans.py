@@ -57,12 +57,7 @@ def schema_key_sql(snapshot: str) -> str:
 
 
 def schema_sql(own_hash: str, snapshot: str) -> str:
-    """SQL of the schema hash under which a record is inherited: null if it, or the snapshot's place, is unknown.
-
-    Args:
-        own_hash: SQL of the record's schema hash.
-        snapshot: Alias of its snapshot.
-    """
+    """SQL of the schema hash under which a record is inherited: null if it, or the snapshot's place, is unknown."""
     return f"CASE WHEN {snapshot}.ordinal <> {UNPLACED} THEN coalesce({own_hash}, {snapshot}.schema_hash)::VARCHAR END"
 
 
@@ -70,7 +65,6 @@ def holds_sql(row: str, at: str) -> str:
     """SQL of the condition that a row holds at a snapshot.
 
     Args:
-        row: Alias of the row.
         at: Alias of a row with `schema_key` and `ordinal` of a snapshot of the same table.
     """
     return f"{row}.schema_key = {at}.schema_key AND {row}.from_ord <= {at}.ordinal AND {row}.to_ord > {at}.ordinal"
@@ -197,8 +191,6 @@ def served_distribution(counts: str, distribution: str, is_exact: str, prefix: s
     values in the row, unless it was captured where the span begins.
 
     Args:
-        counts: Alias of the record with the counts.
-        distribution: Alias of the record with the distribution.
         is_exact: SQL that is true if it was captured where the span begins.
         prefix: Prefix of the columns with the record's own distribution.
     """
@@ -216,7 +208,6 @@ def changes(connection: Connection, flight: str, table_keys: Sequence[int], move
     """Compares the rows of tables with those that should be stored.
 
     Args:
-        connection: Any connection.
         flight: A flight of `PARTED`.
         table_keys: Keys of the tables, at least one.
         moved: The same keys, in a column `key`.

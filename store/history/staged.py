@@ -49,7 +49,6 @@ class Staged:
         """Replaces columns of some rows.
 
         Args:
-            values: The columns, of the flight.
             places: For each staged row the number of its row in `values`; null leaves the staged row as it is.
         """
         for name in values.column_names:
@@ -111,12 +110,7 @@ class Staged:
         return query_few(connection, sql, schema, staged=self.numbered, **tables)
 
     def same_target(self, staged: str, stored: str) -> str:
-        """SQL condition that is true if a staged and a stored row are about the same target.
-
-        Args:
-            staged: Alias of the staged row.
-            stored: Alias of the stored row.
-        """
+        """SQL condition that is true if a staged and a stored row are about the same target."""
         terms = []
         for key in self.keys:
             if key not in self.rows.column_names:
@@ -144,9 +138,6 @@ class Staged:
 
         Args:
             connection: The writer's.
-            table: Physical table of the stored row.
-            row_no: Number of the staged row.
-            rowid: Row id of the stored one.
 
         Raises:
             Conflict: Always.
@@ -176,9 +167,7 @@ class Staged:
 
         Args:
             connection: The writer's.
-            table: The physical table.
             rows: Some of the staged rows, with columns of the physical table only.
-            generation: Generation of the put.
             constants: Further columns with one value.
         """
         added = {**constants, "generation": generation, "created_at": datetime.now(UTC)}

@@ -136,7 +136,6 @@ def first_line(error: BaseException, limit: int = 300) -> str:
     """The first line of an error's message that is not blank, for messages of our own.
 
     Args:
-        error: Any exception.
         limit: Most characters.
 
     Returns:

@@ -42,7 +42,6 @@ def freshness(record: At, requested: At) -> str | None:
 
     Args:
         record: Snapshot at which the record was captured, with the record's own schema hash if it has one.
-        requested: The requested snapshot.
     """
     if record.snapshot_id == requested.snapshot_id:
         return EXACT
@@ -116,7 +115,6 @@ def group_rank_sql(label: str, preferred: str, rank: str) -> str:
     Args:
         label: SQL of the record's freshness; a record without comes last.
         preferred: SQL that is true for records that have the group.
-        rank: SQL of `rank_sql`.
     """
     return f"({label}) IS NULL, ({label}) = '{STALE}', NOT {preferred}, {rank}"
 
@@ -131,12 +129,7 @@ def rank_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
 
 def stored_freshness_sql(snapshot_id: str, current: str) -> str:
     """SQL of the freshness of a stored row, read without a requested snapshot: EXACT at the current snapshot, else
-    STALE; EXACT for a table without a current snapshot.
-
-    Args:
-        snapshot_id: SQL of the row's snapshot id.
-        current: SQL of its table's current snapshot id.
-    """
+    STALE; EXACT for a table without a current snapshot."""
     return f"CASE WHEN {snapshot_id} = coalesce({current}, {snapshot_id}) THEN '{EXACT}' ELSE '{STALE}' END"
 
 

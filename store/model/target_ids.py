@@ -35,7 +35,6 @@ def with_storage_ids(flight: Flight, table: pa.Table) -> pa.Table:
     file. In `stats.sketches` the column keeps its position, and target_kind and column_id are filled in from it.
 
     Args:
-        flight: The flight of the rows.
         table: Rows as `store.history.validation.prepare` returns them.
     """
     parts = [_with_storage_ids(flight, batch) for batch in table.to_batches()]

@@ -237,7 +237,6 @@ class JobStore:
 
         Args:
             tried: The ends of the tries.
-            connection: The writer's.
         """
         now = self.now()
         for end in tried:
@@ -292,7 +291,6 @@ class JobStore:
 
         Args:
             decided: Table, correlation id of the call that caused them, and decisions.
-            connection: The writer's.
         """
         now = self.now()
         rows = [

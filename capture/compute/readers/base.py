@@ -52,9 +52,6 @@ class TaskReader(Protocol):
     def columns(self, wanted: Sequence[ScanColumn]) -> Iterator[ColumnValues]:
         """Reads columns.
 
-        Args:
-            wanted: Columns of the task.
-
         Yields:
             Each column once, in any order.
         """
@@ -79,7 +76,6 @@ def constant(column: ScanColumn, rows: int) -> ColumnValues:
 
     Args:
         column: A column without a path.
-        rows: Live rows of the file.
     """
     array = column.constant if column.constant is not None else pa.nulls(1)
     return ColumnValues(column, pa.chunked_array([array[: min(rows, 1)]]), max(rows, 1))
@@ -93,7 +89,6 @@ def error_text(error: BaseException, task: ScanTask) -> str:
     """Short reason of an error, without paths and secrets.
 
     Args:
-        error: The error.
         task: The task it occurred in; its storage options are redacted.
 
     Returns:
@@ -112,10 +107,6 @@ def leaf(table: pa.Table, path: str) -> pa.ChunkedArray:
     """A column or struct leaf by the key of its path; null where an enclosing struct is null.
 
     A dotted path that is not a key matches the column with that dotted name.
-
-    Args:
-        table: Rows of the file.
-        path: The key of a column.
 
     Returns:
         One value per row.

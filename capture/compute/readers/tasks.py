@@ -20,7 +20,6 @@ def open_task(task: ScanTask, share: float | None = None) -> TaskReader:
     """Opens the file of a task.
 
     Args:
-        task: The file or fragment.
         share: Share of the row groups to read (0 to 1), at least one, chosen by the fingerprint; None for all.
 
     Returns:
@@ -48,10 +47,6 @@ def open_task(task: ScanTask, share: float | None = None) -> TaskReader:
 
 def read(task: ScanTask, columns: Sequence[ScanColumn]) -> Iterator[tuple[ScanColumn, pa.ChunkedArray]]:
     """Reads all live rows of some columns, with constants repeated.
-
-    Args:
-        task: The file.
-        columns: Columns of the task.
 
     Yields:
         Each column with its values.

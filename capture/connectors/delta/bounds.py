@@ -53,7 +53,6 @@ def log_facts(
     """Counts and bounds of a column from the log, adjusted for deleted rows.
 
     Args:
-        kind: The column's type.
         nulls: Null counts in the log, one per file.
         lower: Least values in the log, one per file.
         upper: Greatest values in the log, one per file.

@@ -28,7 +28,6 @@ def deleted_rows(vector: Mapping[str, Any], table: Place, place_of: Callable[[st
 
     Args:
         vector: Descriptor from an add action.
-        table: Directory of the table.
         place_of: Opens an absolute path.
 
     Raises:
@@ -54,7 +53,6 @@ def delete_files(vectors: pa.Array, table: Place, place_of: Callable[[str], Plac
 
     Args:
         vectors: Descriptors, one per file; null for files without a vector.
-        table: Directory of the table.
         place_of: Opens an absolute path.
 
     Returns:

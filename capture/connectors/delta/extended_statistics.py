@@ -31,12 +31,7 @@ def extended_columns(
     """ndv of top-level columns at a version.
 
     Args:
-        table: Directory of the table.
-        version: The version.
         newest_file_ms: Newest modification time of the version's live files, in milliseconds since 1970.
-        schema: Schema of that version.
-        ids: Column ids.
-        column_names: Names or keys of columns; None for all.
         row_count: Live rows.
 
     Returns:

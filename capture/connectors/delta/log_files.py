@@ -57,7 +57,6 @@ def adds_of(source: LogFile, paths: list[pa.Array]) -> Iterator[pa.Table]:
     """Yields the adds of a source in slices of ADD, or with PARSED in place of null `stats`.
 
     Args:
-        source: The file.
         paths: Receives all paths that lines add or remove.
     """
     parts: list[pa.Table] = []

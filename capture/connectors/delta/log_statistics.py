@@ -86,7 +86,6 @@ def typed(values: pa.Array, kind: LogicalType, *, lenient: bool = False) -> pa.A
 
     Args:
         values: Texts, or values of a similar type.
-        kind: The column's type.
         lenient: Whether what is not of the type is null.
 
     Raises:

@@ -58,10 +58,8 @@ class SnapshotView:
     """One version of a table.
 
     Args:
-        table: The table.
         schemas: Cache of parsed schemas.
         scope: Prefix of cache keys, see `immutable_cache.scope`.
-        snapshot_id: The version.
     """
 
     def __init__(self, table: LakeTable, schemas: Schemas, scope: str, snapshot_id: int):
@@ -71,13 +69,7 @@ class SnapshotView:
         self._kept: tuple[str, list[_Piece]] | None = None  # digest of the log's listing, pieces
 
     def is_recent_of(self, namespace: str, name: str, snapshot_id: int) -> bool:
-        """True if the view is of this version and at most some seconds old, since credentials may be renewed.
-
-        Args:
-            namespace: Namespace of the table.
-            name: Name of the table.
-            snapshot_id: The version.
-        """
+        """True if the view is of this version and at most some seconds old, since credentials may be renewed."""
         own = (self._table.namespace, self._table.name, self._version)
         return own == (namespace, name, snapshot_id) and time.monotonic() - self._created < _RECENT_SECONDS
 

@@ -29,8 +29,6 @@ class ColumnStatistics:
     """Per-file statistics of some columns.
 
     Args:
-        table: The table.
-        footers: Cache of footers.
         ids: Column key → id.
         names: Names or keys of the columns; None for all.
     """

@@ -115,11 +115,8 @@ class TableLog:
         """The log of a version.
 
         Args:
-            table: The table.
-            files: The files of the log.
             version: The version, which must be live.
             scope: Prefix of cache keys, see `immutable_cache.scope`.
-            schemas: Cache of parsed schemas.
 
         Raises:
             ValueError: Commits are missing.

@@ -26,7 +26,6 @@ class TableVersion:
 
     Attributes:
         schema: The table's columns.
-        storage: Storage options for the files.
         partitions: Names of the partition columns.
         actions: `LogSlice.files`, or the output of `LogSlice.statistics`.
         paths: Full paths of the files.

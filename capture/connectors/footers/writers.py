@@ -38,7 +38,6 @@ class Writer:
 
     Attributes:
         name: Name of the application, in lower case; empty if unknown.
-        version: Its version.
         legacy: True if dates and timestamps are in Spark's legacy calendar.
         legacy_int96: The same of INT96 timestamps.
         is_spark: True if Spark wrote the file; its INT96 timestamps have microseconds.
@@ -79,8 +78,6 @@ class Writer:
         """True if this writer's bounds of a column may exclude values.
 
         Args:
-            physical: Physical type of the column.
-            is_decimal: True for a decimal.
             is_signed: True for signed numbers, dates and times.
         """
         in_bytes = physical in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")

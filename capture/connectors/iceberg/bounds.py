@@ -49,7 +49,6 @@ def decoder(leaf: IcebergLeaf, *, upper: bool) -> Decoder:
 
     Args:
         leaf: The column. Bounds have its type or the one it was promoted from.
-        upper: True for upper bounds.
     """
     whole = {IntegerType: _INT, DateType: _INT, LongType: _LONG}.get(type(leaf.type))
 

@@ -64,11 +64,7 @@ class LoadedTable:
     """A table with its current metadata.
 
     Attributes:
-        namespace: Namespace of the table.
-        name: Name of the table.
-        metadata: The current metadata.
         io: Opens the table's files.
-        location: Location of the metadata file.
         handle: pyiceberg's table; None without a catalog.
         server_commits: Whether the catalog's server writes the metadata at commits, so that parts unknown to pyiceberg
             are preserved.

@@ -31,8 +31,6 @@ def resolve(reader: AvroFile[Any], entry: Schema, file_id: int) -> Callable[[Any
 
     Args:
         reader: The opened manifest, no entry of which has been read.
-        entry: The schema by which its entries are read.
-        file_id: Field id of the file's record.
 
     Returns:
         A function from the value of `content_stats` to field id → metric, for each of `METRICS`, bounds as bytes; None

@@ -16,8 +16,6 @@ def row_deletes(table: LoadedTable, snapshot_id: int, scope: str) -> dict[str, A
     """The delete files of a snapshot, and which of them apply to which data file.
 
     Args:
-        table: The table.
-        snapshot_id: Id of the snapshot.
         scope: Prefix of cache keys, see `immutable_cache.scope`.
 
     Returns:

@@ -44,9 +44,6 @@ class SourceStatistics:
     def columns(self, row_count: int | None) -> pa.Table | None:
         """NDVs: from the sketch, with its bounds, else from the metadata.
 
-        Args:
-            row_count: Live rows of the snapshot.
-
         Returns:
             Rows of COLUMN_SCHEMA; None if no column has an NDV.
         """

@@ -78,8 +78,6 @@ class SnapshotView:
     """One snapshot of a table.
 
     Args:
-        table: The table.
-        snapshot_id: Id of the snapshot.
         column_names: Names or keys of columns; None for all.
         scope: Prefix of cache keys, see `immutable_cache.scope`.
     """

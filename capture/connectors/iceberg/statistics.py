@@ -38,8 +38,6 @@ class ColumnStatistics:
 
     Args:
         metadata: The table's metadata.
-        leaves: The columns.
-        footers: Cache of footers.
         open_place: Opens the location of a file whose footer is read.
     """
 

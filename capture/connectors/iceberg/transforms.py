@@ -26,9 +26,7 @@ def span(transform: Transform[Any, Any], value: Any, type: LogicalType) -> tuple
     """The least and the greatest value that a transform maps to a partition value.
 
     Args:
-        transform: The transform.
         value: The partition value, not null.
-        type: Type of the source column.
 
     Returns:
         Values of the column, days or microseconds since 1970 for dates and times; the greatest is None where the type

@@ -22,7 +22,6 @@ def outermost(values: pa.Array, groups: Sequence[tuple[int, int]], filled: pa.Ar
         values: One bound per zone, from the index.
         groups: Start and end index of each group's zones.
         filled: True for zones with a value that is neither null nor NaN; other zones have no bound.
-        upper: True for upper bounds.
 
     Returns:
         One value per group; null if the bound of a zone is unknown, for example a maximum that is NaN, since the zone

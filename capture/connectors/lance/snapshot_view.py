@@ -66,11 +66,7 @@ class SnapshotView:
         )
 
     def tasks(self, storage: Mapping[str, str]) -> Iterator[ScanTask]:
-        """Yields one scan task per fragment.
-
-        Args:
-            storage: Storage options for the tasks.
-        """
+        """Yields one scan task per fragment."""
         columns = tuple(
             ScanColumn(column_id, column.name, column.logical_type, column.key)
             for column in self._scanned

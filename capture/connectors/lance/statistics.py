@@ -51,8 +51,6 @@ def zone_map_rows(
     Args:
         dataset: The dataset, opened at a version.
         fragments: Fragment id → live fragment.
-        leaves: The leaf columns.
-        ids: Column key → id.
     """
     by_name = {column.name: column for column in leaves if column.id_in(ids) is not None}
     describe = getattr(dataset, "describe_indices", list)  # missing in older releases
@@ -134,7 +132,6 @@ def refused(config: Mapping[str, str], rows: int, schema: pa.Schema) -> str:
     Args:
         config: Config with statistics, see `analyzed_version`.
         rows: Live rows of the version they were computed at.
-        schema: Schema of that version.
     """
     entries = _entries(config)
     if entries.get("numRows", str(rows)) != str(rows):
@@ -150,8 +147,6 @@ def analyzed_columns(config: Mapping[str, str], rows: int, leaves: Sequence[Colu
     Args:
         config: Config with statistics, see `analyzed_version`.
         rows: Live rows of the version they were computed at.
-        leaves: The leaf columns.
-        ids: Column key → id.
 
     Returns:
         Rows of COLUMN_SCHEMA; None if there are none of these columns.

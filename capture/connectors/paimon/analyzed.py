@@ -70,12 +70,6 @@ def _without_inherited(columns: Mapping[str, Any], blobs: Any, snapshot_id: int 
 def analyzed_rows(analyzed: Analyzed, columns: Sequence[Column], ids: ColumnIds, rows: int | None) -> pa.Table | None:
     """Converts a statistics file to table-level records of the analyzed snapshot.
 
-    Args:
-        analyzed: The statistics file.
-        columns: The requested columns.
-        ids: Column key → id.
-        rows: Live rows of the analyzed snapshot.
-
     Returns:
         Rows of COLUMN_SCHEMA; None if the file has none of the columns.
     """

@@ -32,8 +32,6 @@ def bound_array(values: Sequence[Any], logical_type: str, *, upper: bool, cut: b
 
     Args:
         values: One bound per file.
-        logical_type: Logical type of the column.
-        upper: True for upper bounds.
         cut: Whether values were truncated to microseconds, so that upper bounds have to be moved up.
     """
     kind = parse(logical_type)

@@ -126,11 +126,7 @@ class SnapshotView:
 
     def merged_size(self, rows: int | None) -> int | None:
         """Bytes of the live rows as Paimon's ANALYZE estimates them: size of the files × live rows / records; None if
-        the live rows are unknown.
-
-        Args:
-            rows: Live rows.
-        """
+        the live rows are unknown."""
         records = self.snapshot.total_record_count or sum(file.meta.row_count for file in self.files)
         if rows is None or not records or rows > records:
             return None if rows != 0 else 0

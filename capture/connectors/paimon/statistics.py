@@ -54,12 +54,7 @@ class _InFile(NamedTuple):
 
 
 class ColumnStatistics:
-    """Per-file statistics of columns of one snapshot.
-
-    Args:
-        view: The snapshot.
-        footers: Cache of footers.
-    """
+    """Per-file statistics of columns of one snapshot."""
 
     def __init__(self, view: SnapshotView, footers: FooterCache):
         self._view, self._table, self._footers = view, view.table, footers

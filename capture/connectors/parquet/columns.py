@@ -105,9 +105,7 @@ def partition_rows(
         files: N files.
         paths: Paths of the files, N strings.
         rows: Row counts of the files, N integers.
-        column: The partition column.
         kind: Type of the column: INT, DATE or STRING.
-        ids: Column key → id.
     """
     values = partition_values([dict(file.partition).get(column.name) for file in files], kind)
     nulls = pc.if_else(pc.is_null(values), rows, pa.scalar(0, pa.int64()))

@@ -88,7 +88,6 @@ class Lake:
     Args:
         format: Table format, for messages.
         uri: Root directory.
-        options: Connector options.
         holds_table: Recognizes the directory of a table; other directories are searched.
         schema_suffix: Suffix of directories that stand for schemas, removed from their names.
     """

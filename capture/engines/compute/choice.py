@@ -37,10 +37,7 @@ def choose(engine: Engine, asked: str, rows: int, columns: int, spark: Spark, in
     """Chooses where a scan runs.
 
     Args:
-        engine: The setting.
         asked: The setting and who set it, for the reason.
-        rows: Rows to read.
-        columns: Columns to read.
         spark: The session, which is started for `Engine.SPARK`.
         inline_max_cells: Largest scan of `Engine.AUTO` in this process, in cells; None: WARM_CELLS or COLD_CELLS.
 

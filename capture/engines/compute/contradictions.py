@@ -35,9 +35,7 @@ def stated_files(
     """Reads what a scan is to be compared with.
 
     Args:
-        table: The table.
         native: Its statistics from metadata, if they are read already.
-        tasks: The files that are scanned.
         column_ids: Ids of the columns, which are no containers.
         notes: Receives the reason if the metadata cannot be read, or has too many files and columns.
 
@@ -71,7 +69,6 @@ def warn(table: TableHandle, contradictions: Mapping[Any, Sequence[str]]) -> Non
     """Logs contradictions.
 
     Args:
-        table: The table.
         contradictions: Column → the contradictions of its files.
     """
     name = f"{table.catalog}.{table.schema}.{table.name}"
@@ -87,8 +84,6 @@ class StatedFiles:
 
     Args:
         native: Statistics from the metadata.
-        tasks: The files.
-        column_ids: Ids of the columns.
     """
 
     def __init__(self, native: NativeStats, tasks: Iterable[ScanTask], column_ids: Sequence[int]):
@@ -113,10 +108,6 @@ class StatedFiles:
         """The first difference that could make a reader skip rows, or count them wrongly.
 
         Args:
-            path: Path of the file.
-            column_id: Id of the column.
-            lt: Type of the column.
-            part: Statistics of the values.
             whole: The values are all live ones of the file, not a sample of them.
 
         Returns:

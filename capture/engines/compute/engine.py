@@ -86,9 +86,6 @@ class ComputeEngine(CaptureEngine):
     def supports(self, request: CaptureRequest) -> str:
         """Checks a request against the capabilities.
 
-        Args:
-            request: The request.
-
         Returns:
             The first reason why it is not supported; empty if it is.
         """
@@ -107,7 +104,6 @@ class ComputeEngine(CaptureEngine):
         """Captures requests, with one pass over the files per table, snapshot and sampling.
 
         Args:
-            requests: Requests for any tables and targets.
             sink: Receives rows and progress, and returns earlier results.
 
         Returns:

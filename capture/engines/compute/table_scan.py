@@ -74,7 +74,6 @@ class TableScan:
 
         Args:
             requests: Requests of one table, snapshot, mode and sampling.
-            file_sketches: The setting.
 
         Returns:
             A pass over all columns and groups of the requests.
@@ -116,10 +115,6 @@ class TableScan:
     def reuse(self, tasks: Sequence[ScanTask], known: Known) -> dict[int, list[Answer]]:
         """Reuses stored results of files for which the store has all requested columns.
 
-        Args:
-            tasks: The live files, in order.
-            known: Stored results.
-
         Returns:
             Task index → answers; empty if groups are requested, whose per-file results are not stored.
         """
@@ -145,8 +140,6 @@ class TableScan:
 
         Args:
             answers: Task index → answers; folded ones are removed.
-            tasks: The live files, in order.
-            rows: Receives the rows.
         """
         while self.taken in answers:
             at = self.taken
@@ -204,7 +197,6 @@ class TableScan:
 
         Args:
             tasks: All its live files, read or not.
-            rows: Receives the rows.
         """
         total, files = self.rows_total, incremental.listing(tasks)
         for key, fold in self.folds.items():
@@ -229,11 +221,7 @@ class TableScan:
                 rows.group(key, part, covers, self.dependencies.get(key, []))
 
     def withdraw(self, rows: Rows) -> None:
-        """Adds records of the columns of the table whose metadata is contradicted, after a scan of a part of it.
-
-        Args:
-            rows: Receives the rows.
-        """
+        """Adds records of the columns of the table whose metadata is contradicted, after a scan of a part of it."""
         for column_id, *_ in self.contradictions:
             rows.withdraw(column_id, self.types[column_id])
 

@@ -67,9 +67,6 @@ class NativeEngine(CaptureEngine):
     def supports(self, request: CaptureRequest) -> str:
         """Checks a request against the capabilities.
 
-        Args:
-            request: The request.
-
         Returns:
             The first reason why it is not supported; empty if it is.
         """
@@ -77,10 +74,6 @@ class NativeEngine(CaptureEngine):
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
         """Captures requests from metadata, in one pass per table and snapshot.
-
-        Args:
-            requests: Requests for any tables and targets.
-            sink: Receives the rows.
 
         Returns:
             One result per request, in order. Errors are in the results and are never raised.

@@ -44,7 +44,6 @@ class RememberedListing:
     """The listing of one snapshot.
 
     Attributes:
-        snapshot_id: The snapshot.
         mark: Digest of the listing, see `mark_of`.
         schema_key: Schema and column ids of the table when it was listed.
         parts: The listed parts by `FilePart.key`.

@@ -36,7 +36,6 @@ class Rollup:
 
         Args:
             name: Dotted name of the column.
-            logical_type: Logical type of the column.
             parts: Roll-ups of this column over disjoint sets of files.
 
         Returns:
@@ -148,7 +147,6 @@ def known_scalars(native: NativeStats, table: TableHandle) -> dict[int, dict[str
 
     Args:
         native: Statistics of the snapshot; its `file_columns()` is read to the end.
-        table: The table at that snapshot.
 
     Returns:
         Column id → `Rollup.scalars`, for columns with statistics of at least one file.
@@ -171,7 +169,6 @@ def roll_up(rollups: dict[int, Rollup], rows: pa.Table, table: TableHandle) -> N
     Args:
         rollups: Column id → roll-up; updated in place, new columns are added.
         rows: Rows of any columns and files; columns that the table does not have are ignored.
-        table: The table at the snapshot.
     """
     columns = table.by_id
     if rows["column_id"].null_count:

@@ -248,7 +248,6 @@ def canonicalize_array(texts: pa.Array | pa.ChunkedArray, lt: LogicalType, polic
 
     Args:
         texts: utf8.
-        lt: Type of the values.
         policy: Treatment of texts with a zone for TIMESTAMP.
 
     Returns:
@@ -290,7 +289,6 @@ def finer(texts: pa.Array, lt: LogicalType) -> pa.BooleanArray | None:
 
     Args:
         texts: utf8, as given.
-        lt: Their type.
     """
     if lt.kind not in TEMPORAL:
         return None
@@ -335,7 +333,6 @@ def sort_keys(texts: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.Array:
 
     Args:
         texts: Canonical texts (utf8).
-        lt: Their type.
 
     Returns:
         int64 for INT, FLOAT, DOUBLE, DATE (days), TIME, TIMESTAMP and TIMESTAMPTZ (microseconds), uint8 for BOOLEAN,
@@ -405,7 +402,6 @@ def in_order(mins: pa.Array | pa.ChunkedArray, maxs: pa.Array | pa.ChunkedArray,
     Args:
         mins: Lower bounds, canonical texts (utf8).
         maxs: Upper bounds, of the same length.
-        lt: Their type.
     """
     mins, maxs = (_plain(texts).cast(pa.string()) for texts in (mins, maxs))
     keys = sort_keys(pa.concat_arrays([mins, maxs]), lt)  # in one call, so that ranks of decimals are comparable
@@ -418,6 +414,5 @@ def is_range(low: str | None, high: str | None, lt: LogicalType) -> bool:
     Args:
         low: Canonical text; None if unknown.
         high: Canonical text; None if unknown.
-        lt: Their type.
     """
     return low is None or high is None or bool(in_order(pa.array([low]), pa.array([high]), lt)[0].as_py())

@@ -38,7 +38,6 @@ class BadBound(ValueError):
 
     Attributes:
         index: The first row with this text.
-        text: The text.
         reason: Why it was refused.
     """
 
@@ -78,7 +77,6 @@ def canonical(text: str, lt: LogicalType, policy: ZonePolicy = REFUSE) -> str:
 
     Args:
         text: Any accepted text of the value.
-        lt: Its type.
         policy: Treatment of a text with a zone for TIMESTAMP.
 
     Raises:

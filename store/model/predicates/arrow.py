@@ -31,7 +31,6 @@ def to_arrow(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Arr
     """The predicate as a row filter.
 
     Args:
-        node: The predicate.
         schema: Schema of the batches.
 
     Returns:
@@ -45,7 +44,6 @@ def to_mask(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Arra
     """The predicate as a mask.
 
     Args:
-        node: The predicate.
         schema: Schema of the batches.
 
     Returns:

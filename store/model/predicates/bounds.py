@@ -86,7 +86,6 @@ def kind_sql(kind: Kind, type_sql: str) -> str:
     """DuckDB condition that is true for rows of a kind.
 
     Args:
-        kind: The kind.
         type_sql: SQL of the row's logical type.
     """
     plain, sized = f"{type_sql} = '{kind}'", f"starts_with({type_sql}, '{kind}(')"

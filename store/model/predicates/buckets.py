@@ -45,7 +45,6 @@ def condition(fields: Sequence[Bucket], values: Sequence[Scalar], type: LogicalT
     Args:
         fields: The fields whose source is the column.
         values: Literals.
-        type: Type of the column.
     """
     hashed = [hash_of(value, type) for value in values]
     hashes = [each for each in hashed if each is not None]

@@ -43,7 +43,6 @@ def typed_literal(value: Scalar, type: pa.DataType) -> Any:
 
     Args:
         value: The literal, from JSON.
-        type: Type of its column.
 
     Returns:
         The value, an instant as microseconds since 1970; None if the literal is not a value of the type.

@@ -68,7 +68,6 @@ class Column:
     """A column of the table.
 
     Attributes:
-        id: Its id.
         name: Its name, for messages.
         type: Its type in the schema of the snapshot; None if not known.
     """
@@ -88,7 +87,6 @@ class _Test:
     """A comparison within a condition, NOT moved into its operator.
 
     Attributes:
-        column: The column.
         op: The operator; IN for a lookup.
         values: The literals, at most one unless `op` is IN.
         negated: True if the operator is the opposite of the one asked for: NOT IN, or a comparison below a NOT.
@@ -182,7 +180,6 @@ def of_files(
     """Translates a condition on rows to SQL about files.
 
     Args:
-        node: The condition.
         find: Name of a column → the column; raises if there is none.
         fields: Column id → partition fields with its buckets. If there are any, the SQL is about a row `f` of
             `stats.files` too.

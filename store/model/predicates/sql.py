@@ -73,7 +73,6 @@ def key_sql(leaf: ResolvedLeaf, key: SortKey, text: str, parameters: list[Any]) 
 
     Args:
         leaf: The comparison of sort keys.
-        key: The sort key of the kind.
         text: SQL of the bounds' text.
         parameters: Gets the parameters, in the order of their `?`.
     """

@@ -57,9 +57,7 @@ class Leaf:
     """A column compared with literals, as many as the operator takes.
 
     Attributes:
-        column: Name of the column.
         op: The comparison.
-        values: The literals.
         as_text: Compare `min` and `max` as text instead of by the row's logical type.
     """
 
@@ -255,10 +253,6 @@ def resolve(leaf: Leaf, fields: Mapping[str, pa.Field]) -> ResolvedLeaf | None:
 
 def resolve_bound(leaf: Leaf, fields: Mapping[str, pa.Field]) -> Mapping[Kind, ResolvedLeaf] | None:
     """A leaf that compares `min` or `max`, resolved for each kind of logical type that reads its literals.
-
-    Args:
-        leaf: The leaf.
-        fields: The fields of a schema.
 
     Returns:
         Kind → the leaf over the kind's sort key, unknown for rows of other kinds; None if the leaf does not compare

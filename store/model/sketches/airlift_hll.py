@@ -160,7 +160,6 @@ def hash_values(values: pa.Array, logical_type: str) -> Hashes:
     """The hash of each value that is not null, in no particular order.
 
     Args:
-        values: Values of a column.
         logical_type: Canonical name of their type.
 
     Raises:
