@@ -17,7 +17,7 @@ from store.model.errors import InvalidArgument
 from store.model.logical_types import TEMPORAL, Kind
 from store.model.predicates.literals import Scalar
 from store.model.predicates.pruning import Column
-from store.model.predicates.tree import MAX_NODES, MAX_VALUES, And, Leaf, Node, Not, Op, Or
+from store.model.predicates.tree import MAX_NODES, MAX_VALUES, And, Leaf, Node, Not, Op, Or, leaves_of
 
 Find = Callable[[str], Column]
 """Name of a column → the column; raises InvalidArgument if there is none."""
@@ -48,7 +48,7 @@ def condition(filter: Any, find: Find) -> Node | bool:
         found = _condition(filter, find, negated=False)
     except RecursionError:
         raise InvalidArgument("filter: nested too deeply") from None
-    return True if not isinstance(found, bool) and _size(found) > MAX_NODES else found
+    return True if not isinstance(found, bool) and len(list(leaves_of(found))) > MAX_NODES else found
 
 
 def columns_of(filter: Any) -> set[str]:
@@ -160,12 +160,3 @@ def _starts_with(name: str, prefix: Scalar, column: Column) -> Node | bool:
         return low
     after = ord(bare[-1]) + 1
     return And((low, Leaf(name, Op.LT, (bare[:-1] + chr(0xE000 if 0xD800 <= after <= 0xDFFF else after),))))
-
-
-def _size(node: Node) -> int:
-    match node:
-        case And(children) | Or(children):
-            return 1 + sum(map(_size, children))
-        case Not(child):
-            return 1 + _size(child)
-    return 1

@@ -17,7 +17,17 @@ _CONSTRAINT_NAME: Final = {
     "constraint_catalog": "t.table_catalog", "constraint_schema": "t.table_schema", "constraint_name": "s.name",
 }  # fmt: skip
 _NAMES: Final = {name: f"t.{name}" for name in ("table_catalog", "table_schema", "table_name")}
-_CONSTRAINTS: Final = "table_constraints s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {scope}"
+_OF_TABLES: Final = " s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {scope}"
+_CONSTRAINTS: Final = "table_constraints" + _OF_TABLES
+
+
+def _columns(flight: str) -> dict[str, str]:
+    """The columns of a flight in rows `s` of a table `t`."""
+    return _own_columns(flight) | TABLE_COLUMNS
+
+
+def _own_columns(flight: str) -> dict[str, str]:
+    return {name: f's."{name}"' for name in FLIGHTS[flight].schema.names}
 
 
 def _plain(sql: str, columns: Mapping[str, str], order: str = "") -> Callable[[ReadScope], FlightSource]:
@@ -41,8 +51,7 @@ def _snapshots(scope: ReadScope) -> FlightSource:
         f"snapshots s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped LEFT JOIN ({captured}) c"
         " ON c.table_key = s.table_key AND c.snapshot_id = s.snapshot_id"
     )
-    columns = TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.snapshots"].schema.names
-                                if name not in TABLE_COLUMNS}  # fmt: skip
+    columns = _columns("sys.snapshots")
     columns["is_current"] = "(s.snapshot_id = t.current_snapshot_id)"
     columns["captured"] = "(c.snapshot_id IS NOT NULL)"
     where = f"{condition} AND (s.is_live OR c.snapshot_id IS NOT NULL)"
@@ -71,41 +80,15 @@ def _schemata(scope: ReadScope) -> FlightSource:
     return FlightSource(f"(SELECT DISTINCT * FROM ({sql})) s", parameters, columns, "s.table_catalog, s.table_schema")
 
 
-def _publications(scope: ReadScope) -> FlightSource:
-    """The newest publications; STALE if the current snapshot is neither theirs nor one that they created."""
-    parameters: list[Any] = []
-    columns = TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.publications"].schema.names
-                               if name not in TABLE_COLUMNS}  # fmt: skip
-    columns["state"] = (
-        "CASE WHEN s.state = 'CURRENT' AND s.snapshot_id IS DISTINCT FROM t.current_snapshot_id"
-        " AND s.made_snapshot_id IS DISTINCT FROM t.current_snapshot_id THEN 'STALE'"
-        " ELSE s.state END"
-    )
-    among = limited_to("t", scope, parameters)
-    sql = f"publications s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {among}"
-    return FlightSource(sql, parameters, columns, "s.table_key, s.home")
-
-
-def _checks(scope: ReadScope) -> FlightSource:
-    parameters: list[Any] = []
-    columns = TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.checks"].schema.names
-                               if name not in TABLE_COLUMNS}  # fmt: skip
-    among = limited_to("t", scope, parameters)
-    sql = f"checks s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {among}"
-    return FlightSource(sql, parameters, columns, "s.table_key, s.checked_at, s.rule, s.column_name")
-
-
 _COUNTED: Final = ("row_count", "data_file_count", "total_size_bytes")
 
 
-def _changes(scope: ReadScope) -> FlightSource:
+def _changes() -> Callable[[ReadScope], FlightSource]:
     """Each snapshot compared with the previous one: volume of captured ones, schema and time between commits of all."""
-    parameters: list[Any] = []
-    among = limited_to("t", scope, parameters)
-    columns = TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.changes"].schema.names
-                               if name not in TABLE_COLUMNS}  # fmt: skip
-    columns["change"] = "(s.after - s.before)"
-    columns["change_percent"] = "(100 * (s.after - s.before) / nullif(abs(s.before), 0))"
+    columns = _columns("sys.changes") | {
+        "change": "(s.after - s.before)",
+        "change_percent": "(100 * (s.after - s.before) / nullif(abs(s.before), 0))",
+    }
     volumes = " UNION ALL ".join(
         f"SELECT *, 'VOLUME' AS kind, '{name}' AS statistic, (lag({name}) OVER w)::DOUBLE AS before,"
         f" {name}::DOUBLE AS after FROM captured WINDOW w AS (PARTITION BY table_key ORDER BY ordinal)"
@@ -128,14 +111,14 @@ def _changes(scope: ReadScope) -> FlightSource:
         " (lag(gap) OVER (PARTITION BY table_key ORDER BY ordinal))::DOUBLE, gap FROM known)"
         " SELECT * FROM differences WHERE previous_snapshot_id IS NOT NULL"
         " AND (kind = 'SCHEMA' OR (kind = 'FRESHNESS' AND after IS NOT NULL) OR before <> after)) s"
-        f" JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {among}"
+        " JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {scope}"
     )
-    return FlightSource(sql, parameters, columns, "s.table_key, s.ordinal, s.kind, s.statistic")
+    return _plain(sql, columns, "s.table_key, s.ordinal, s.kind, s.statistic")
 
 
 def _own(flight: str, table: str, order: str, **changed: str) -> Callable[[ReadScope], FlightSource]:
     """A flight stored in a table with the same columns, including the names of the lake's table if it has them."""
-    columns = {name: f's."{name}"' for name in FLIGHTS[flight].schema.names} | changed
+    columns = _own_columns(flight) | changed
     keyed = "table_name" in columns
 
     def source(scope: ReadScope) -> FlightSource:
@@ -152,8 +135,7 @@ def _connectors(scope: ReadScope) -> FlightSource:
     condition = "true"
     if scope.keys is not None:
         condition = f"s.catalog IN (SELECT t.table_catalog FROM tables t WHERE {limited_to('t', scope, parameters)})"
-    columns = {name: f's."{name}"' for name in FLIGHTS["sys.connectors"].schema.names}
-    return FlightSource("connectors s", parameters, columns, "s.catalog", condition)
+    return FlightSource("connectors s", parameters, _own_columns("sys.connectors"), "s.catalog", condition)
 
 
 SOURCES: Final[dict[str, Callable[[ReadScope], FlightSource]]] = {
@@ -162,15 +144,14 @@ SOURCES: Final[dict[str, Callable[[ReadScope], FlightSource]]] = {
         "(SELECT * FROM tables t WHERE NOT t.dropped AND {scope}) t", _NAMES | {"table_type": "'BASE TABLE'"},
         "t.table_key"),
     "information_schema.columns": _plain(
-        "table_columns s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {scope}",
+        "table_columns" + _OF_TABLES,
         _NAMES | {name: f"s.{name}" for name in ("column_name", "data_type", "ordinal_position", "is_nullable",
                                                  "column_id")}
         | {"column_path": "coalesce(s.column_path, CASE WHEN NOT contains(s.column_name, '.')"
                           " THEN [s.column_name] END)"},
         "t.table_key, s.ordinal_position"),
     "information_schema.table_constraints": _plain(
-        "(SELECT DISTINCT table_key, kind, name FROM table_constraints) s JOIN tables t ON t.table_key = s.table_key"
-        " AND NOT t.dropped AND {scope}",
+        "(SELECT DISTINCT table_key, kind, name FROM table_constraints)" + _OF_TABLES,
         _CONSTRAINT_NAME | _NAMES | {"constraint_type": "s.kind", "is_deferrable": "'NO'",
                                      "initially_deferred": "'NO'", "enforced": "'NO'"}, "t.table_key, s.name"),
     "information_schema.key_column_usage": _plain(
@@ -183,23 +164,27 @@ SOURCES: Final[dict[str, Callable[[ReadScope], FlightSource]]] = {
         _CONSTRAINT_NAME | dict.fromkeys(FLIGHTS["information_schema.referential_constraints"].schema.names[3:],
                                          "NULL::VARCHAR")),
     "information_schema.check_constraints": _plain(
-        "(SELECT DISTINCT table_key, kind, name, clause FROM table_constraints) s JOIN tables t"
-        " ON t.table_key = s.table_key AND NOT t.dropped AND {scope} AND s.kind = 'CHECK'",
+        "(SELECT DISTINCT table_key, kind, name, clause FROM table_constraints)" + _OF_TABLES + " AND s.kind = 'CHECK'",
         _CONSTRAINT_NAME | {"check_clause": "s.clause"}, "t.table_key, s.name"),
     "information_schema.constraint_column_usage": _plain(
         _CONSTRAINTS + " AND s.column_name IS NOT NULL", _NAMES | {"column_name": "s.column_name"} | _CONSTRAINT_NAME,
         "t.table_key, s.name, s.ordinal_position"),
     "information_schema.constraint_table_usage": _plain(
-        "(SELECT DISTINCT table_key, kind, name FROM table_constraints) s JOIN tables t ON t.table_key = s.table_key"
-        " AND NOT t.dropped AND {scope}", _NAMES | _CONSTRAINT_NAME, "t.table_key, s.name"),
+        "(SELECT DISTINCT table_key, kind, name FROM table_constraints)" + _OF_TABLES, _NAMES | _CONSTRAINT_NAME,
+        "t.table_key, s.name"),
     "sys.tables": _tables,
     "sys.columns": _plain(
-        "table_columns s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {scope}",
+        "table_columns" + _OF_TABLES,
         _NAMES | {name: f"s.{name}" for name in ("column_id", "column_name", "comment")},
         "t.table_key, s.ordinal_position"),
-    "sys.publications": _publications,
-    "sys.checks": _checks,
-    "sys.changes": _changes,
+    "sys.publications": _plain(  # STALE if the current snapshot is neither theirs nor one that they created
+        "publications" + _OF_TABLES, _columns("sys.publications") | {
+            "state": "CASE WHEN s.state = 'CURRENT' AND s.snapshot_id IS DISTINCT FROM t.current_snapshot_id"
+                     " AND s.made_snapshot_id IS DISTINCT FROM t.current_snapshot_id THEN 'STALE' ELSE s.state END"},
+        "s.table_key, s.home"),
+    "sys.checks": _plain(
+        "checks" + _OF_TABLES, _columns("sys.checks"), "s.table_key, s.checked_at, s.rule, s.column_name"),
+    "sys.changes": _changes(),
     "sys.snapshots": _snapshots,
     "sys.capture_jobs": _own("sys.capture_jobs", "jobs", "s.queued_at, s.job_id"),
     "sys.capture_decisions": _own("sys.capture_decisions", "capture_decisions", "s.decided_at"),

@@ -71,10 +71,10 @@ class Scanner:
 
     def _with_generation(self, request: ScanRequest, principal: Principal) -> ScanRequest:
         """The request with the generation of its table, if it is about one that the caller sees."""
-        table = None if request.plan.name is None else self.catalog.find(request.plan.name)
-        if table is None or not principal.sees(*table.name) or (pin := self._pin(request, table)) is None:
+        found = self._pinned(request)
+        if found is None or not principal.sees(*found[0].name):
             return request
-        flight, stale = request.flight, request.allow_stale
+        (table, pin), flight, stale = found, request.flight, request.allow_stale
 
         def load() -> Slice | None:
             if flight.name in _LARGE:
@@ -166,19 +166,16 @@ class Scanner:
         return replace(request, node=And((request.node, *leaves)))
 
     def _check_generation(self, request: ScanRequest) -> None:
-        table = None if request.plan.name is None else self.catalog.find(request.plan.name)
-        pin = None if table is None else self._pin(request, table)
-        if table is not None and pin is not None and request.generation is not None:
-            self.generations.check(request.generation, request.flight, table, pin)
+        if request.generation is not None and (found := self._pinned(request)) is not None:
+            self.generations.check(request.generation, request.flight, *found)
 
     def _kept(self, request: ScanRequest) -> Slice | None:
         """The rows of the request's ticket; None if they must be read."""
-        if request.generation is None or request.rows or request.part is not None or request.plan.name is None:
+        if request.generation is None or request.rows or request.part is not None:
             return None
-        table = self.catalog.find(request.plan.name)
-        if table is None or (pin := self._pin(request, table)) is None:
+        if (found := self._pinned(request)) is None:
             return None
-        return self.generations.find(request.generation, request.flight, table, pin, request.allow_stale)
+        return self.generations.find(request.generation, request.flight, *found, request.allow_stale)
 
     def _read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> Answer:
         batch = self._cached(request, principal)
@@ -237,16 +234,21 @@ class Scanner:
         if request.snapshot == CURRENT and table.failing:
             return None if request.allow_stale else _empty(request)
         if request.snapshot is not None:
-            pin = self._pin(request, table)
-            if pin is None:
+            snapshot = self._pin(request, table)
+            if snapshot is None:
                 return _empty(request)
-            snapshot = pin
         cached = self._kept(request) or self.slice(request.flight, table, snapshot, request.allow_stale)
         if cached is None:
             return None
         batch = cached.select(plan, request.limit)
         batch = batch if request.columns is None else batch.select(request.names)
         return batch if principal.sees_all else zeroed(batch)
+
+    def _pinned(self, request: ScanRequest) -> tuple[TableEntry, int] | None:
+        """The one table of a request, and the id of the snapshot that it reads; None if there are not both."""
+        table = None if request.plan.name is None else self.catalog.find(request.plan.name)
+        pin = None if table is None else self._pin(request, table)
+        return None if table is None or pin is None else (table, pin)
 
     def _pin(self, request: ScanRequest, table: TableEntry) -> int | None:
         if request.pins is not None:

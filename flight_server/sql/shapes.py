@@ -7,7 +7,7 @@ read if their types suit its columns. Planning anew takes 1 ms, and for DuckDB 2
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +19,7 @@ from flight_server.sql import language, pushdown
 from flight_server.sql.plan import Plan
 from flight_server.sql.pushdown import Slot
 from store.model.predicates.literals import is_readable
-from store.model.predicates.tree import And, Leaf, Node, Not, Or
+from store.model.predicates.tree import leaves_of
 
 MAX_LENGTH: Final = 4096  # longest statement, in characters
 _COMPARES: Final = frozenset({TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE})
@@ -74,7 +74,8 @@ def filled(plan: Plan, literals: Sequence[Literal]) -> Plan | None:
         texts = [f"'{literal.text}'" if literal.quoted else literal.text for literal in literals]
         return replace(plan, parameters=(), sql=language.with_literals(plan.sql, texts))
     (source,) = plan.sources
-    slots = list(_slots(source.node))
+    values: list[Any] = [value for leaf in leaves_of(source.node) for value in leaf.values]
+    slots = [value for value in values if isinstance(value, Slot)]
     if len(slots) != len(literals):
         return None
     for slot in slots:
@@ -84,15 +85,3 @@ def filled(plan: Plan, literals: Sequence[Literal]) -> Plan | None:
             return None
     node = pushdown.bind(source.node, [literal.text for literal in literals])
     return replace(plan, parameters=(), sources=(replace(source, node=node),))
-
-
-def _slots(node: Node | None) -> Iterator[Slot]:
-    match node:
-        case Leaf():
-            values: Sequence[Any] = node.values
-            yield from (value for value in values if isinstance(value, Slot))
-        case Not(child):
-            yield from _slots(child)
-        case And(children) | Or(children):
-            for child in children:
-                yield from _slots(child)

@@ -23,13 +23,7 @@ def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dic
     Returns:
         Table key → column → id.
     """
-    if not table_keys:
-        return {}
-    with database.reading() as cursor:
-        rows = execute(
-            cursor, f"SELECT table_key, column_name, column_id FROM column_ids WHERE {among('table_key', table_keys)}",
-            moved=_keys(table_keys),
-        )  # fmt: skip
+    rows = _rows(database, "SELECT table_key, column_name, column_id FROM column_ids", table_keys)
     ids: dict[int, dict[str, int]] = {key: {} for key in table_keys}
     dotted: dict[int, dict[str, int]] = {key: {} for key in table_keys}
     for table_key, name, column_id in rows:
@@ -45,13 +39,7 @@ def identities(database: Database, table_keys: Collection[int]) -> dict[int, tup
     Returns:
         Table key → snapshot id, identity; without tables whose format needs none.
     """
-    if not table_keys:
-        return {}
-    with database.reading() as cursor:
-        rows = execute(
-            cursor, f"SELECT table_key, snapshot_id, identity FROM identities WHERE {among('table_key', table_keys)}",
-            moved=_keys(table_keys),
-        )  # fmt: skip
+    rows = _rows(database, "SELECT table_key, snapshot_id, identity FROM identities", table_keys)
     return {key: (snapshot_id, identity) for key, snapshot_id, identity in rows}
 
 
@@ -61,13 +49,8 @@ def snapshot_ids(database: Database, table_keys: Collection[int]) -> dict[int, l
     Returns:
         Table key → ids, without tables that have none.
     """
-    if not table_keys:
-        return {}
-    with database.reading() as cursor:
-        return dict(execute(
-            cursor, f"SELECT table_key, list(snapshot_id) FROM snapshots WHERE {among('table_key', table_keys)}"
-            " GROUP BY table_key", moved=_keys(table_keys),
-        ))  # fmt: skip
+    sql = "SELECT table_key, list(snapshot_id) FROM snapshots"
+    return dict(_rows(database, sql, table_keys, " GROUP BY table_key"))
 
 
 def with_statistics(database: Database, table_keys: Collection[int]) -> set[int]:
@@ -126,6 +109,14 @@ def snapshot_columns(
         )  # fmt: skip
     columns = {(key, snapshot_id): text for key, snapshot_id, text in rows}
     return {place: json.loads(columns[place]) for place in pinned if place in columns}
+
+
+def _rows(database: Database, select: str, keys: Collection[int], more: str = "") -> list[tuple[Any, ...]]:
+    """The rows of some tables; `more` follows the condition on their keys."""
+    if not keys:
+        return []
+    with database.reading() as cursor:
+        return execute(cursor, f"{select} WHERE {among('table_key', keys)}{more}", moved=_keys(keys))
 
 
 def _keys(keys: Collection[int]) -> pa.Table:

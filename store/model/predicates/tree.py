@@ -326,22 +326,16 @@ def check(node: Node | None, schema: pa.Schema) -> None:
     Raises:
         InvalidArgument: UNKNOWN_COLUMN or BAD_LITERAL, with the name of the column.
     """
-    match node:
-        case Leaf(column, _, values):
-            field = fields_of(schema).get(_folded(column))
-            if field is None:
-                raise unknown_column(column, schema)
-            for value in values:
-                if not is_readable(value, field.type):
-                    raise BadLiteral(
-                        field.name, f"a literal cannot be read as {field.type}", expected=_kind_of(field.type),
-                        actual=str(_cut(value)),
-                    )  # fmt: skip
-        case And(children) | Or(children):
-            for child in children:
-                check(child, schema)
-        case Not(child):
-            check(child, schema)
+    for leaf in leaves_of(node):
+        field = fields_of(schema).get(_folded(leaf.column))
+        if field is None:
+            raise unknown_column(leaf.column, schema)
+        for value in leaf.values:
+            if not is_readable(value, field.type):
+                raise BadLiteral(
+                    field.name, f"a literal cannot be read as {field.type}", expected=_kind_of(field.type),
+                    actual=str(_cut(value)),
+                )  # fmt: skip
 
 
 class BadLiteral(InvalidField):
@@ -418,11 +412,16 @@ def equal_values(node: Node | None, column: str) -> set[str] | None:
 
 def columns_of(node: Node | None) -> Iterator[str]:
     """The column names in a tree, as written, with repetitions."""
+    return (leaf.column for leaf in leaves_of(node))
+
+
+def leaves_of(node: Node | None) -> Iterator[Leaf]:
+    """The leaves of a tree, in order."""
     match node:
-        case Leaf(column):
-            yield column
+        case Leaf():
+            yield node
         case And(children) | Or(children):
             for child in children:
-                yield from columns_of(child)
+                yield from leaves_of(child)
         case Not(child):
-            yield from columns_of(child)
+            yield from leaves_of(child)
