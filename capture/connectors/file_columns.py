@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -83,6 +84,22 @@ def live_counts(counts: pa.Array, rows: pa.Array, records: pa.Array | None, whol
         known = pc.if_else(pc.fill_null(pc.equal(counts, records), False), rows, known)
     known = pc.if_else(pc.fill_null(pc.equal(rows, 0), False), 0, known)
     return pc.if_else(whole, counts, known)
+
+
+def partition_facts(values: pa.Array, rows: pa.Array | None) -> dict[str, Any]:
+    """Counts and bounds of a partition column, which has one value per file, or only nulls."""
+    nulls = pc.if_else(pc.is_null(values), rows, pa.scalar(0, pa.int64()))
+    columns = {"null_count": nulls, "lower_exact": True, "upper_exact": True}
+    if pa.types.is_floating(values.type):
+        nan = pc.fill_null(pc.is_nan(values), False)
+        columns["nan_count"] = pc.if_else(nan, rows, pa.scalar(0, pa.int64()))
+        values = numbers(values)
+    return columns | {"lower": values, "upper": values}
+
+
+def numbers(values: pa.Array) -> pa.Array:
+    """Floats with NaN as null, because bounds skip NaN."""
+    return pc.if_else(pc.fill_null(pc.is_nan(values), False), pa.scalar(None, values.type), values)
 
 
 @lru_cache(maxsize=8)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.connectors.file_columns import live_counts
+from capture.connectors.file_columns import live_counts, numbers
 from store.model.logical_types import Kind, LogicalType, to_arrow
 
 CUT_STRING: Final = 32  # characters at which strings are truncated
@@ -26,17 +26,6 @@ EXACT_DIGITS: Final = 15  # digits up to which a double represents a decimal exa
 WIDENED_DIGITS: Final = 18  # digits beyond which bounds are not used
 _TICK: Final = 1000  # µs; resolution of the log's timestamps
 _WIDE: Final = Context(prec=60)
-
-
-def partition_facts(values: pa.Array, rows: pa.Array | None) -> dict[str, Any]:
-    """Counts and bounds of a partition column, which has one value per file, or only nulls."""
-    nulls = pc.if_else(pc.is_null(values), rows, pa.scalar(0, pa.int64()))
-    columns = {"null_count": nulls, "lower_exact": True, "upper_exact": True}
-    if pa.types.is_floating(values.type):
-        nan = pc.fill_null(pc.is_nan(values), False)
-        columns["nan_count"] = pc.if_else(nan, rows, pa.scalar(0, pa.int64()))
-        values = _numbers(values)
-    return columns | {"lower": values, "upper": values}
 
 
 def log_facts(
@@ -110,7 +99,7 @@ def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.A
             wide = _widened(values, kind, upwards) if digits <= WIDENED_DIGITS else pa.nulls(len(values), values.type)
             return wide, pa.repeat(False, len(values))
         case Kind.FLOAT | Kind.DOUBLE:
-            return _numbers(values), all_true
+            return numbers(values), all_true
         case Kind.INT | Kind.DATE | Kind.BOOLEAN:
             return values, all_true
     return values, pa.repeat(False, len(values))
@@ -132,11 +121,6 @@ def _of_floats(values: pa.Array, *, upwards: bool) -> tuple[pa.Array, pa.Array]:
     numbers = np.where(texts, floats, logged)
     moved = (np.maximum if upwards else np.minimum)(logged, numbers)
     return pa.array(moved, pa.float64(), mask=np.isnan(logged)), pa.array(numbers == logged)
-
-
-def _numbers(values: pa.Array) -> pa.Array:
-    """The values with NaN as null, because bounds skip NaN."""
-    return pc.if_else(pc.fill_null(pc.is_nan(values), False), pa.scalar(None, values.type), values)
 
 
 def _widened(values: pa.Array, kind: LogicalType, upwards: bool) -> pa.Array:

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.connectors.delta.bounds import log_facts, partition_facts
+from capture.connectors.delta.bounds import log_facts
 from capture.connectors.delta.lake_table import LakeTable
 from capture.connectors.delta.log import DeltaColumn
 from capture.connectors.delta.table_version import TableVersion, has_statistics, position_in, wanted_columns
-from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows
+from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows, partition_facts
 from capture.connectors.footers.reader import batched
 from capture.connectors.footers.statistics import FooterCache, footer_facts, of_live_rows
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, ColumnIds

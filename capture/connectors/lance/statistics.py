@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.connectors.file_columns import column_rows
+from capture.connectors.file_columns import column_rows, live_counts
 from capture.connectors.lance.bounds import enclosing, outermost
 from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds
 from store.model import bounds
@@ -95,24 +96,24 @@ def _rows(zones: pa.Table, fragments: Mapping[int, Fragment], column: Column, id
         bound = outermost(zones[side].combine_chunks(), groups, filled, upper=upper)
         sides[side] = enclosing(bound, kind, upper=upper)
     intact = pa.array([not f.deleted for f in fragments_of], pa.bool_())
+    live = pa.array([f.live for f in fragments_of], pa.int64())
+
+    def counts(of_zones: npt.NDArray[Any]) -> pa.Array:
+        totals = pa.array([int(of_zones[start:end].sum()) for start, end in groups], pa.int64())
+        return live_counts(totals, live, None, intact)
+
     return column_rows(
         pa.array([f.path for f in fragments_of], pa.string()),
         column,
         ids,
-        pa.array([f.live for f in fragments_of], pa.int64()),
-        null_count=_counts(fragments_of, [int(nulls[start:end].sum()) for start, end in groups]),
-        nan_count=_counts(fragments_of, [int(nans[start:end].sum()) for start, end in groups]) if has_nan else None,
+        live,
+        null_count=counts(nulls),
+        nan_count=counts(nans) if has_nan else None,
         lower=sides["min"][0],
         upper=sides["max"][0],
         lower_exact=pc.and_(sides["min"][1], intact),
         upper_exact=pc.and_(sides["max"][1], intact),
     )
-
-
-def _counts(fragments: Sequence[Fragment], counts: Sequence[int]) -> pa.Array:
-    """Counts of live rows from counts of all rows: with deletes, only a count of 0 is still known."""
-    exact = [count if not f.deleted or not count else None for f, count in zip(fragments, counts, strict=True)]
-    return pa.array(exact, pa.int64())
 
 
 # ANALYZE of lance-spark.

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from capture.connectors.file_columns import column_rows
+from capture.connectors.file_columns import column_rows, partition_facts
 from capture.connectors.footers.leaf_types import FooterLeaf, promoted
 from capture.connectors.footers.reader import Footer
 from capture.connectors.footers.statistics import FileStats, footer_facts
@@ -108,15 +107,4 @@ def partition_rows(
         kind: Type of the column: INT, DATE or STRING.
     """
     values = partition_values([dict(file.partition).get(column.name) for file in files], kind)
-    nulls = pc.if_else(pc.is_null(values), rows, pa.scalar(0, pa.int64()))
-    return column_rows(
-        paths,
-        column,
-        ids,
-        rows,
-        null_count=nulls,
-        lower=values,
-        upper=values,
-        lower_exact=True,
-        upper_exact=True,
-    )
+    return column_rows(paths, column, ids, rows, **partition_facts(values, rows))
