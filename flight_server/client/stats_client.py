@@ -12,7 +12,7 @@ with its code. A client is thread-safe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -144,12 +144,8 @@ class StatsClient(StatsReader):
         """Captures statistics of tables and their columns, or those of given requests. Ctrl-C cancels the capture.
 
         Args:
-            tables: A full name, or several full names and requests (see PROTOCOL.md).
-            snapshot: See `capture_requests`.
-            columns: See `capture_requests`.
-            kinds: See `capture_requests`.
-            mode: See `capture_requests`.
-            partitions: See `capture_requests`.
+            tables: A full name, or several full names and requests (see PROTOCOL.md). The other arguments are those of
+                `capture_requests`.
             engine: Where data is read: "auto", "spark" or "local"; None for the server's setting.
             timeout: Timeout in seconds; None for that of the client.
 
@@ -180,7 +176,7 @@ class StatsClient(StatsReader):
 
         Args:
             requests: Requests, as `capture_requests` returns them, the most wanted first; so are their `kinds`.
-            engine: See `capture`.
+            engine: As in `capture`.
             max_bytes: Greatest size of the records, as JSON in bytes; what does not fit is OMITTED_BY_BUDGET.
             max_targets: Greatest number of targets; the others are OMITTED_BY_BUDGET.
             timeout: Timeout in seconds; None for that of the client.
@@ -223,21 +219,6 @@ class Actions:
             All results, in order.
         """
         return self._client.act(name, body, timeout)
-
-    def call_raw(
-        self, name: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None
-    ) -> Iterator[bytes]:
-        """Calls an action whose results are not JSON, such as `scan_system_table`, which returns Arrow messages.
-
-        Args:
-            name: Name of the action.
-            body: Arguments of the action.
-            timeout: Timeout in seconds; None for that of the client.
-
-        Returns:
-            An iterator of the results as bytes, as they arrive.
-        """
-        return self._client.act_raw(name, body, timeout)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):

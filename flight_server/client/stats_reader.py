@@ -121,11 +121,7 @@ class StatsReader(Connection):
         """Reads the column statistics of a table, `stats.columns`.
 
         Args:
-            table: Full name, `catalog.schema.table`.
-            snapshot: See `read`.
-            columns: See `read`.
-            where: See `read`.
-            allow_stale: See `read`.
+            table: Full name, `catalog.schema.table`. The other arguments are those of `read`.
 
         Returns:
             One row per column and stored snapshot, or one per column with `snapshot`.
@@ -147,11 +143,7 @@ class StatsReader(Connection):
         """Reads the files of a table, `stats.files`.
 
         Args:
-            table: Full name, `catalog.schema.table`.
-            snapshot: See `read`.
-            columns: See `read`.
-            where: See `read`.
-            allow_stale: See `read`.
+            table: Full name, `catalog.schema.table`. The other arguments are those of `read`.
 
         Returns:
             One row per file of the snapshot; of each stored one with "all".
@@ -173,12 +165,7 @@ class StatsReader(Connection):
         """Reads the rows about one table in any flight that has table_catalog, table_schema and table_name.
 
         Args:
-            flight: Name of the flight.
-            table: Full name, `catalog.schema.table`.
-            snapshot: See `read`.
-            columns: See `read`.
-            where: See `read`.
-            allow_stale: See `read`.
+            table: Full name, `catalog.schema.table`. The other arguments are those of `read`.
 
         Returns:
             The rows; empty if the table exists but has none in the flight.
@@ -205,9 +192,7 @@ class StatsReader(Connection):
 
         Args:
             table: Full name of the table.
-            column: Name of a column, or `#<column_id>`; None for all.
-            snapshot: See `read`.
-            allow_stale: See `read`.
+            column: Name of a column, or `#<column_id>`; None for all. The other arguments are those of `read`.
 
         Returns:
             The rows of `stats.quantiles`: column_name, quantile (0 to 1), value as text, provenance.
@@ -289,9 +274,7 @@ class StatsReader(Connection):
         Each scan reads the flight again, with the needed columns and the part of the filter that the server supports.
 
         Args:
-            flight: Name of the flight, such as `stats.columns`.
-            snapshot: See `read`.
-            allow_stale: See `read`.
+            flight: Name of the flight, such as `stats.columns`. The other arguments are those of `read`.
 
         Returns:
             The dataset; this client must stay open.
