@@ -190,10 +190,6 @@ class Database:
         """`touch` for many tables."""
         self._touched.update(table_keys)
 
-    def is_settled(self, table_key: int, generation: int) -> bool:
-        """True if a table has not changed since a generation of `versions`; called inside of a write."""
-        return table_key not in self._touched and self.versions.generation(table_key) == generation
-
     def backup(self, path: str | Path) -> int:
         """Writes a consistent copy of the database to a new file. Reads continue; writes wait until the file is copied.
 
