@@ -50,9 +50,6 @@ def files_of(table: TableHandle, native: NativeStats, wanted: Sequence[Partition
 def within(table: TableHandle, tasks: Sequence[ScanTask], wanted: Sequence[Partition]) -> list[ScanTask]:
     """The scan tasks whose files are in any of the partitions.
 
-    Returns:
-        The matching tasks, in their order.
-
     Raises:
         InvalidArgument: The table is not partitioned, or not by a given field.
         NotFound: No file is in any of the partitions.

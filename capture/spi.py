@@ -293,11 +293,12 @@ class CaptureEngine(Protocol):
     capabilities: Capabilities
 
     def supports(self, request: CaptureRequest) -> str:
-        """Checks whether the engine can handle a request.
+        """Checks whether the engine can handle a request, by default against its capabilities.
 
         Returns:
             The first reason against it; an empty string if there is none.
         """
+        return self.capabilities.mismatch(request)
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
         """Captures requests about one table.

@@ -157,9 +157,6 @@ def by_metadata(tasks: Sequence[ScanTask], native: NativeStats, types: dict[int,
 
     Args:
         types: Column id → type, for the columns of the sample.
-
-    Returns:
-        The same files, sorted.
     """
     places = {task.file_path: at for at, task in enumerate(tasks)}
     partitions = dict(zip(*(native.files[n].to_pylist() for n in ("file_path", "partition_data_json")), strict=True))

@@ -78,13 +78,11 @@ def described(engines: Sequence[CaptureEngine]) -> list[dict[str, Any]]:
             "priority": engine.priority,
             "connectors": sorted(engine.capabilities.connectors),
             "target_kinds": sorted(map(str, engine.capabilities.target_kinds)),
-            "statistic_kinds": _kinds(engine.capabilities.target_kinds),
+            "statistic_kinds": json.dumps(
+                {str(target): sorted(kinds) for target, kinds in sorted(engine.capabilities.target_kinds.items())}
+            ),
             "execution_modes": sorted(map(str, engine.capabilities.modes)),
             "sampling": sorted(map(str, engine.capabilities.sampling)),
         }
         for engine in engines
     ]
-
-
-def _kinds(by_target: Mapping[Any, frozenset[str]]) -> str:
-    return json.dumps({str(target): sorted(kinds) for target, kinds in sorted(by_target.items())})

@@ -39,7 +39,8 @@ def write_file(place: Place, data: bytes) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    _create_parent(place)
+    if place.is_local:
+        Path(place.path).parent.mkdir(exist_ok=True)
     with place.file_system.open_output_stream(place.path) as stream:
         stream.write(data)
 
@@ -151,8 +152,3 @@ def sweep(
 
 def _age(info: Any, now: float) -> float:
     return now - info.mtime.timestamp() if info.mtime is not None else 0.0
-
-
-def _create_parent(place: Place) -> None:
-    if place.is_local:
-        Path(place.path).parent.mkdir(exist_ok=True)

@@ -134,7 +134,7 @@ def capture(
         return values.mapInArrow(summarise, ddl(PARTIAL_SCHEMA)).toArrow().cast(PARTIAL_SCHEMA)
 
     answers = from_batch(spark.call(job, poll))
-    size = sum(_size(task, types) for task in planned)
+    size = sum(task.size_bytes for task in planned) if types else 0  # where no column is read, nothing is
     return lt, kernels.merge([answer.partial for answer in answers if answer.partial], lt), size
 
 
@@ -224,11 +224,6 @@ def _assembled(path: str, type: pa.DataType, columns_read: dict[str, pa.ChunkedA
         return columns_read[path].combine_chunks()
     children = [_assembled(f"{path}.{field.name}", field.type, columns_read) for field in type]
     return pa.StructArray.from_arrays(children, fields=list(type))
-
-
-def _size(task: ScanTask, types: dict[str, LogicalType]) -> int:
-    """Bytes read of a file: its size, or 0 if no column is read."""
-    return task.size_bytes if types else 0
 
 
 def _nested(types: dict[str, LogicalType]) -> dict[str, Any]:

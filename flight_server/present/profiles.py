@@ -65,7 +65,8 @@ def openlineage(profile: Profile, now: datetime) -> dict[str, Any]:
     }  # fmt: skip
     version = {"_producer": PRODUCER, "_schemaURL": _VERSION, "datasetVersion": str(profile.table["snapshot_id"])}
     return {
-        "eventTime": _iso(now), "producer": PRODUCER, "schemaURL": _OPENLINEAGE,
+        "eventTime": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"), "producer": PRODUCER,
+        "schemaURL": _OPENLINEAGE,
         "dataset": {
             "namespace": "file" if local else f"{place.scheme}://{place.netloc}",
             "name": place.path if local else place.path.lstrip("/"),
@@ -184,10 +185,6 @@ def _text(value: float | None) -> str | None:
 
 def _millis(now: datetime) -> int:
     return int(now.timestamp() * 1000)
-
-
-def _iso(now: datetime) -> str:
-    return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -142,9 +142,6 @@ def parse(sql: str) -> Query:
 def write(statement: exp.Expression) -> str:
     """Generates the SQL of a statement for DuckDB.
 
-    Returns:
-        The SQL.
-
     Raises:
         InvalidArgument: The SQL calls a function that is not allowed, or its calls are nested too deep.
     """

@@ -46,9 +46,6 @@ class RunningStatements:
 
         Args:
             caller: The caller; only its own reads are cancelled.
-
-        Returns:
-            The CancelFlightInfoResult.
         """
         is_any = False
         info = read_message("FlightInfo", request.data(1))

@@ -25,9 +25,6 @@ def execute(
         sql: The statement, with `$name` for values and `{name}` for tables.
         given: The values by name.
         tables: Up to three tables by name.
-
-    Returns:
-        The rows of the result.
     """
     _arrow_1, _arrow_2, _arrow_3 = _three(tables)
     return connection.execute(_named(sql, tables), given).fetchall()

@@ -65,9 +65,6 @@ class SnapshotMerge:
         Args:
             connection: The writer's.
 
-        Returns:
-            Counts of the put's rows.
-
         Raises:
             Conflict: In mode `create` another record is stored for a target.
         """

@@ -67,9 +67,6 @@ class SpanMerge:
         Args:
             connection: The writer's.
 
-        Returns:
-            Counts of the put's rows.
-
         Raises:
             Conflict: In mode `create` another record is stored for a target.
         """

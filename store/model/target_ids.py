@@ -48,7 +48,7 @@ def _with_storage_ids(flight: Flight, batch: pa.RecordBatch) -> pa.RecordBatch:
     size = batch.num_rows
     match flight.name:
         case "stats.tables":
-            ids = _repeated("table", size)
+            ids = pa.repeat(pa.scalar("table", pa.string()), size)
         case "stats.columns":
             ids = of_columns(columns.get("column_id", pa.nulls(size, pa.int64())))
         case "stats.files" | "stats.file_columns":
@@ -62,10 +62,6 @@ def _with_storage_ids(flight: Flight, batch: pa.RecordBatch) -> pa.RecordBatch:
         case _:
             raise ValueError(f"{flight.name} has no targets")
     return batch.append_column(pa.field("storage_id", pa.string()), ids)
-
-
-def _repeated(text: str, size: int) -> pa.Array:
-    return pa.repeat(pa.scalar(text, pa.string()), size)
 
 
 def of_column(column_id: int) -> str:

@@ -59,22 +59,14 @@ def log_facts(
         columns["null_count"] = live_counts(nulls, rows, records, tight)
     if not kind.orderable:
         return columns
-    for side, values, outwards in (("lower", lower, _down), ("upper", upper, _up)):
+    for side, values, upwards in (("lower", lower, False), ("upper", upper, True)):
         if values is not None:
-            columns[side], attained = outwards(values, kind)
+            columns[side], attained = _bounds(values, kind, upwards=upwards)
             if was_float and kind.kind is Kind.DOUBLE:
-                columns[side], same = _of_floats(columns[side], upwards=side == "upper")
+                columns[side], same = _of_floats(columns[side], upwards=upwards)
                 attained = pc.and_(attained, same)
             columns[f"{side}_exact"] = attained if all_tight else pc.and_(attained, tight)
     return columns
-
-
-def _down(values: pa.Array, kind: LogicalType) -> tuple[pa.Array, pa.Array]:
-    return _bounds(values, kind, upwards=False)
-
-
-def _up(values: pa.Array, kind: LogicalType) -> tuple[pa.Array, pa.Array]:
-    return _bounds(values, kind, upwards=True)
 
 
 def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.Array, pa.Array]:

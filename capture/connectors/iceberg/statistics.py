@@ -165,7 +165,8 @@ class ColumnStatistics:
             return None
         missing = pa.repeat(True, len(block)) if of_column is None else pc.invert(of_column.known)
         only = [self._only_value(leaf, block, partition) is None for partition in block.partitions]
-        mask = pc.and_(pc.and_(missing, pa.array(only, pa.bool_()).take(block.partition_of)), _is_parquet(block))
+        missing = pc.and_(missing, pa.array(only, pa.bool_()).take(block.partition_of))
+        mask = pc.and_(missing, pc.equal(block.formats, "PARQUET"))
         return mask if pc.any(mask).as_py() else None
 
     def _footers_for(self, block: Files, metrics: Columns) -> _Footers:
@@ -224,10 +225,6 @@ def _vectorized(leaf: IcebergLeaf, metrics: Metrics, rows: pa.Array) -> dict[str
 def _attained(exact: pa.Array, tight: pa.Array) -> pa.Array:
     """True where bounds are values of the file: their type says no other, nor does the manifest; null if unknown."""
     return pc.if_else(pc.is_valid(tight), pc.and_(pc.fill_null(exact, True), tight), exact)
-
-
-def _is_parquet(block: Files) -> pa.Array:
-    return pc.equal(block.formats, "PARQUET")
 
 
 def _footer_statistics(leaf: IcebergLeaf, block: Files, rows: pa.Array, footers: _Footers) -> dict[str, Any]:

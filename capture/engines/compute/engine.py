@@ -84,11 +84,6 @@ class ComputeEngine(CaptureEngine):
         self.inline_max_cells = inline_max_cells
 
     def supports(self, request: CaptureRequest) -> str:
-        """Checks a request against the capabilities.
-
-        Returns:
-            The first reason why it is not supported; empty if it is.
-        """
         if request.target.kind is TargetKind.EXPRESSION:
             if request.target.engine_kind != self.id:
                 return f"target unsupported: an expression of {request.target.engine_kind}, not of {self.id}"
@@ -166,7 +161,8 @@ class ComputeEngine(CaptureEngine):
         if requests[0].spec.partitions:
             total, tasks = len(tasks), partitions.within(table, tasks, requests[0].spec.partitions)
             notes.append(partitions.detail(len(tasks), total))
-        scan.rows_total, scan.files_total = sum(map(_live_rows, tasks)), len(tasks)
+        deleted = sum(len(task.deleted_rows) for task in tasks if task.deleted_rows is not None)
+        scan.rows_total, scan.files_total = sum(task.row_count for task in tasks) - deleted, len(tasks)
         native = self._metadata(scan, notes) if scan.sampled else None
         whole, draw = tasks, self._draw(requests[0], scan, tasks, native, notes)
         seconds = draw.budget.max_seconds if draw else None
@@ -434,11 +430,6 @@ def _unknown(request: CaptureRequest) -> str:
             known = ", ".join(f"{i} {name}" for i, name in sorted(names.items())[:20])
             return f"no column with id {column_id} in snapshot {request.table.snapshot_id}; columns are: {known}"
     return ""
-
-
-def _live_rows(task: ScanTask) -> int:
-    """Rows of a file without those deleted by position; equality deletes are not counted."""
-    return task.row_count - (0 if task.deleted_rows is None else len(task.deleted_rows))
 
 
 def _flush(rows: Rows, sink: Sink) -> None:

@@ -64,14 +64,6 @@ class NativeEngine(CaptureEngine):
     def __init__(self) -> None:
         self._listings = KnownListings()
 
-    def supports(self, request: CaptureRequest) -> str:
-        """Checks a request against the capabilities.
-
-        Returns:
-            The first reason why it is not supported; empty if it is.
-        """
-        return self.capabilities.mismatch(request)
-
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
         """Captures requests from metadata, in one pass per table and snapshot.
 

@@ -72,10 +72,6 @@ def _plain(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     return values
 
 
-def _encode_boolean(array: pa.Array) -> pa.Array:
-    return array.cast(pa.bool_()).cast(pa.string())
-
-
 def _encode_int(array: pa.Array) -> pa.Array:
     if not pa.types.is_integer(array.type):
         array = array.cast(pa.int64())
@@ -97,10 +93,6 @@ def _within(array: pa.Array, low: int, high: int) -> pa.Array:
         pc.greater_equal(array, pa.scalar(low, array.type)), pc.less_equal(array, pa.scalar(high, array.type))
     )
     return pc.if_else(inside, array, pa.scalar(None, array.type))
-
-
-def _encode_string(array: pa.Array) -> pa.Array:
-    return array.cast(pa.string())
 
 
 def _encode_decimal(array: pa.Array, lt: LogicalType) -> pa.Array:
@@ -214,9 +206,9 @@ def _cut(text: pa.Array, lt: LogicalType, seconds: int) -> pa.Array:
 
 
 _ENCODE: Final[dict[Kind, Callable[[pa.Array], pa.Array]]] = {
-    Kind.BOOLEAN: _encode_boolean,
+    Kind.BOOLEAN: lambda array: array.cast(pa.bool_()).cast(pa.string()),
     Kind.INT: _encode_int,
-    Kind.STRING: _encode_string,
+    Kind.STRING: lambda array: array.cast(pa.string()),
     Kind.UUID: _encode_uuid,
     Kind.BINARY: _encode_binary,
     Kind.DATE: _encode_date,

@@ -82,12 +82,8 @@ def is_readable(value: Scalar, type: pa.DataType) -> bool:
     if pa.types.is_integer(type):
         return exact_number(text) is not None
     if pa.types.is_timestamp(type):
-        return _INSTANT.fullmatch(text) is not None and _instant(_without_fraction(text)) is not None
+        return _INSTANT.fullmatch(text) is not None and _instant(re.sub(r"\.[0-9]+", "", text)) is not None
     return typed_literal(value, type) is not None
-
-
-def _without_fraction(text: str) -> str:
-    return re.sub(r"\.[0-9]+", "", text)
 
 
 def exact_number(text: str) -> int | Decimal | None:
