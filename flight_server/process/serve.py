@@ -32,6 +32,7 @@ from flight_server.process.runtime import (
     freeze_garbage,
     hush_tracebacks,
     keep_files_private,
+    quiet_duckdb,
     realign_buffers,
 )
 from flight_server.process.signals import Signals
@@ -55,6 +56,7 @@ def serve(settings: Settings) -> int:
     configure(settings.log_level, settings.log_format)
     keep_files_private()
     hush_tracebacks()
+    quiet_duckdb()
     realign_buffers()
     allow_open_files()
     internal = secrets.token_urlsafe(32)

@@ -19,9 +19,9 @@ from flight_server.wire.answer_request import AnswerRequest, Item
 from store.duckdb.database import Connection
 from store.model.catalog_entries import TableEntry
 from store.model.errors import NotCaptured
-from store.model.freshness import PRUNING, is_whole_sql, usable_for_sql
+from store.model.freshness import is_whole_sql, prunes_sql
 from store.model.predicates.bounds import KEYS, kind_sql
-from store.model.predicates.pruning import FACTS, Column
+from store.model.predicates.pruning import Column
 
 _SIDES = {"min": ("min", "low", "minimum"), "max": ("max", "high", "maximum")}
 
@@ -182,7 +182,7 @@ def _values(cursor: Connection, source: _Source, items: Sequence[Item], columns:
 
 def _facts(column: Column, source: _Source) -> str:
     """Common table expressions `c<id>`, the statistics of the kept rows with values, and `f<id>`, their sums."""
-    known = f"{usable_for_sql('TRUE', 's', FACTS)} = '{PRUNING}' AND s.row_count = k.row_count"
+    known = f"{prunes_sql('s')} AND s.row_count = k.row_count"
     low = high = "NULL"
     if column.type is not None and column.type.kind in KEYS:
         known += f" AND {kind_sql(column.type.kind, 's.logical_type')}"

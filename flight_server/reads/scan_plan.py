@@ -86,7 +86,7 @@ class Listing:
         totals: Number, rows and bytes of all data files.
         whole: The table's record says that there are no other files.
         buckets: Column id → its partition fields with bucket transforms, which no bounds stand for.
-        covered: Column id → whether there are facts of the column in each file; filled by scans.
+        covered: Condition on the rows of a column → whether each file has such a row; filled by scans.
     """
 
     generation: int
@@ -99,7 +99,7 @@ class Listing:
     totals: Mapping[str, int]
     whole: bool
     buckets: Mapping[int, Sequence[Bucket]]
-    covered: dict[int, bool] = field(default_factory=dict)
+    covered: dict[str, bool] = field(default_factory=dict)
 
 
 class ScanPlanner:
@@ -330,11 +330,11 @@ class Query:
             reason = f"CASE WHEN NOT ({condition.known} OR {condition.all}) THEN {condition.reason} END"
         match = f"CASE WHEN {all_match} THEN '{_ALL}' ELSE '{_SOME}' END"
         more = "".join(f', f."{name}"' for name in added)
-        sql = f'SELECT {columns}, {match} AS "match", {reason} AS kept_because{more} {files} ORDER BY f.file_path'
-        rows = self._cursor.sql(sql, params=parameters or None).to_arrow_table()
+        sql = f'SELECT {columns}, {match} AS "match", {reason} AS kept_because{more} {files}'
+        rows = self._cursor.execute(sql, parameters).to_arrow_table()  # `sql` would bind it twice, for half of the time
         for column, values in () if condition is None else condition.equalities():
             rows = file_keys.having(rows, self._cursor, self._key, self._listing.positions, column, values)
-        return rows.cast(pa.schema([*SCHEMA, *map(_FILES.field, added)]))
+        return rows.cast(pa.schema([*SCHEMA, *map(_FILES.field, added)])).sort_by("file_path")
 
     def parts(self, joined: str = "") -> tuple[str, str, list[Any]]:
         """A condition that holds if every row of a file matches, FROM and WHERE clauses of the files `f` that are kept,
@@ -397,15 +397,17 @@ class Query:
         for column_id, facts in self._condition.columns.items():
             if column_id in columns:
                 rows = rows_of("stats.file_columns", self._key, pos, f"s.column_id = {int(column_id)}")
-                join = "JOIN" if self._is_covered(column_id, rows) else "LEFT JOIN"
-                joins += f" {join} ({facts.sql(rows)}) c{column_id} ON c{column_id}.file_path = f.file_path"
+                certain = self._is_covered(f"{rows} AND {facts.prunes}")
+                join = "JOIN" if certain else "LEFT JOIN"
+                sql = facts.sql(rows, certain=certain)
+                joins += f" {join} ({sql}) c{column_id} ON c{column_id}.file_path = f.file_path"
                 parameters += facts.parameters
         return joins, parameters
 
-    def _is_covered(self, column_id: int, rows: str) -> bool:
-        """True if each file has facts of a column: then those that skip a file need not be joined with it."""
+    def _is_covered(self, rows: str) -> bool:
+        """True if each file has one of some rows: then those that skip a file need not be joined with it."""
         covered = self._listing.covered
-        if column_id not in covered:
+        if rows not in covered:
             lacking = f"(SELECT s.file_path {self._files}) f ANTI JOIN (SELECT s.file_path {rows}) c USING (file_path)"
-            ((covered[column_id],),) = self._cursor.execute(f"SELECT NOT EXISTS (FROM {lacking})").fetchall()
-        return covered[column_id]
+            ((covered[rows],),) = self._cursor.execute(f"SELECT NOT EXISTS (FROM {lacking})").fetchall()
+        return covered[rows]

@@ -169,13 +169,18 @@ def usable_for_sql(is_exact: str, row: str, columns: Collection[str]) -> str:
         row: Alias of the record's row.
         columns: The columns that the flight has.
     """
+    return f"CASE WHEN {is_exact} AND {prunes_sql(row, columns)} THEN '{PRUNING}' ELSE '{PLANNING}' END"
+
+
+def prunes_sql(row: str, columns: Collection[str] = USABLE_COLUMNS) -> str:
+    """SQL that is true for a record that is PRUNING at its own snapshot, never NULL; see `usable_for_sql`."""
     sure = ""
     if "nan_count" in columns:
         kinds = ", ".join(f"'{kind}'" for kind in NAN_TYPES)
         sure = (
             f" AND ({row}.nan_count IS NOT NULL OR {row}.logical_type IS NULL OR {row}.logical_type NOT IN ({kinds}))"
         )
-    return f"CASE WHEN {is_exact} AND {is_whole_sql(row)}{sure} THEN '{PRUNING}' ELSE '{PLANNING}' END"
+    return f"{is_whole_sql(row)}{sure}"
 
 
 def is_whole_arrow(rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:

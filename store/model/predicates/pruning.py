@@ -39,7 +39,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from store.model.freshness import PRUNING, USABLE_COLUMNS, usable_for_sql
+from store.model.freshness import prunes_sql
 from store.model.logical_types import Kind, LogicalType
 from store.model.predicates import bounds, buckets
 from store.model.predicates.bounds import KEYS, kind_sql
@@ -60,7 +60,6 @@ _NEGATED: Final = {
 _BELOW: Final = frozenset({Op.LT, Op.LTE})
 _TRUE_FOR_NAN: Final = frozenset({Op.NEQ, Op.GT, Op.GTE})  # to readers that order NaN above every number
 _FLOATS: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
-FACTS: Final = frozenset(USABLE_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -116,26 +115,33 @@ class Facts:
     """The facts of one column in each file that a condition needs.
 
     Attributes:
-        select: Select list over the rows `s`: `w`, true if the row is PRUNING, and for each comparison `m…` (may; null:
-            undecided) and `a…` (all; never null).
+        prunes: A condition on a row `s`, never null: it is PRUNING and of the column's type, so that it decides.
+        select: Select list over the rows `s`: for each comparison `m…` (may; null: undecided) and `a…` (all; null: no).
+            In place of `{w}` and `{d}` come conditions: the row is PRUNING, and also of the column's type.
         low: The sort key of the low bound, for lookups in sorted lists; empty if there are none.
         lookups: Joins with these lists.
         parameters: Parameters of `select` and `lookups`, in the order of their `?`.
     """
 
+    prunes: str
     select: str
     low: str
     lookups: str
     parameters: Sequence[Any]
 
-    def sql(self, rows: str) -> str:
-        """The query of `file_path` and the facts.
+    def sql(self, rows: str, *, certain: bool = False) -> str:
+        """The query of `file_path`, `w` (the row is PRUNING) and the facts.
 
         Args:
             rows: FROM and WHERE clauses of the column's rows, one for each file.
+            certain: `prunes` is true for all of them: its evaluation would take most of the time.
         """
-        keyed = f"(SELECT s.*, {self.low} AS low {rows}) s{self.lookups}" if self.low else f"(SELECT s.* {rows}) s"
-        return f"SELECT s.file_path, {self.select} FROM {keyed}"
+        more = f", {self.low} AS low" if self.low else ""
+        if not certain:
+            more += f", {prunes_sql('s')} AS w, {self.prunes} AS d"
+        w, d = ("TRUE", "TRUE") if certain else ("s.w", "s.d")
+        keyed = f"FROM (SELECT s.*{more} {rows}) s{self.lookups}" if more else rows
+        return f"SELECT s.file_path, {w} AS w, {self.select.format(w=w, d=d)} {keyed}"
 
 
 @dataclass(frozen=True)
@@ -321,23 +327,22 @@ def _expected(kind: Kind) -> str:
 
 def _facts(tests: Mapping[int, _Test], column: Column) -> Facts:
     kind = None if column.type is None else column.type.kind
-    usable = f"({usable_for_sql('TRUE', 's', FACTS)} = '{PRUNING}')"
-    suits = usable
+    prunes = prunes_sql("s")
     if kind is not None and kind in KEYS:
-        suits += f" AND coalesce({kind_sql(kind, 's.logical_type')}, FALSE)"
+        prunes += f" AND coalesce({kind_sql(kind, 's.logical_type')}, FALSE)"
     bounds_of = _Bounds(kind)
-    selected, parameters = [f"{usable} AS w"], []  # type: list[str], list[Any]
+    selected, parameters = [], []  # type: list[str], list[Any]
     lookups: list[str] = []
     members: list[list[Any]] = []
     for at, test in tests.items():
-        decided = usable if test.op in (Op.IS_NULL, Op.IS_NOT_NULL) else suits
+        decided = "{w}" if test.op in (Op.IS_NULL, Op.IS_NOT_NULL) else "{d}"
         if test.op is Op.IN and kind is not None:
             lookups.append(f" ASOF LEFT JOIN (SELECT {list_sql(KEYS[kind].type)} AS v) i{at} ON s.low <= i{at}.v")
             members.append(bounds_of.members(test.values))
         selected.append(f"CASE WHEN {decided} THEN {bounds_of.may(test, at, parameters)} END AS m{at}")
-        selected.append(f"coalesce({decided} AND {bounds_of.all(test, at, parameters)}, FALSE) AS a{at}")
+        selected.append(f"{decided} AND {bounds_of.all(test, at, parameters)} AS a{at}")
     low = bounds_of.key(bounds_of.low) if lookups else ""
-    return Facts(", ".join(selected), low, "".join(lookups), [*parameters, *members])
+    return Facts(prunes, ", ".join(selected), low, "".join(lookups), [*parameters, *members])
 
 
 class _Bounds:
@@ -347,8 +352,7 @@ class _Bounds:
         self.kind = kind
         floats = kind in _FLOATS  # a bound NaN says nothing of the numbers
         self.low, self.high = (f"nullif(s.{side}, 'NaN')" if floats else f"s.{side}" for side in ("min", "max"))
-        self.only_nulls = "coalesce(s.null_count >= s.row_count, FALSE)"
-        self.has_nan = "coalesce(s.nan_count > 0, FALSE)" if floats else ""
+        self.has_nan = "s.nan_count > 0" if floats else ""  # known of a row that is PRUNING
 
     def may(self, test: _Test, at: int, parameters: list[Any]) -> str:
         if test.op is Op.IS_NULL:
@@ -357,7 +361,7 @@ class _Bounds:
             return "s.null_count < s.row_count"
         nan = self.has_nan and (test.negated or test.op in _TRUE_FOR_NAN)
         also = f" WHEN {self.has_nan} THEN TRUE" if nan else ""
-        return f"CASE WHEN {self.only_nulls} THEN FALSE{also} ELSE {self._may(test, at, parameters)} END"
+        return f"CASE WHEN s.null_count >= s.row_count THEN FALSE{also} ELSE {self._may(test, at, parameters)} END"
 
     def all(self, test: _Test, at: int, parameters: list[Any]) -> str:
         if test.op is Op.IS_NULL:

@@ -191,17 +191,29 @@ def decide():
         def decided(node, rows):
             """May a row satisfy it, is that known, do all, and the reason."""
             condition = of_files(node, COLUMNS.__getitem__)
-            table = pa.Table.from_pylist(rows, SCHEMA)  # DuckDB finds it by its name
-            joins, parameters = "", []
-            for id, column in condition.columns.items():
-                facts = column.sql(f"FROM rows s WHERE s.column_id = {id}")
-                joins += f" LEFT JOIN ({facts}) c{id} ON c{id}.file_path = f.file_path"
-                parameters += column.parameters
+            table = pa.Table.from_pylist(rows, SCHEMA)
             database.register("rows", table)
-            return database.execute(
-                f"SELECT {condition.may}, {condition.known}, {condition.all}, {condition.reason}"
-                f" FROM (SELECT 'f' AS file_path) f{joins}", parameters,
-            ).fetchall()[0]  # fmt: skip
+
+            def facts_of(id, certain):
+                return condition.columns[id].sql(f"FROM rows s WHERE s.column_id = {id}", certain=certain)
+
+            def answers(certain):
+                joins, parameters = "", []
+                for id, column in condition.columns.items():
+                    joins += f" LEFT JOIN ({facts_of(id, id in certain)}) c{id} ON c{id}.file_path = f.file_path"
+                    parameters += column.parameters
+                return database.execute(
+                    f"SELECT {condition.may}, {condition.known}, {condition.all}, {condition.reason}"
+                    f" FROM (SELECT 'f' AS file_path) f{joins}", parameters,
+                ).fetchall()[0]  # fmt: skip
+
+            found = answers(())
+            if certain := {
+                id for id, column in condition.columns.items()
+                if database.execute(f"FROM rows s WHERE s.column_id = {id} AND {column.prunes}").fetchall()
+            }:  # fmt: skip
+                assert answers(certain) == found
+            return found
 
         yield decided
 
