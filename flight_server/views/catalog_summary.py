@@ -50,11 +50,10 @@ def _codes(tables: Sequence[pa.Table]) -> list[pa.Array]:
     long."""
     import numpy as np
 
-    keys, codes = pa.concat_tables(table.select(KEY) for table in tables), np.int64(0)
-    for name in KEY:
-        encoded = keys[name].combine_chunks().dictionary_encode()
-        codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
-    return [pa.array(each) for each in np.split(codes, np.cumsum([table.num_rows for table in tables[:-1]]))]
+    from store.model.puts import codes
+
+    numbers = codes(pa.concat_tables(table.select(KEY) for table in tables), KEY)
+    return [pa.array(each) for each in np.split(numbers, np.cumsum([table.num_rows for table in tables[:-1]]))]
 
 
 def rows(reader: Reader) -> list[dict[str, Any]]:

@@ -43,6 +43,7 @@ FLIGHT_OF = {
 }
 _SKETCH_COSMETIC = frozenset({"captured_at"})
 _SLICE_ROWS = 65_536
+_DENSE = 1 << 24  # integers within such a range are numbers already
 
 
 class PutMode(StrEnum):
@@ -125,25 +126,38 @@ def codes(rows: pa.Table, names: Sequence[str]) -> Codes:
     """
     total: Codes = np.zeros(rows.num_rows, np.int64)
     for name in names:
-        column = rows[name]
-        if pa.types.is_list(column.type):
-            column = _texts(column)
-        if len(column) and not column.null_count and _is_constant(column):
-            continue  # as catalog, schema and table usually are
-        coded = column.dictionary_encode().combine_chunks()
-        numbers = coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False).astype(np.int64)
-        total = total * (len(coded.dictionary) + 1) + numbers
-        if int(total.max(initial=0)) >= 2**38:  # room for the next column
-            total = np.unique(total, return_inverse=True)[1].astype(np.int64)
+        numbers, count = _numbers(rows[name])
+        if count > 1:  # catalog, schema and table usually have one value
+            total = total * count + numbers
+            if int(total.max(initial=0)) >= 2**38:  # room for the next column
+                total = np.unique(total, return_inverse=True)[1].astype(np.int64)
     return total
+
+
+def _numbers(column: pa.ChunkedArray) -> tuple[Codes, int]:
+    """A number for each value of a column, equal for equal values, and an exclusive upper bound, at most 2^25."""
+    if pa.types.is_integer(column.type) and len(column) and not column.null_count:
+        values = column.to_numpy()
+        low = values.min()
+        if (span := int(values.max()) - int(low)) < _DENSE:  # a fifth of the cost of a dictionary for few rows
+            return (values - low).astype(np.int64), span + 1
+    if pa.types.is_list(column.type):
+        column = _texts(column)
+    if len(column) and not column.null_count and _is_constant(column):
+        return np.zeros(len(column), np.int64), 1
+    coded = (
+        column.chunk(0).dictionary_encode() if column.num_chunks == 1 else column.dictionary_encode().combine_chunks()
+    )
+    count = len(coded.dictionary)
+    if column.null_count:
+        return coded.indices.fill_null(count).to_numpy(zero_copy_only=False).astype(np.int64), count + 1
+    return coded.indices.to_numpy().astype(np.int64), count
 
 
 def _is_constant(column: pa.ChunkedArray) -> bool:
     """True if all values of a column, which has some and no nulls, are equal."""
-    if pa.types.is_integer(column.type):  # a fifth of the cost for few rows
-        values = column.to_numpy()
-        return bool((values == values[0]).all())
-    return bool(pc.all(pc.equal(column, column[0])).as_py())
+    first, last = column[0], column[-1]
+    return bool(first.equals(last) and pc.all(pc.equal(column, first)).as_py())
 
 
 def first_of_each(rows: pa.Table, names: Sequence[str]) -> pa.Array:
