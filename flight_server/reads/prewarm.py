@@ -24,6 +24,7 @@ log = logging.getLogger("statflight.server")
 WARMED: Final = (FLIGHTS["stats.tables"], FLIGHTS["stats.columns"])
 CHUNK_ROWS: Final = 20_000  # most stored rows read by one query; a table is never split
 REST_SECONDS: Final = 0.25  # least time between two passes, so that frequent commits share one
+ANSWER_SECONDS: Final = 0.03  # after a commit, which answers its callers first
 
 
 class Prewarmer:
@@ -58,6 +59,8 @@ class Prewarmer:
             if self._stopped.wait(REST_SECONDS):
                 return
             self._woken.wait()
+            if self._stopped.wait(ANSWER_SECONDS):
+                return
             self._woken.clear()
             keys = self.changed()
 
