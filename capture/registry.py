@@ -147,13 +147,15 @@ class _Guard:
         self._tables = {key[:-1] for key in self._requested}
         self.strays: set[str] = set()  # storage ids of the targets of dropped rows
 
-    def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
+    def put(
+        self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False, checked: bool = False
+    ) -> None:  # fmt: skip
         names = ["table_catalog", "table_schema", "table_name", "snapshot_id"]
         if absent := set(names) - set(rows.column_names):
             raise InvalidArgument(f"rows of {flight} lack {', '.join(sorted(absent))}")
         keys = _keys_of(rows.select(names))
         if all(key in self._requested or (extra and key[:-1] in self._tables) for key in keys):
-            self._sink.put(flight, rows, extra=extra, whole=whole)
+            self._sink.put(flight, rows, extra=extra, whole=whole, checked=checked)
             return
         self.strays |= _targets(flight, rows)
 

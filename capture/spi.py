@@ -223,13 +223,16 @@ class Listing:
 class Sink(Protocol):
     """Destination of captured rows: a draft generation that is published as a whole, or a store."""
 
-    def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
+    def put(
+        self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False, checked: bool = False
+    ) -> None:  # fmt: skip
         """Adds rows of a `stats.*` flight.
 
         Args:
             rows: Rows in the flight's schema, about the captured table.
             extra: The rows were not requested; they never replace an existing record.
             whole: The rows are the complete flight at their snapshot; records of other targets are deleted.
+            checked: The values were computed from data, and are valid and normal (store/SEMANTICS.md §2).
 
         Raises:
             Cancelled: The job was cancelled.

@@ -53,9 +53,11 @@ class StoreSink(Sink):
         self._store, self._progress = store, progress
         self._rows: dict[tuple[str, PutMode], list[pa.Table]] = {}
 
-    def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
+    def put(
+        self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False, checked: bool = False
+    ) -> None:  # fmt: skip
         mode = PutMode.FILL if extra else PutMode.REPLACE_SNAPSHOT if whole else PutMode.CAPTURE
-        prepared = validation.prepare(FLIGHTS[flight], rows, clamp=True)
+        prepared = validation.prepare(FLIGHTS[flight], rows, clamp=True, checked=checked)
         self._rows.setdefault((flight, mode), []).append(prepared)
 
     def list_files(self, table: TableHandle, listing: Listing) -> bool:  # noqa: ARG002  of the protocol

@@ -32,11 +32,13 @@ class Principal:
         scopes: Values of `Permission`.
         tables: Patterns of full table names, quoted as usual (`lake.sales.orders`, `lake.sales."a.b"`); `*` matches any
             characters, dots included.
+        is_own: True for the worker that the server itself has started.
     """
 
     name: str
     scopes: frozenset[str]
     tables: tuple[str, ...] = EVERYTHING
+    is_own: bool = False
 
     def may(self, scope: str) -> bool:
         """True when the caller has a scope."""

@@ -42,7 +42,7 @@ class Authenticator:
 
     def with_internal(self, token: str, name: str = "internal") -> Authenticator:
         """A copy with one more token, in memory only, that has every scope: that of the server's own worker."""
-        return replace(self, entries=(*self.entries, (_digest(token), Principal(name, ALL_SCOPES))))
+        return replace(self, entries=(*self.entries, (_digest(token), Principal(name, ALL_SCOPES, is_own=True))))
 
     def authenticate(self, bearer: str | None) -> Principal:
         """The principal of a header `authorization`: `Bearer` with a token, or `Basic` with it as password.

@@ -28,6 +28,7 @@ class Held(NamedTuple):
     extra: bool
     whole: bool
     rows: pa.Table
+    checked: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -58,7 +59,8 @@ def encoded(held: Held) -> dict[str, Any]:
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, rows.schema) as writer:
         writer.write_table(rows)
-    return {"table": held.flight, "extra": held.extra, "whole": held.whole, "ipc": stream.getvalue()}
+    command = {"table": held.flight, "extra": held.extra, "whole": held.whole, "checked": held.checked}
+    return command | {"ipc": stream.getvalue()}
 
 
 class DraftSink(Sink):
@@ -75,11 +77,13 @@ class DraftSink(Sink):
 
     def __init__(self, server: Connection, keeper: LeaseKeeper, *, has_statistics: bool = True):
         self.server, self.keeper, self.has_statistics = server, keeper, has_statistics
-        self._held: dict[tuple[str, bool, bool], list[pa.Table]] = {}  # flight, extra, whole
+        self._held: dict[tuple[str, bool, bool, bool], list[pa.Table]] = {}  # flight, extra, whole, checked
         self.listings: list[dict[str, Any]] = []
         self._bytes = 0
 
-    def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
+    def put(
+        self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False, checked: bool = False
+    ) -> None:  # fmt: skip
         """Takes rows; beyond INLINE_BYTES they are sent to the server at once.
 
         Args:
@@ -87,6 +91,7 @@ class DraftSink(Sink):
             rows: Statistics of the lease's table.
             extra: The rows were not requested; they do not replace stored records.
             whole: The rows are complete for their snapshot.
+            checked: The values are valid and normal.
 
         Raises:
             Cancelled: The lease is lost.
@@ -95,15 +100,16 @@ class DraftSink(Sink):
         """
         self.keeper.touched = time.monotonic()
         if rows.num_rows or whole:
-            self._held.setdefault((flight, extra, whole), []).append(rows)
+            self._held.setdefault((flight, extra, whole, checked), []).append(rows)
             self._bytes += int(rows.get_total_buffer_size())
             if self._bytes > INLINE_BYTES:
                 self._flush()
 
     def _flush(self) -> None:
         held, self._held, self._bytes = self._held, {}, 0
-        for (name, extra, whole), parts in held.items():
-            command = {"table": name, "draft": self.keeper.lease["lease_token"], "extra": extra, "whole": whole}
+        for (name, extra, whole, checked), parts in held.items():
+            flags = {"extra": extra, "whole": whole, "checked": checked}
+            command = {"table": name, "draft": self.keeper.lease["lease_token"]} | flags
             try:
                 self.server.put_rows(command, pa.concat_tables(parts, promote_options="default").combine_chunks())
             except pa.ArrowInvalid as refusal:
@@ -117,16 +123,14 @@ class DraftSink(Sink):
     def held(self) -> list[Held]:
         """The rows to send with the outcome; extra ones only of targets that were not requested."""
         held = [
-            Held(name, extra, whole, pa.concat_tables(parts, promote_options="default"))
-            for (name, extra, whole), parts in self._held.items()
+            Held(flight, extra, whole, pa.concat_tables(parts, promote_options="default"), checked)
+            for (flight, extra, whole, checked), parts in self._held.items()
         ]
-        requested = {each.flight: each.rows for each in held if not each.extra}
-        left = [
-            each._replace(rows=_besides(each.flight, each.rows, requested[each.flight]))
-            if each.extra and each.flight in requested and each.flight in _OF_COLUMNS else each
-            for each in held
-        ]  # fmt: skip
-        return [each for each in left if each.rows.num_rows or each.whole]
+        for at, each in enumerate(held):
+            for other in held if each.extra and each.flight in _OF_COLUMNS else ():
+                if other.flight == each.flight and not other.extra:
+                    each = held[at] = each._replace(rows=_besides(each.flight, each.rows, other.rows))
+        return [each for each in held if each.rows.num_rows or each.whole]
 
     def list_files(self, table: TableHandle, listing: Listing) -> bool:
         """Announces how the files of a snapshot are put.
@@ -167,7 +171,7 @@ class DraftSink(Sink):
             table: The table at its snapshot.
             columns: Names of columns.
         """
-        parts = [rows for whole in (False, True) for rows in self._held.get((flight, False, whole), ())]
+        parts = [rows for key, held in self._held.items() if key[:2] == (flight, False) for rows in held]
         names = ["snapshot_id", *columns]
         rows = (
             pa.concat_tables([part.select(names) for part in parts]) if parts else FLIGHTS[flight].schema.empty_table()

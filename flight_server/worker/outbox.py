@@ -114,11 +114,12 @@ def rows_together(ended: Sequence[Ended]) -> list[dict[str, Any]]:
     groups: dict[tuple[Any, ...], list[tuple[int, Held]]] = {}
     for at, end in enumerate(ended):
         for held in end.body.get("rows", ()):
-            groups.setdefault((held.flight, held.extra, held.whole, held.rows.schema), []).append((at, held))
+            groups.setdefault((held.flight, held.extra, held.whole, held.checked, held.rows.schema), []).append(
+                (at, held)
+            )
     items = []
     for members in groups.values():
-        first = members[0][1]
         rows = pa.concat_tables([held.rows for _, held in members])
         counts = [[at, held.rows.num_rows] for at, held in members]
-        items.append(encoded(Held(first.flight, first.extra, first.whole, rows)) | {"counts": counts})
+        items.append(encoded(members[0][1]._replace(rows=rows)) | {"counts": counts})
     return items

@@ -51,13 +51,14 @@ _CHECKERS: Final = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_p
 @dataclass(frozen=True, slots=True)
 class PutRequest:
     """A parsed put descriptor. `draft` is a worker's lease token; the rows are published when the lease is finished.
-    `whole` is true if they are all rows of their flight at their snapshots."""
+    `whole` is true if they are all rows of their flight at their snapshots, `checked` if built-in engines made them."""
 
     flight: Flight
     mode: PutMode = PutMode.CREATE
     idempotency_key: str | None = None
     draft: str | None = None
     whole: bool = False
+    checked: bool = False
 
 
 def parse_put(descriptor: flight.FlightDescriptor) -> PutRequest:
@@ -83,6 +84,7 @@ class _Command(Struct):
     draft: str | None = None
     extra: Truth = False
     whole: Truth = False
+    checked: Truth = False
 
 
 def _parse_command(body: Any) -> PutRequest:
@@ -90,7 +92,8 @@ def _parse_command(body: Any) -> PutRequest:
     flight_ = _writable(command.table)
     if command.draft is None:
         return PutRequest(flight_, PutMode(command.mode), command.idempotency_key)
-    return PutRequest(flight_, PutMode.FILL if command.extra else PutMode.CAPTURE, None, command.draft, command.whole)
+    mode = PutMode.FILL if command.extra else PutMode.CAPTURE
+    return PutRequest(flight_, mode, None, command.draft, command.whole, command.checked)
 
 
 def _writable(name: str) -> Flight:
@@ -131,8 +134,11 @@ def read_rows(
     checks: deque[Callable[[], pa.Table]] = deque()  # validations of batches, in order
 
     def check(batch: pa.RecordBatch, first_row: int) -> pa.Table:
-        clamp = request.draft is not None  # only captures may have estimates that are too large
-        part = validation.prepare(request.flight, batch, policy, first_row=first_row, clamp=clamp)
+        part = validation.prepare(
+            request.flight, batch, policy, first_row=first_row,
+            clamp=request.draft is not None,  # only captures may have estimates that are too large
+            checked=request.checked and principal.is_own,
+        )  # fmt: skip
         if request.flight.name == "stats.sketches" and request.draft is None:
             _check_sketches(part, first_row)
         _check_permission(part, principal, request)

@@ -35,7 +35,7 @@ SCALE = os.environ.get("STATFLIGHT_BENCH_SCALE", "1")
 class NullSink(Sink):
     """Discards all rows and stores none: every capture computes everything."""
 
-    def put(self, flight, rows, *, extra=False, whole=False):
+    def put(self, flight, rows, *, extra=False, whole=False, checked=False):
         pass
 
     def stored(self, flight, table, columns=None):
@@ -55,7 +55,7 @@ class KeepingSink(NullSink):
     def __init__(self):
         self.rows = {}
 
-    def put(self, flight, rows, *, extra=False, whole=False):
+    def put(self, flight, rows, *, extra=False, whole=False, checked=False):
         self.rows.setdefault(flight, []).append(rows)
 
     def stored(self, flight, table, columns=None):

@@ -33,8 +33,8 @@ SEEDS = range(2)  # more of them: tests/benchmarks/bench_differential.py
 
 
 class Sink(MemorySink):
-    def put(self, flight, rows, *, extra=False, whole=False):
-        super().put(flight, rows)
+    def put(self, flight, rows, *, extra=False, whole=False, checked=False):
+        super().put(flight, rows, checked=checked)
 
 
 def lake_of(format: str, seed: int, root: Path) -> Lake:

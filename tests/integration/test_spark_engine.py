@@ -25,10 +25,10 @@ from capture.spec import Budget, Engine, Sampling
 from capture.spi import CaptureRequest, Outcome, TableHandle
 from flight_server.client.connection import Connection
 from flight_server.worker.loop import Worker
-from store.history import validation
 from store.model import schemas
 from store.model.errors import Cancelled, UpstreamError
 from store.model.targets import Target
+from tests.capture.engine_contract import check_rows
 from tests.flight_server.live_server import eventually, serving
 
 pytestmark = pytest.mark.spark
@@ -67,8 +67,8 @@ class MemorySink:
         self.rows = {}
         self.shares = []
 
-    def put(self, flight, rows, *, extra=False):
-        validation.prepare(schemas.FLIGHTS[flight], rows, clamp=True)
+    def put(self, flight, rows, *, extra=False, checked=False):
+        check_rows(flight, rows, checked)
         self.rows.setdefault(flight, []).append(rows)
 
     def stored(self, flight, table, columns=None):

@@ -434,4 +434,4 @@ def _unknown(request: CaptureRequest) -> str:
 
 def _flush(rows: Rows, sink: Sink) -> None:
     for flight, table in rows.tables().items():
-        sink.put(flight, table)
+        sink.put(flight, table, checked=True)

@@ -150,6 +150,7 @@ def test_rows_of_one_schema_are_sent_as_one_stream():
     assert other["counts"] == [[2, 1]]
     rows = pa.ipc.open_stream(first["ipc"]).read_all()
     assert rows.to_pydict() == {"a": [0, 0, 1, 1, 1]}
+    assert not first["checked"]
 
 
 def test_rejected_call_is_repeated_one_by_one():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -46,6 +47,21 @@ def batches(wrong: dict[int, int] | None = None) -> list[pa.RecordBatch]:
 
 def read(given: list[pa.RecordBatch], is_cancelled=lambda: False) -> pa.Table:
     return read_rows(PutRequest(FLIGHTS["stats.columns"]), Stream(given), ANONYMOUS, REFUSE, is_cancelled)
+
+
+@pytest.mark.parametrize(("is_own", "checked"), [(True, True), (True, False), (False, True)])
+def test_values_of_checked_rows_of_the_own_worker_are_not_checked(is_own, checked):
+    caller = replace(ANONYMOUS, is_own=is_own)
+    request = PutRequest(FLIGHTS["stats.columns"], draft="token", checked=checked)
+    given = Stream(batches({3: -1}))
+    if is_own and checked:
+        assert read_rows(request, given, caller, REFUSE, lambda: False)["row_count"][2].as_py() == -1
+        wrong = Stream([pa.record_batch({"table_name": ["t"]})])
+        with pytest.raises(InvalidField, match="is missing"):  # columns are
+            read_rows(request, wrong, caller, REFUSE, lambda: False)
+    else:
+        with pytest.raises(InvalidField, match="row 3"):
+            read_rows(request, given, caller, REFUSE, lambda: False)
 
 
 def test_rows_keep_their_order():

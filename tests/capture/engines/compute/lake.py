@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 
 from capture.connectors.spi import Column, ScanColumn, ScanTask, container
 from capture.spi import CaptureRequest
-from store.history import validation
 from store.model import schemas
 from store.model.errors import Cancelled, UpstreamError
 from store.model.targets import Target
+from tests.capture.engine_contract import check_rows
 
 
 class MemorySink:
@@ -23,8 +23,8 @@ class MemorySink:
         self.shares, self.messages = [], []
         self.cancel_after = cancel_after
 
-    def put(self, flight, rows, *, extra=False):
-        validation.prepare(schemas.FLIGHTS[flight], rows, clamp=True)
+    def put(self, flight, rows, *, extra=False, checked=False):
+        check_rows(flight, rows, checked)
         self.rows.setdefault(flight, []).append(rows)
 
     def stored(self, flight, table, columns=None):
