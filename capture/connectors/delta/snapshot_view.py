@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Final
+from functools import cache, partial
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,6 +39,9 @@ from store.model.names import column_key
 
 _RECENT_SECONDS: Final = 10.0
 _KEPT_FILES: Final = 10_000
+_KEPT_VALUES: Final = 20_000  # files × columns
+
+_Rows: TypeAlias = Callable[[], Iterator[pa.Table]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class SnapshotView:
         self._footers = FooterCache(scope)
         self._created = time.monotonic()
         self._kept: tuple[str, list[_Piece]] | None = None  # digest of the log's listing, pieces
+        self._decoded: tuple[str, TableVersion] | None = None  # key of a small slice, its files with statistics
+        self._stated: tuple[Any, NativeStats] | None = None  # arguments of `statistics`, its result if it is small
 
     def is_recent_of(self, namespace: str, name: str, snapshot_id: int) -> bool:
         """True if the view is of this version and at most some seconds old, since credentials may be renewed."""
@@ -74,12 +79,29 @@ class SnapshotView:
         return own == (namespace, name, snapshot_id) and time.monotonic() - self._created < _RECENT_SECONDS
 
     def statistics(self, ids: ColumnIds, column_names: frozenset[str] | None) -> NativeStats:
-        """Native statistics, for columns with these names or keys (None: all)."""
+        """Native statistics, for columns with these names or keys (None: all). Those of few files are kept, because
+        two engines ask for them."""
         pieces = self._pieces()
+        schema = pieces[0].version.schema
+        if column_names is not None and wanted_columns(schema, column_names) == wanted_columns(schema, None):
+            column_names = None
+        keys = [piece.part.key for piece in pieces if piece.part is not None]
+        asked = keys, dict(ids), column_names
+        if self._stated is not None and self._stated[0] == asked:
+            return self._stated[1]
+        is_small = sum(_values(piece.version) for piece in pieces) <= _KEPT_VALUES
+        stated = self._statistics(pieces, ids, column_names, _kept if is_small else lambda rows: rows)
+        self._stated = (asked, stated) if is_small else None
+        return stated
+
+    def _statistics(
+        self, pieces: list[_Piece], ids: ColumnIds, column_names: frozenset[str] | None, kept: Callable[[_Rows], _Rows]
+    ) -> NativeStats:  # fmt: skip
+        """`statistics`; `kept` is applied to the functions that return rows about the columns of files."""
         tables = [file_rows(piece.version) for piece in pieces]
         files = pa.concat_tables(tables)
         of_columns = ColumnStatistics(self._table, self._footers, ids, column_names)
-        columns = [partial(of_columns.rows, partial(self._with_statistics, piece)) for piece in pieces]
+        columns = [kept(partial(of_columns.rows, partial(self._with_statistics, piece))) for piece in pieces]
         parts: list[FilePart] = []
         if column_names is None:
             table_key = repr((self._scope, self._table.place.name, sorted(ids.items())))
@@ -162,11 +184,16 @@ class SnapshotView:
             yield _Piece(TableVersion(schema, {}, partitions, NO_FILES, *nothing), None)
 
     def _with_statistics(self, piece: _Piece) -> TableVersion:
-        """The files of a piece with their statistics, which are read anew each time."""
+        """The files of a piece with their statistics, which are read anew each time unless they are few."""
         if piece.part is None:
             return piece.version
-        with self._table.reading():
-            return replace(piece.version, actions=piece.part.statistics())
+        if self._decoded is None or self._decoded[0] != piece.part.key:
+            with self._table.reading():
+                decoded = replace(piece.version, actions=piece.part.statistics())
+            if _values(piece.version) > _KEPT_VALUES:
+                return decoded
+            self._decoded = piece.part.key, decoded
+        return self._decoded[1]
 
     def _refuse_negative(self, counts: pa.Array, files: pa.Table) -> None:
         """Raises Unreadable if the log has a negative row count."""
@@ -249,6 +276,16 @@ class SnapshotView:
     def _deleted(self, vector: Any) -> pa.Array:
         with self._table.reading():
             return deleted_rows(vector, self._table.place, self._table.file)
+
+
+def _values(version: TableVersion) -> int:
+    return len(version) * len(version.schema.columns)
+
+
+def _kept(rows: _Rows) -> _Rows:
+    """The function, which makes its tables once."""
+    tables = cache(lambda: list(rows()))
+    return lambda: iter(tables())
 
 
 def _scan_column(leaf: DeltaColumn, ids: ColumnIds, path: str | None, constant: pa.Array | None) -> ScanColumn:

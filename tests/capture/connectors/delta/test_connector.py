@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from capture.connectors.delta.log import parse_schema
-from capture.connectors.delta.table_log import TableLog
+from capture.connectors.delta.table_log import LogSlice, TableLog
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.places import Unreadable
 from store.model.errors import NotFound, UpstreamError
@@ -79,6 +79,20 @@ def test_cleaned_up_versions_are_not_snapshots(events):
 def test_log_ends_at_a_gap(events):
     (events / f"_delta_log/{1:020d}.json").unlink()
     assert connector(events.parent).enumerate_snapshots("default", "events").live_snapshot_ids == {0}
+
+
+def test_statistics_of_few_files_are_decoded_once(events, monkeypatch):
+    decoded = []
+    real = LogSlice.statistics
+    monkeypatch.setattr(LogSlice, "statistics", lambda part: decoded.append(part.key) or real(part))
+    found = connector(events.parent)
+    first, rows = captured(found, "events", 3)
+    named = found.capture_snapshot_target_stats("default", "events", 3, ids_of(found, "events"), frozenset({"id"}))
+    assert sum(len(table) for table in named.file_columns()) == len(rows["id"])
+    assert len(scanned(found, "events", 3)["id"]) == first.row_count
+    assert len(decoded) == len(set(decoded)) == len(first.parts)
+    deltalake.write_deltalake(events, pa.table({"id": [99]}), mode="append")
+    assert max(row["max"] for row in captured(found, "events", 4)[1]["id"]) == "99"
 
 
 def test_known_versions_are_not_read_again(events, monkeypatch):
