@@ -12,6 +12,7 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
+from capture.connectors import plugin
 from capture.connectors.options import takes_source_statistics
 from capture.connectors.spi import Connector, ConnectorConfig
 from store.model.errors import InvalidArgument, nearest
@@ -35,7 +36,6 @@ BUILT_IN: Final = {
 }
 CATALOGS: Final = ("glue", "hive", "spark")  # homes outside the tables, which connectors do not read
 _READING_BACK: Final = "capture.publishers.reading_back"
-_OURS: Final = ("capture", "store")
 
 
 @lru_cache(maxsize=1)
@@ -136,18 +136,8 @@ def publisher_class(home: str) -> type[Publisher]:
     Raises:
         InvalidArgument: The home does not exist, or its publisher or library is not installed.
     """
-    module, _, name = known_homes()[check_home(home)].partition(":")
-    try:
-        publisher: type[Publisher] = getattr(importlib.import_module(module), name)
-    except ImportError as missing:
-        if missing.name and missing.name.partition(".")[0] in _OURS:
-            if module.startswith(missing.name):
-                raise InvalidArgument(f"to: {home} is not part of this build", code="UNIMPLEMENTED") from None
-            raise
-        raise InvalidArgument(
-            f"to: {home} needs the library {missing.name or home}, which is not installed here",
-            hint="pip install 'statflight[all]', or the extra of that name", params={"field": "to", "actual": home},
-        ) from None  # fmt: skip
+    hint = "pip install 'statflight[all]', or the extra of that name"
+    publisher: type[Publisher] = plugin(known_homes()[check_home(home)], "to", home, hint)
     return publisher
 
 

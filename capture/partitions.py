@@ -54,10 +54,7 @@ def within(table: TableHandle, tasks: Sequence[ScanTask], wanted: Sequence[Parti
         InvalidArgument: The table is not partitioned, or not by a given field.
         NotFound: No file is in any of the partitions.
     """
-    native = table.connector.capture_snapshot_target_stats(
-        table.schema, table.name, table.snapshot_id, table.column_ids, frozenset()
-    )
-    paths = set(files_of(table, native, wanted).to_pylist())
+    paths = set(files_of(table, table.native_stats(frozenset()), wanted).to_pylist())
     return [task for task in tasks if task.file_path in paths]
 
 

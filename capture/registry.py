@@ -22,7 +22,7 @@ from capture.spi import (
     elapsed_ms,
     rank,
 )
-from store.model.errors import Cancelled, InvalidArgument, may_pass
+from store.model.errors import Cancelled, InvalidArgument
 from store.model.targets import Target
 
 log = logging.getLogger("statflight.worker")
@@ -111,9 +111,7 @@ def _call(engine: CaptureEngine, requests: list[CaptureRequest], sink: Sink) -> 
         return [CaptureResult(Outcome.DEGRADED, engine.id, str(error)) for _ in requests]
     except Exception as error:
         log.exception("engine %s failed", engine.id)
-        failed = f"capture failed: {type(error).__name__}"
-        attributes = {"retryable": may_pass(error)}
-        return [CaptureResult(Outcome.DEGRADED, engine.id, failed, attributes) for _ in requests]
+        return [CaptureResult.failed(engine.id, error)] * len(requests)
     if len(answers) != len(requests):
         wrong = f"capture failed: {len(answers)} results for {len(requests)} requests"
         return [CaptureResult(Outcome.DEGRADED, engine.id, wrong, _FINAL) for _ in requests]

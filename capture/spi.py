@@ -8,7 +8,7 @@ QUEUED and DEGRADED are final.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -16,8 +16,9 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from capture.connectors.spi import Column, Connector, Schema
+from capture.connectors.spi import Column, Connector, NativeStats, ScanTask, Schema
 from capture.spec import PARTITIONED, CaptureSpec, Sampling
+from store.model.errors import StatflightError, may_pass
 from store.model.schemas import FLIGHTS, KINDS
 from store.model.targets import Target, TargetKind
 
@@ -95,6 +96,18 @@ class TableHandle:
         """Column id → dotted name, for the columns of this snapshot."""
         return {column_id: column.name for column_id, column in self.by_id.items()}
 
+    def native_stats(self, columns: frozenset[str] | None) -> NativeStats:
+        """The statistics in the metadata; `columns` as in `Connector.capture_snapshot_target_stats`."""
+        return self.connector.capture_snapshot_target_stats(
+            self.schema, self.name, self.snapshot_id, self.column_ids, columns
+        )
+
+    def scan_tasks(self, columns: Iterable[str]) -> list[ScanTask]:
+        """The tasks of a scan of some columns, by name, in the order of their files' paths."""
+        names = frozenset(columns)
+        tasks = self.connector.plan_files(self.schema, self.name, self.snapshot_id, self.column_ids, names)
+        return sorted(tasks, key=lambda task: task.file_path)
+
     def selected(self, selectors: Sequence[str]) -> frozenset[str]:
         """Keys of the leaf columns that match the selectors.
 
@@ -163,6 +176,12 @@ class CaptureResult:
     target: Target | None = None
     table: TableHandle | None = None
     reason: str = ""
+
+    @classmethod
+    def failed(cls, engine_id: str, error: Exception) -> CaptureResult:
+        """The result of a request whose capture raised an error."""
+        detail = str(error) if isinstance(error, StatflightError) else f"capture failed: {type(error).__name__}"
+        return cls(Outcome.DEGRADED, engine_id, detail, {"retryable": may_pass(error)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,9 @@ from concurrent.futures import TimeoutError as NotYet
 from dataclasses import replace
 from typing import Final
 
-import pyarrow.parquet as pq
-
 from capture.compute.file_scan import Answer, Numbered, Work
 from capture.compute.pieces import scan
-from capture.compute.readers.base import READ_ERRORS
+from capture.compute.readers.base import footer
 from capture.connectors.spi import ScanTask
 from capture.connectors.storage.places import open_place
 from store.model.names import dotted_name
@@ -99,14 +97,8 @@ def _parts(task: ScanTask, work: Work, count: int, few: bool) -> list[Work]:
 
 def _sizes(task: ScanTask) -> dict[int, int]:
     """Bytes of each column in the first row group of a local file; nothing of others, whose footers take a while."""
-    place = open_place(task.location, task.storage)
-    if not place.is_local:
-        return {}
-    try:
-        metadata = pq.read_metadata(place.path)  # mapped, a file that a writer cuts would end the process
-    except READ_ERRORS:  # the scan says what is wrong
-        return {}
-    if not metadata.num_row_groups:
+    metadata = footer(task) if open_place(task.location, task.storage).is_local else None
+    if metadata is None or not metadata.num_row_groups:
         return {}
     group = metadata.row_group(0)
     chunks = map(group.column, range(group.num_columns))

@@ -11,14 +11,12 @@ from dataclasses import replace
 from typing import Final
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from capture.compute import file_scan
 from capture.compute.file_scan import LOCAL, Answer, Numbered, Work
 from capture.compute.fold import Fold
-from capture.compute.readers.base import READ_ERRORS
+from capture.compute.readers.base import footer
 from capture.connectors.spi import ScanTask
-from capture.connectors.storage.places import open_place
 from store.model import logical_types
 from store.model.logical_types import Kind, LogicalType
 
@@ -51,13 +49,7 @@ def divided(task: ScanTask, work: Work) -> list[ScanTask]:
     Returns:
         Tasks of consecutive row groups; the task itself if it is small, has one row group, or cannot be opened.
     """
-    if task.reader != "parquet" or task.row_count <= PIECE_ROWS or work.share is not None:
-        return [task]
-    try:
-        place = open_place(task.location, task.storage)
-        with place.file_system.open_input_file(place.path) as source:
-            metadata = pq.read_metadata(source)
-    except READ_ERRORS:  # the scan reports it
+    if task.row_count <= PIECE_ROWS or work.share is not None or (metadata := footer(task)) is None:
         return [task]
     rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     pieces: list[list[int]] = []

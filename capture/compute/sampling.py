@@ -23,11 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from capture.compute.readers.base import READ_ERRORS
+from capture.compute.readers.base import footer
 from capture.connectors.spi import NativeStats, ScanTask
-from capture.connectors.storage.places import open_place
 from capture.spec import Budget
 from store.model import bounds
 from store.model.logical_types import Kind, LogicalType
@@ -200,13 +198,7 @@ def _row_groups(file: int, task: ScanTask) -> list[_Unit]:
     """The row groups of a file, with the bytes of the task's columns; the whole file if it cannot be opened, so that
     the scan reports the error."""
     whole = [_Unit(file, None, task.row_count, task.size_bytes)]
-    if task.reader != "parquet":
-        return whole
-    try:
-        place = open_place(task.location, task.storage)
-        with place.file_system.open_input_file(place.path) as source:
-            metadata = pq.read_metadata(source)
-    except READ_ERRORS:
+    if (metadata := footer(task)) is None:
         return whole
     paths = {dotted_name(column.path) for column in task.columns if column.path is not None}
     wanted = [at for at in range(metadata.num_columns) if metadata.schema.column(at).path in paths]

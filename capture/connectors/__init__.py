@@ -9,7 +9,7 @@ import dataclasses
 import importlib
 from functools import lru_cache
 from importlib.metadata import entry_points
-from typing import Final
+from typing import Any, Final
 
 from capture.connectors.secrets import resolve
 from capture.connectors.spi import Connector, ConnectorConfig
@@ -46,20 +46,34 @@ def connector_class(format: str) -> type[Connector]:
             hint=nearest(str(format).lower(), sorted(formats)),
             params={"field": "format", "expected": "|".join(sorted(formats)), "actual": str(format)},
         )
-    module, _, name = formats[format].partition(":")
+    connector: type[Connector] = plugin(formats[format], "format", format, f"pip install 'statflight[{format}]'")
+    return connector
+
+
+def plugin(place: str, field: str, name: str, hint: str) -> Any:
+    """Loads a class that may be missing in this build or need a library.
+
+    Args:
+        place: Its `module:class`.
+        field: Field of the request that names it, for errors.
+        name: The name.
+        hint: How to install the library.
+
+    Raises:
+        InvalidArgument: The class or its library is not installed.
+    """
+    module, _, attribute = place.partition(":")
     try:
-        connector: type[Connector] = getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(module), attribute)
     except ImportError as missing:
         if missing.name and missing.name.partition(".")[0] in _OURS:
             if module.startswith(missing.name):
-                raise InvalidArgument(f"format: {format} is not part of this build", code="UNIMPLEMENTED") from None
+                raise InvalidArgument(f"{field}: {name} is not part of this build", code="UNIMPLEMENTED") from None
             raise
         raise InvalidArgument(
-            f"format: {format} needs the library {missing.name or format}, which is not installed here",
-            hint=f"pip install 'statflight[{format}]'",
-            params={"field": "format", "actual": format},
-        ) from None
-    return connector
+            f"{field}: {name} needs the library {missing.name or name}, which is not installed here",
+            hint=hint, params={"field": field, "actual": name},
+        ) from None  # fmt: skip
 
 
 def open_connector(config: ConnectorConfig) -> Connector:

@@ -12,9 +12,10 @@ from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from capture.connectors.spi import ScanColumn, ScanTask
-from capture.connectors.storage.places import reason
+from capture.connectors.storage.places import open_place, reason
 from store.model.names import column_parts, dotted_name
 
 READ_ERRORS: Final = (OSError, pa.ArrowException, ValueError, KeyError, NotImplementedError)
@@ -101,6 +102,28 @@ def error_text(error: BaseException, task: ScanTask) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"needs the package {error.name}"
     return reason(error, task.storage, task.location).removesuffix(".")
+
+
+def footer(task: ScanTask) -> pq.FileMetaData | None:
+    """The footer of a task's Parquet file; None if it is no Parquet file or cannot be read, which its scan reports."""
+    if task.reader != "parquet":
+        return None
+    try:
+        place = open_place(task.location, task.storage)
+        with place.file_system.open_input_file(place.path) as source:
+            return pq.read_metadata(source)
+    except READ_ERRORS:
+        return None
+
+
+def values_read(column: ScanColumn, task: ScanTask, read: Callable[[str], pa.Table]) -> ColumnValues:
+    """The values of a column that `read` gives as a table, of which the column's path is one column or leaf."""
+    assert column.path is not None
+    try:
+        values = leaf(read(column.path), column.path)
+    except READ_ERRORS as error:
+        return ColumnValues(column, None, error=error_text(error, task))
+    return ColumnValues(column, values, 1, values.nbytes)
 
 
 def leaf(table: pa.Table, path: str) -> pa.ChunkedArray:

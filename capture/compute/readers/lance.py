@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from capture.compute.readers.base import READ_ERRORS, ColumnValues, TaskReader, constant, error_text, leaf
+from capture.compute.readers.base import ColumnValues, TaskReader, constant, values_read
 from capture.connectors.spi import ScanColumn, ScanTask
 
 
@@ -30,13 +30,8 @@ class LanceReader(TaskReader):
         for column in wanted:
             if column.constant is not None or column.path is None:
                 yield constant(column, self.rows)
-                continue
-            try:
-                values = leaf(self._fragment.to_table(columns=[column.path]), column.path)
-            except READ_ERRORS as error:
-                yield ColumnValues(column, None, error=error_text(error, self._task))
-                continue
-            yield ColumnValues(column, values, 1, values.nbytes)
+            else:
+                yield values_read(column, self._task, lambda path: self._fragment.to_table(columns=[path]))
 
     def close(self) -> None:
         self._fragment = None

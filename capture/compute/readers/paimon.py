@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from capture.compute.readers.base import READ_ERRORS, ColumnValues, TaskReader, error_text, leaf
+from capture.compute.readers.base import ColumnValues, TaskReader, values_read
 from capture.connectors.paimon.library import quiet
 from capture.connectors.spi import ScanColumn, ScanTask
 from store.model.names import column_parts
@@ -31,13 +31,8 @@ class PaimonReader(TaskReader):
         for column in wanted:
             if column.path is None:
                 yield ColumnValues(column, None, error=f'a split has no constant column "{column.name}"')
-                continue
-            try:
-                values = leaf(self._rows, column.path)
-            except READ_ERRORS as error:
-                yield ColumnValues(column, None, error=error_text(error, self._task))
-                continue
-            yield ColumnValues(column, values, 1, values.nbytes)
+            else:
+                yield values_read(column, self._task, lambda _: self._rows)
 
     def close(self) -> None:
         self._rows = None

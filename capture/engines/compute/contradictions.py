@@ -50,10 +50,7 @@ def stated_files(
         return None
     try:
         names = frozenset(table.names[i] for i in column_ids)
-        native = native or table.connector.capture_snapshot_target_stats(
-            table.schema, table.name, table.snapshot_id, table.column_ids, names
-        )
-        return StatedFiles(native, tasks, column_ids)
+        return StatedFiles(native or table.native_stats(names), tasks, column_ids)
     except StatflightError as error:
         notes.append(f"not compared with metadata: {error}")
         return None

@@ -33,7 +33,7 @@ from capture.spark.session import Spark
 from capture.spec import Budget, Engine, FileSketches, Sampling
 from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Mode, Outcome, Sink
 from store.model import logical_types
-from store.model.errors import Cancelled, StatflightError, may_pass
+from store.model.errors import Cancelled, StatflightError
 from store.model.logical_types import Kind
 from store.model.targets import TargetKind
 
@@ -132,13 +132,9 @@ class ComputeEngine(CaptureEngine):
                 answers = [self._result(request, Outcome.UNCAPTURABLE, str(error)) for request in requested]
             except Cancelled:
                 answers = [self._result(request, Outcome.DEGRADED, "cancelled") for request in requested]
-            except StatflightError as error:
-                attributes: dict[str, object] = {"retryable": error.retryable}
-                answers = [self._result(request, Outcome.DEGRADED, str(error), attributes) for request in requested]
             except Exception as error:  # the contract: an engine never raises
-                detail = f"capture failed: {type(error).__name__}"
-                attributes = {"retryable": may_pass(error)}
-                answers = [self._result(request, Outcome.DEGRADED, detail, attributes) for request in requested]
+                failed = CaptureResult.failed(self.id, error)
+                answers = [replace(failed, target=request.target, table=request.table) for request in requested]
             results |= zip(places, answers, strict=True)
         return [results[at] for at in range(len(requests))]
 
@@ -154,9 +150,7 @@ class ComputeEngine(CaptureEngine):
         scan = TableScan.of(requests, self.file_sketches)
         table = scan.table
         progress(0.0, f"planning {table.schema}.{table.name}")
-        names = frozenset(table.names[i] for i in scan.all_ids)
-        planned = table.connector.plan_files(table.schema, table.name, table.snapshot_id, table.column_ids, names)
-        tasks = sorted(planned, key=lambda task: task.file_path)
+        tasks = table.scan_tasks(table.names[i] for i in scan.all_ids)
         notes = []
         if requests[0].spec.partitions:
             total, tasks = len(tasks), partitions.within(table, tasks, requests[0].spec.partitions)
@@ -289,9 +283,7 @@ class ComputeEngine(CaptureEngine):
         """Reads native statistics and adds them to `scan`; None if they cannot be read."""
         table, names = scan.table, frozenset(scan.table.names[i] for i in scan.types if i in scan.leaves)
         try:
-            native = table.connector.capture_snapshot_target_stats(
-                table.schema, table.name, table.snapshot_id, table.column_ids, names
-            )
+            native = table.native_stats(names)
             scan.known = known_scalars(native, table)
             if native.row_count is not None:
                 scan.rows_total = native.row_count
@@ -344,9 +336,7 @@ class ComputeEngine(CaptureEngine):
         leaves = {c.name: logical_types.parse(c.logical_type) for c in table.columns.columns if c.is_leaf}
         types = expressions.named(text, leaves)
         progress(0.0, f"planning {table.schema}.{table.name}")
-        names = frozenset(types)
-        planned = table.connector.plan_files(table.schema, table.name, table.snapshot_id, table.column_ids, names)
-        tasks = sorted(planned, key=lambda task: task.file_path)
+        tasks = table.scan_tasks(types)
 
         def report() -> None:
             progress(0.1, f"{len(tasks)} files")

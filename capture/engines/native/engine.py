@@ -33,7 +33,6 @@ from capture.spi import (
     TableHandle,
 )
 from store.model import logical_types
-from store.model.errors import StatflightError, may_pass
 from store.model.freshness import CONTRADICTED
 from store.model.schemas import SCALAR
 from store.model.targets import Target, TargetKind
@@ -79,13 +78,8 @@ class NativeEngine(CaptureEngine):
             try:
                 metadata_pass = _Pass(self.id, group, sink, self._listings)
                 answers = metadata_pass.run_scoped() if group[0].spec.partitions else metadata_pass.run()
-            except StatflightError as error:
-                attributes = {"retryable": error.retryable}
-                answers = [CaptureResult(Outcome.DEGRADED, self.id, str(error), attributes)] * len(group)
             except Exception as error:  # the contract: an engine never raises
-                detail = f"capture failed: {type(error).__name__}"
-                attributes = {"retryable": may_pass(error)}
-                answers = [CaptureResult(Outcome.DEGRADED, self.id, detail, attributes)] * len(group)
+                answers = [CaptureResult.failed(self.id, error)] * len(group)
             for at, answer in zip(members, answers, strict=True):
                 results[at] = answer
         return results
@@ -187,10 +181,7 @@ class _Pass:
         return replace(self._captured(request.target, detail), attributes={"files": files, "files_total": total})
 
     def _native_stats(self) -> NativeStats:
-        table = self.table
-        native = table.connector.capture_snapshot_target_stats(
-            table.schema, table.name, table.snapshot_id, table.column_ids, self.wanted
-        )
+        table, native = self.table, self.table.native_stats(self.wanted)
         for remark in native.remarks:
             log.warning("%s.%s.%s: %s", table.catalog, table.schema, table.name, remark)
         return native
