@@ -14,15 +14,12 @@ _NONE: Final[Mapping[str, Any]] = {}
 
 
 def flight_rows(flight: str, rows: Sequence[Mapping[str, Any]], constants: Mapping[str, Any] = _NONE) -> pa.Table:
-    """Converts records to a table.
+    """Converts records to rows in the flight's schema, without derived columns.
 
     Args:
         flight: Name of a writable flight.
         rows: Values by column name; missing ones are null.
         constants: Values that are the same in all rows; they take precedence.
-
-    Returns:
-        One row per record, in the flight's schema without derived columns.
     """
     schema = _schema(flight)
     columns = pa.array(rows, pa.struct(list(schema))).flatten()  # half the cost of an array for each column
@@ -33,13 +30,10 @@ def flight_rows(flight: str, rows: Sequence[Mapping[str, Any]], constants: Mappi
 
 
 def with_constants(table: pa.Table, constants: Mapping[str, Any], flight: str) -> pa.Table:
-    """Adds key and provenance to a table as constant columns.
+    """Adds key and provenance to a table as constant columns; all columns in the flight's order.
 
     Args:
         constants: Values by column name; ignored for columns that the table has.
-
-    Returns:
-        The rows with columns in the flight's order: those of the table, of the key and of the provenance.
     """
     columns, blank = dict(zip(table.column_names, table.columns, strict=True)), _blank(flight, table.num_rows)
     kept = {}

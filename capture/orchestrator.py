@@ -60,23 +60,17 @@ class Running(Protocol):
     """A running capture; `outcome` may be called once `wait` returned True."""
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the end of the capture.
+        """Waits for the end of the capture; False on a timeout.
 
         Args:
             seconds: Maximum wait; 0 or less only checks whether the capture has ended.
-
-        Returns:
-            False on a timeout.
         """
 
     def outcome(self, question: Question) -> tuple[str, str]:
-        """The result for one question, after the capture has ended.
+        """The name of an `Outcome`, and its detail, for one question, after the capture has ended.
 
         Args:
             question: A question of this capture, or one with the same key.
-
-        Returns:
-            The name of an `Outcome`, and its detail.
 
         Raises:
             StatflightError: The capture as a whole failed.

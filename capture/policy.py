@@ -60,14 +60,11 @@ class Policy:
     entries: tuple[tuple[str, Rules | None], ...] = ()
 
     def rules(self, schema: str, name: str) -> Rules | None:
-        """The rules of the first pattern that matches a table.
+        """The rules of the first pattern that matches a table; None if it says off or no pattern matches.
 
         Args:
             schema: The table's schema, dotted when nested.
             name: The table's name; case-sensitive.
-
-        Returns:
-            None if the pattern says off or no pattern matches.
         """
         full = f"{schema}.{name}"
         return next((rules for pattern, rules in self.entries if fnmatchcase(full, pattern)), None)
@@ -203,14 +200,11 @@ class Verdict:
 
 
 def table_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
-    """Decides about the table's own statistics, which come from metadata.
+    """Decides about the table's own statistics, which come from metadata; the verdict's `columns` is None.
 
     Args:
         state: State of the table; `tried_…` describe the last attempt at the table's own statistics.
         now: Current time, with a time zone like the times of `state`.
-
-    Returns:
-        A verdict whose `columns` is None.
     """
     if state.snapshot_id is None:
         return Verdict(False, Because.NO_SNAPSHOT)
@@ -222,14 +216,11 @@ def table_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
 
 
 def columns_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
-    """Decides about scanning columns.
+    """Decides about scanning columns; the verdict has the ids of those not yet captured at the current snapshot.
 
     Args:
         state: State of the table; `tried_at` is the time of the last attempted scan.
         now: Current time, with a time zone like the times of `state`.
-
-    Returns:
-        A verdict with the ids of the columns to scan, those not yet captured at the current snapshot.
     """
     if state.snapshot_id is None:
         return Verdict(False, Because.NO_SNAPSHOT, ())

@@ -108,14 +108,11 @@ def parse_spec(body: Any, where: str = "request") -> CaptureSpec:
 
 
 def parse_partitions(value: Any, where: str = "partitions") -> tuple[Partition, ...]:
-    """Parses the partitions of a request.
+    """Parses the partitions of a request: the distinct ones in their order; none for None.
 
     Args:
         value: Non-empty list of objects, field → string, number, boolean or null; None for no restriction.
         where: Path of the list in the whole body, for errors.
-
-    Returns:
-        The distinct partitions in their order; empty for None.
 
     Raises:
         InvalidField: A partition is malformed, or there are more than `MAX_PARTITIONS`; names the field.

@@ -109,14 +109,11 @@ class TableHandle:
         return sorted(tasks, key=lambda task: task.file_path)
 
     def selected(self, selectors: Sequence[str]) -> frozenset[str]:
-        """Keys of the leaf columns that match the selectors.
+        """`Column.key` of each leaf column that the selectors match.
 
         Args:
             selectors: Each `#<column_id>` or a dotted name; a struct selects its leaves. A selector without a match
                 is ignored.
-
-        Returns:
-            `Column.key` of each selected leaf.
         """
         by_id, keys = self.by_id, set()
         for selector in map(str.strip, selectors):
@@ -196,11 +193,7 @@ class Capabilities:
     budgets: bool = False  # samples respect a budget
 
     def mismatch(self, request: CaptureRequest) -> str:
-        """Checks whether a request is within the capabilities.
-
-        Returns:
-            The first reason against it; an empty string if there is none.
-        """
+        """The first reason why a request is not within the capabilities; an empty string if there is none."""
         return self.mismatch_of(request.spec, request.table.connector.format, request.mode)
 
     def mismatch_of(self, spec: CaptureSpec, format: str, mode: Mode) -> str:
@@ -270,14 +263,11 @@ class Sink(Protocol):
         """
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
-        """Stored rows of the table from captures at any snapshot.
+        """Stored rows of the table from captures at any snapshot: at most one per target, the newest.
 
         Args:
             flight: Name of a `stats.*` flight.
             columns: Columns to read; all by default.
-
-        Returns:
-            At most one row per target, the newest; empty if nothing is stored.
         """
 
     def requested(self, flight: str, table: TableHandle, columns: Sequence[str]) -> pa.Table:  # noqa: ARG002
@@ -315,21 +305,14 @@ class CaptureEngine(Protocol):
     capabilities: Capabilities
 
     def supports(self, request: CaptureRequest) -> str:
-        """Checks whether the engine can handle a request, by default against its capabilities.
-
-        Returns:
-            The first reason against it; an empty string if there is none.
-        """
+        """The first reason why the engine cannot handle a request, by default by its capabilities; empty if it can."""
         return self.capabilities.mismatch(request)
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
-        """Captures requests about one table.
+        """Captures requests about one table; one result per request, in their order.
 
         Args:
             sink: Destination of the rows; also cancels the capture.
-
-        Returns:
-            One result per request, in their order.
         """
 
 

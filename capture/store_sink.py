@@ -78,10 +78,7 @@ class StoreSink(Sink):
             raise Cancelled("the capture was stopped")
 
     def publish(self) -> Counts:
-        """Stores all rows in one transaction, `extra` rows last, and empties the sink.
-
-        Returns:
-            Numbers of records received, created, unchanged and replaced, over all flights.
+        """Stores all rows in one transaction, `extra` rows last, and empties the sink; returns counts over all flights.
 
         Raises:
             StatflightError: The store rejects the rows; nothing is stored.
@@ -124,7 +121,7 @@ class LocalStore:
         targets: Iterable[Target] | None = None, progress: Callable[[float, str], bool | None] | None = None,
         **spec: Any,
     ) -> list[CaptureResult]:  # fmt: skip
-        """Captures statistics of a table and publishes them in one transaction.
+        """Captures a table and publishes its statistics in one transaction; one result per target, in their order.
 
         Args:
             catalog: Name of the lake in the store.
@@ -132,9 +129,6 @@ class LocalStore:
             snapshot_id: Id of the snapshot; the current one by default.
             targets: Targets to capture; by default the table and all its columns.
             spec: Other fields of `CaptureSpec`, such as `kinds`, `sampling` or `budget`.
-
-        Returns:
-            One result per target, in their order.
 
         Raises:
             NotFound: The table or the snapshot does not exist.
@@ -150,15 +144,12 @@ class LocalStore:
         return results
 
     def read(self, flight: str, table: str, snapshot_id: int | None = None) -> pa.Table:
-        """Reads the stored rows of a flight for a table at one snapshot.
+        """Stored rows of a flight for a table at a snapshot, without derived columns; none if nothing was captured.
 
         Args:
             flight: Name of a stored `stats.*` flight.
             table: Full name, `catalog.schema.table`.
             snapshot_id: Id of the snapshot; the current one by default.
-
-        Returns:
-            Rows without the columns that the server derives; empty if nothing was captured at the snapshot.
 
         Raises:
             NotFound: The table is not in the store.

@@ -72,10 +72,7 @@ class StatflightDataSource(DataSource):
         return "statflight"
 
     def schema(self) -> StructType:
-        """Asks the server for the schema of the flight.
-
-        Returns:
-            The schema in Spark's types.
+        """Asks the server for the schema of the flight, in Spark's types.
 
         Raises:
             ValueError: The option `uri` or `flight` is missing.
@@ -85,13 +82,10 @@ class StatflightDataSource(DataSource):
             return from_arrow_schema(opened.schema(command))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Makes the reader of a query.
+        """Makes the reader of a query; nothing is read yet.
 
         Args:
             schema: The columns that Spark wants.
-
-        Returns:
-            The reader; nothing is read yet.
         """
         return StatflightReader(_server(self.options), _command(self.options), schema, self.options.get("partitions"))
 
@@ -131,11 +125,7 @@ class StatflightReader(DataSourceReader):
             self._command = self._command | {"predicates": pushed}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Asks the server for the tickets of the shares.
-
-        Returns:
-            One partition per ticket.
-        """
+        """Asks the server for the tickets of the shares, one for each partition."""
         command = self._command | {"partitions": self._partitions}
         with self._server.connect() as opened:
             return [InputPartition(ticket) for ticket in opened.tickets(command)]

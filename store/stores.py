@@ -89,14 +89,11 @@ class StatsStore(Protocol):
         """
 
     def delete(self, table: TableEntry, snapshot_id: int | None = None, target: Target | None = None) -> int:
-        """Deletes records and their sketches.
+        """Deletes records and their sketches; returns the number of records.
 
         Args:
             snapshot_id: Only records of this snapshot; None for all.
             target: Only records about this target; None for all.
-
-        Returns:
-            The number of records deleted, without sketches.
         """
 
     def meta(self, table: TableEntry, snapshot_id: int, target: Target) -> Meta:

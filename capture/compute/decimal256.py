@@ -26,14 +26,11 @@ def is_wide(lt: LogicalType) -> bool:
 
 
 def words(values: pa.ChunkedArray, lt: LogicalType) -> Words:
-    """Converts decimals to words.
+    """The words of decimals, shape (n, 4).
 
     Args:
         values: Decimals of any width, without nulls.
         lt: The column's type, which determines the scale.
-
-    Returns:
-        Shape (n, 4).
 
     Raises:
         pyarrow.ArrowInvalid: A value does not fit the type.
@@ -44,13 +41,10 @@ def words(values: pa.ChunkedArray, lt: LogicalType) -> Words:
 
 
 def count(values: Words) -> tuple[Words, Longs]:
-    """Counts the distinct values.
+    """The distinct values, ascending, shape (d, 4), and their counts, shape (d,).
 
     Args:
         values: Shape (n, 4).
-
-    Returns:
-        The distinct values, ascending, shape (d, 4), and their counts, shape (d,).
     """
     order = np.lexsort((values[:, 0], values[:, 1], values[:, 2], values[:, 3].view(np.int64)))
     values = values[order]
@@ -59,27 +53,21 @@ def count(values: Words) -> tuple[Words, Longs]:
 
 
 def to_arrow(values: Words, lt: LogicalType) -> pa.Array:
-    """Converts words to decimals.
+    """Converts words to an Arrow array of n decimals.
 
     Args:
         values: Shape (n, 4).
-
-    Returns:
-        An Arrow array of n values.
     """
     data = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(logical_types.to_arrow(lt), len(values), [None, data])
 
 
 def doubles(values: Words, lt: LogicalType) -> npt.NDArray[np.float64]:
-    """The values as doubles, for quantiles and moments.
+    """The values as doubles, shape (n,), for quantiles and moments.
 
     Args:
         values: Shape (n, 4).
         lt: The type, whose scale is applied.
-
-    Returns:
-        Shape (n,).
     """
     # Convert the magnitude: the words of a small negative value are large and nearly cancel.
     negative = values[:, 3].view(np.int64) < 0
@@ -89,13 +77,10 @@ def doubles(values: Words, lt: LogicalType) -> npt.NDArray[np.float64]:
 
 
 def hashes(values: Words) -> Hashes:
-    """Hashes the unscaled values as minimal big-endian two's complement bytes, Iceberg's form.
+    """Hashes, shape (n,), of the unscaled values as minimal big-endian two's complement bytes, Iceberg's form.
 
     Args:
         values: Shape (n, 4).
-
-    Returns:
-        Shape (n,).
     """
     octets: npt.NDArray[np.uint8] = values[:, ::-1].astype(">u8").view(np.uint8).reshape(-1, _BYTES)
     sign = np.where(octets[:, 0] >= 128, 255, 0).astype(np.uint8)

@@ -92,13 +92,10 @@ def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
 
 
 def to_batch(answers: Sequence[Answer]) -> pa.RecordBatch:
-    """Encodes answers.
+    """Encodes answers, each as a row of PARTIAL_SCHEMA.
 
     Args:
         answers: Answers of any tasks.
-
-    Returns:
-        One row of PARTIAL_SCHEMA per answer.
     """
     rows: dict[str, list[Any]] = {name: [] for name in PARTIAL_SCHEMA.names}
     for answer in answers:
@@ -112,13 +109,10 @@ def to_batch(answers: Sequence[Answer]) -> pa.RecordBatch:
 
 
 def from_batch(batch: pa.RecordBatch | pa.Table, engine_id: str = LOCAL) -> list[Answer]:
-    """Decodes answers; the inverse of `to_batch`.
+    """Decodes answers in their order; the inverse of `to_batch`.
 
     Args:
         batch: Rows of PARTIAL_SCHEMA.
-
-    Returns:
-        One answer per row, in their order.
     """
     answers = []
     for row in batch.to_pylist():

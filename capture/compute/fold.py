@@ -125,13 +125,10 @@ class Known:
         return data
 
     def tables(self, places: Iterable[_Place]) -> dict[str, pa.Table]:
-        """The stored rows of some of `parts` and of their sketches.
+        """The rows of `stats.file_columns` and `stats.sketches` stored for some of `parts`, by flight; {} if none are.
 
         Args:
             places: File paths and column ids, keys of `parts`.
-
-        Returns:
-            Rows by flight: `stats.file_columns` and `stats.sketches`; empty if nothing is stored.
         """
         if self._columns is None or self._sketches is None:
             return {}
@@ -154,7 +151,7 @@ def known(
     wanted: SketchSelection,
     uncut: Collection[int] = (),
 ) -> Known:
-    """Reads the complete stored results of unchanged files.
+    """Reads the complete stored results of unchanged files, together as precise as those of a scan.
 
     Args:
         table: The table at the snapshot being captured.
@@ -162,9 +159,6 @@ def known(
         tasks: The live files; only results with the same fingerprint are returned.
         types: Column id → type.
         uncut: Ids of the columns of which a result must have whole sketches.
-
-    Returns:
-        The results that need not be computed again, as precise together as those of a scan.
     """
     stored = sink.stored("stats.sketches", table)
     if not stored.num_rows:

@@ -43,15 +43,12 @@ PIECE_ROWS: Final = 1 << 22  # rows processed at once; limits the memory of a co
 
 
 def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: SketchSelection = ALL, times: int = 1) -> Partial:
-    """Computes the statistics of a column.
+    """Computes the statistics of a column, which is of `len(values) * times` rows.
 
     Args:
         values: Values of any Arrow type that represents the kind, dictionaries included.
         wanted: Sketches besides theta.
         times: Rows that each value stands for; a constant column is one value and the number of rows.
-
-    Returns:
-        Statistics of `len(values) * times` rows.
 
     Raises:
         pyarrow.ArrowException: The values do not convert to the type.
@@ -87,14 +84,11 @@ def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: SketchSelection 
 
 
 def merge(parts: Sequence[Partial], lt: LogicalType) -> Partial:
-    """Merges the statistics of disjoint rows.
+    """Merges the statistics of disjoint rows. A sketch or bound that one part lacks is missing in the result.
 
     Args:
         parts: Statistics of each part, at least one.
         lt: The column's logical type, whose order the bounds follow.
-
-    Returns:
-        Statistics of all rows. A sketch or bound that is missing in one part is missing in the result.
     """
     if len(parts) == 1:
         return parts[0]
@@ -171,13 +165,10 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
 
 
 def hash_integers(lt: LogicalType) -> Callable[[Any], Hashes]:
-    """The hash function for integers in the storage form of a type.
+    """The hash function for integers in the storage form of a type, of shape (n,) to shape (n,).
 
     Args:
         lt: INT, DATE or a type stored as 64-bit integers.
-
-    Returns:
-        A function of integers, shape (n,), to hashes, shape (n,).
     """
     if lt.kind is Kind.DATE:
         return murmur3.hash_ints
@@ -185,14 +176,11 @@ def hash_integers(lt: LogicalType) -> Callable[[Any], Hashes]:
 
 
 def hash_instants(micros: Longs, beyond: Longs | None) -> Hashes:
-    """Hashes instants from `numbers.instants`. Equal instants hash equally, whatever their column's unit.
+    """Hashes instants from `numbers.instants`, shape (n,): equal ones equally, whatever their column's unit.
 
     Args:
         micros: Microseconds, shape (n,).
         beyond: Remainders below a microsecond, shape (n,); None if all are 0.
-
-    Returns:
-        Shape (n,).
     """
     hashes = murmur3.hash_longs(micros)
     if beyond is not None:
@@ -203,13 +191,10 @@ def hash_instants(micros: Longs, beyond: Longs | None) -> Hashes:
 
 
 def hash_floats(lt: LogicalType) -> Callable[[Any], Hashes]:
-    """The hash function for floating-point numbers.
+    """The hash function for floats of a type's precision, of shape (n,) to shape (n,).
 
     Args:
         lt: FLOAT or DOUBLE.
-
-    Returns:
-        A function of floats of that precision, shape (n,), to hashes, shape (n,).
     """
     return murmur3.hash_floats if lt.kind is Kind.FLOAT else murmur3.hash_doubles
 

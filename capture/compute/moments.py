@@ -25,14 +25,11 @@ _NONE: Final[Moments] = (None, None)
 
 
 def moments(values: npt.NDArray[np.float64], counts: Longs) -> Moments:
-    """The moments of weighted values.
+    """Mean and sample standard deviation of weighted values, each None if undefined.
 
     Args:
         values: Shape (n,), no NaN.
         counts: Number of occurrences of each value, shape (n,), positive.
-
-    Returns:
-        Mean and sample standard deviation, each None if undefined.
     """
     if not len(values):
         return _NONE

@@ -29,13 +29,10 @@ _STORED: Final = {
 
 
 def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Unwraps extension types, and casts string and binary views, for which Arrow lacks kernels.
+    """Unwraps extension types, and casts string and binary views, for which Arrow lacks kernels, by a copy.
 
     Args:
         values: Values of any Arrow type.
-
-    Returns:
-        The same values in a plain type; copied only if they were views.
     """
     while isinstance(values.type, pa.BaseExtensionType):
         values = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
@@ -45,27 +42,21 @@ def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def flat(values: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """Joins the chunks of a column.
+    """Joins the chunks of a column to one NumPy array, shape (n,); a single chunk is not copied.
 
     Args:
         values: Column without nulls, with at least one non-empty chunk.
-
-    Returns:
-        One NumPy array, shape (n,); a single chunk is not copied.
     """
     parts = [chunk.to_numpy(zero_copy_only=False) for chunk in values.chunks if len(chunk)]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def integers(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.integer[Any]]:
-    """The storage form of integers and dates.
+    """The storage form of integers and dates, shape (n,): INT in its stored width, DATE as days (int32).
 
     Args:
         values: Column without nulls.
         lt: INT or DATE.
-
-    Returns:
-        Shape (n,): INT in its stored width, DATE as days (int32).
     """
     given = values.type
     if lt.kind is Kind.INT:
@@ -106,14 +97,11 @@ def instants(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Longs, Longs | N
 
 
 def floats(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.floating[Any]]:
-    """The storage form of floating-point numbers.
+    """The storage form of floats: a copy in the type's precision, shape (n,), with -0.0 as 0.0.
 
     Args:
         values: Column without nulls.
         lt: FLOAT or DOUBLE.
-
-    Returns:
-        A copy in the type's precision, shape (n,), with -0.0 as 0.0.
     """
     wide = np.float32 if lt.kind is Kind.FLOAT else np.float64
     given = flat(values if pa.types.is_floating(values.type) else values.cast(pa.from_numpy_dtype(wide)))
@@ -153,29 +141,23 @@ def stored_decimal(lt: LogicalType) -> pa.DataType:
 
 
 def decimals(low: Hashes, high: Longs, lt: LogicalType) -> pa.Array:
-    """Converts words of unscaled values to decimals.
+    """Converts words of unscaled values to an Arrow array of n decimals.
 
     Args:
         low: Lower words, shape (n,).
         high: Upper words, shape (n,).
         lt: A DECIMAL type of at most 38 digits.
-
-    Returns:
-        An Arrow array of n values.
     """
     words = np.stack([low, high.view(np.uint64)], axis=1)
     return pa.Array.from_buffers(stored_decimal(lt), len(low), [None, pa.py_buffer(words)])
 
 
 def to_arrow(values: npt.NDArray[Any], lt: LogicalType) -> pa.Array:
-    """Converts values in storage form to Arrow.
+    """Converts values in storage form to an Arrow array of the type, of n values.
 
     Args:
         values: Shape (n,).
         lt: Logical type of the values; decimals up to 18 digits only.
-
-    Returns:
-        An Arrow array of the type, of n values.
     """
     if lt.kind is Kind.DECIMAL:
         return decimals(values.view(np.uint64), values >> 63, lt)
@@ -222,14 +204,11 @@ def _count_range(values: npt.NDArray[np.integer[Any]], low: np.integer[Any], spa
 
 
 def count_codes(codes: npt.NDArray[np.integer[Any]], span: int) -> Longs:
-    """Counts dictionary codes.
+    """The count of each dictionary code, shape (span,).
 
     Args:
         codes: Shape (n,), each 0 ≤ code < `span`.
         span: Size of the dictionary.
-
-    Returns:
-        Count of each code, shape (span,).
     """
     if _in_pairs(len(codes), span):
         return _count_pairs_of(codes.astype(np.uint8), span)
@@ -250,27 +229,21 @@ def _count_pairs_of(codes: npt.NDArray[np.uint8], span: int) -> Longs:
 
 
 def runs(ordered: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Longs]:
-    """Counts the runs of an ascending array.
+    """The distinct values of an ascending array, in its order, and their counts, shape (d,) each.
 
     Args:
         ordered: Shape (n,), ascending.
-
-    Returns:
-        The distinct values, ascending, shape (d,), and their counts, shape (d,).
     """
     first = _starts(ordered[1:] != ordered[:-1], len(ordered))
     return ordered[first], _lengths(first, len(ordered))
 
 
 def count_pairs(low: Hashes, high: Longs) -> tuple[Hashes, Longs, Longs]:
-    """Counts distinct 128-bit values.
+    """The distinct 128-bit values, ascending, as lower and upper words, and their counts, shape (d,) each.
 
     Args:
         low: Lower words, shape (n,).
         high: Upper words, shape (n,).
-
-    Returns:
-        Lower and upper words of the distinct values, ascending, and their counts, shape (d,) each.
     """
     order = np.lexsort((low, high))
     low, high = low[order], high[order]

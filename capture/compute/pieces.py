@@ -25,15 +25,12 @@ PIECE_ROWS: Final = 1 << 20
 
 
 def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
-    """Computes the statistics of one task, piece by piece.
+    """`file_scan.scan` of one task, piece by piece.
 
     Args:
         number: Index of the task in its job, copied to every answer.
         task: The file, with the columns of the work.
         work: Columns, groups and sketches to compute.
-
-    Returns:
-        As `file_scan.scan`.
     """
     pieces = divided(task, work)
     return _merged(number, task, [file_scan.scan(number, piece, work) for piece in pieces])

@@ -70,16 +70,13 @@ class Draw:
         return total if self.budget.max_rows is None else min(total, max(self.budget.max_rows, self.rows))
 
     def take(self, count: int | None = None, until: float = math.inf) -> list[ScanTask]:
-        """Draws the next row groups.
+        """Draws the next row groups, as one task per file that is limited to them.
 
         The very first row group is drawn whatever the budget, so a sample is never empty.
 
         Args:
             count: Maximum number of row groups; None: all within the budget.
             until: Reading of `time.monotonic()` at which to stop drawing, because reading footers may be slow.
-
-        Returns:
-            One task per file, limited to the drawn row groups.
         """
         chosen: dict[int, list[int | None]] = {}
         for unit in itertools.islice(self._units, count):

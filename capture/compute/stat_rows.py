@@ -118,13 +118,10 @@ class Rows:
         self._rows.setdefault(flight, []).append(self._recorded() | row | place)
 
     def stored(self, rows: pa.Table) -> pa.Table:
-        """Copies stored rows of unchanged files to this snapshot.
+        """Copies stored rows of unchanged files to this snapshot, with the key, time and names of this capture.
 
         Args:
             rows: Rows of `stats.file_columns` or `stats.sketches`.
-
-        Returns:
-            The rows with the key, time and names of this capture.
         """
         constants = {**self.table.key, "schema_hash": self._schema_hash, "capture_mode": str(self.mode)}
         constants |= {"captured_at": self.now, "refreshed_at": self.now}
@@ -181,11 +178,7 @@ class Rows:
         self._sketches(about, part, lt, _sampled(part, covers))
 
     def tables(self) -> dict[str, pa.Table]:
-        """Returns and clears the collected rows.
-
-        Returns:
-            Rows by flight, in the flight's schema without derived columns.
-        """
+        """Returns and clears the collected rows, by flight, in the flight's schema without derived columns."""
         by_flight = {flight: flight_rows(flight, rows, self.table.key) for flight, rows in self._rows.items() if rows}
         self._rows = {}
         return by_flight
@@ -232,16 +225,13 @@ class Rows:
 
 
 def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
-    """The scalar columns of a record.
+    """The scalar columns of a record by name; unknown values are None or absent.
 
     For a sample, counts and ndv are scaled to all rows, and bounds come from metadata only, because unread rows may lie
     outside those of the sample.
 
     Args:
         part: Statistics of the rows that were read.
-
-    Returns:
-        Values by column name; unknown values are None or absent.
     """
     count = part.row_count - part.null_count
     row: dict[str, Any] = {

@@ -68,13 +68,10 @@ def summarise(values: pa.ChunkedArray, frame: Frame) -> Partial:
 
 
 def row_hashes(values: pa.ChunkedArray) -> Hashes:
-    """Hashes each row of strings or binary values.
+    """Hashes each row of strings or binary values, shape (n,).
 
     Args:
         values: Shape (n,), without nulls.
-
-    Returns:
-        Shape (n,).
     """
     parts = []
     for chunk in values.chunks:

@@ -22,7 +22,7 @@ def default_engines(
     engine: Engine = Engine.AUTO,
     file_sketches: FileSketches = FileSketches.AUTO,
 ) -> list[CaptureEngine]:
-    """Creates the compute engine, the native engine and the installed third-party engines. Starts no JVM.
+    """Creates the compute engine, the native engine and the installed third-party ones, unsorted. Starts no JVM.
 
     Args:
         spark_master: Spark master of the compute engine; None for all cores of this machine.
@@ -31,9 +31,6 @@ def default_engines(
         spark: A shared session; `spark_master` is ignored then.
         engine: Where the compute engine reads data, unless a request says otherwise.
         file_sketches: What the compute engine keeps of each file for the next capture.
-
-    Returns:
-        The engines in no particular order; a registry sorts them by priority.
     """
     from capture.engines.compute.engine import ComputeEngine
     from capture.engines.native.engine import NativeEngine
@@ -67,11 +64,7 @@ def _capabilities(row: Mapping[str, Any]) -> Capabilities:
 
 
 def described(engines: Sequence[CaptureEngine]) -> list[dict[str, Any]]:
-    """Describes engines for the system table of engines.
-
-    Returns:
-        One row of `sys.engines` per engine.
-    """
+    """One row of `sys.engines` per engine."""
     return [
         {
             "engine_id": engine.id,

@@ -72,10 +72,7 @@ def replace_file(place: Place, data: bytes) -> None:
 
 
 def create_file(place: Place, data: bytes) -> bool:
-    """Creates a file atomically unless it exists, on a local disk only.
-
-    Returns:
-        True if this call created the file.
+    """Creates a file atomically, on a local disk only; False if it exists.
 
     Raises:
         OSError: The file cannot be written.
@@ -125,16 +122,13 @@ def sweep(
     folder: Place, referenced: Callable[[], Container[str]], *, older_than: float = ORPHAN_SECONDS,
     now: Callable[[], float] = time.time,
 ) -> list[str]:  # fmt: skip
-    """Deletes files of ours that are unreferenced and too old to belong to a running writer.
+    """Deletes files of ours that are unreferenced and too old to be of a running writer; returns their names.
 
     Args:
         folder: Directory to clean, without subdirectories.
         referenced: Returns the names of referenced files; called only if there are candidates.
         older_than: Minimum age of a candidate in seconds.
         now: Current Unix time in seconds.
-
-    Returns:
-        The names of the deleted files.
     """
     selector = pafs.FileSelector(folder.path, allow_not_found=True, recursive=False)
     candidates = [

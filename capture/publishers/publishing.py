@@ -56,14 +56,11 @@ def publish(
 
 
 def withdraw(publisher: Publisher, *, attempts: int = ATTEMPTS, pause: Callable[[float], None] = time.sleep) -> bool:
-    """Removes published statistics from a home.
+    """Removes published statistics from a home; False if it had none.
 
     Args:
         attempts: Maximum number of attempts, at least 1.
         pause: Sleeps for a number of seconds between attempts.
-
-    Returns:
-        False if the home had none.
 
     Raises:
         InvalidArgument: The home may not be written.

@@ -283,10 +283,7 @@ class Publisher(ABC):
 
     @abstractmethod
     def write(self, draft: Draft) -> int | None:
-        """Puts a draft in place atomically.
-
-        Returns:
-            Id of the snapshot that this created; None if it created none.
+        """Puts a draft in place atomically; returns the id of the snapshot that this created, or None.
 
         Raises:
             LostRace: Another writer came first; nothing of the draft remains.
@@ -312,10 +309,7 @@ class Publisher(ABC):
         """Removes the statistics of this project from the home; returns whether there were any."""
 
     def verify(self, draft: Draft) -> str:
-        """Reads the written statistics and compares them with the draft.
-
-        Returns:
-            Their location.
+        """Reads the written statistics, compares them with the draft, and returns their location.
 
         Raises:
             LostRace: Another writer replaced them, or changed the table, meanwhile.

@@ -52,13 +52,10 @@ class NotDeterministic(InvalidArgument):
 
 
 def checked(key: bytes) -> str:
-    """Decodes an expression and rejects unsafe ones.
+    """Decodes an expression, and rejects one that reads other data or calls Java methods.
 
     Args:
         key: UTF-8 text from a client.
-
-    Returns:
-        The text; it reads no other data and calls no Java methods.
 
     Raises:
         InvalidArgument: The text is not valid UTF-8, or contains something that is not allowed.
@@ -95,15 +92,12 @@ def capture(
     wanted: SketchSelection,
     poll: Callable[[], None],
 ) -> tuple[LogicalType, Partial, int]:
-    """Computes an expression over all files.
+    """The logical type of an expression, its statistics over all files, and the bytes read.
 
     Args:
         planned: The files, with at least the columns of `types`.
         types: Dotted name → type, for the columns it may refer to.
         poll: Callback as in `Spark.run`.
-
-    Returns:
-        The expression's logical type, its statistics, and the bytes read.
 
     Raises:
         NotDeterministic: The value of the expression is not a function of its row.

@@ -88,11 +88,7 @@ def overlapped(
 
 
 def balanced(tasks: Sequence[Numbered], count: int) -> list[list[Numbered]]:
-    """Divides tasks into groups of similar bytes.
-
-    Returns:
-        The groups, the largest first; tasks keep their order within a group.
-    """
+    """Divides tasks into groups of similar bytes, the largest first; tasks keep their order within a group."""
     groups: list[list[Numbered]] = [[] for _ in range(min(count, len(tasks)))]
     loads = [0] * len(groups)
     for task in sorted(tasks, key=lambda pair: (-pair[1].size_bytes, pair[0])):
@@ -107,14 +103,11 @@ _frozen = False
 
 
 def compute(payload: bytes) -> pa.RecordBatch:
-    """Computes groups of tasks; runs on an executor.
+    """Computes groups of tasks as rows of PARTIAL_SCHEMA; runs on an executor.
 
     Args:
         payload: Pickled groups with their work, and optionally a directory of claims. With it, executors of one machine
             share the groups: each group is computed by the first that claims it. Without it, all are computed.
-
-    Returns:
-        The answers as rows of PARTIAL_SCHEMA.
     """
     global _frozen
     if not _frozen:

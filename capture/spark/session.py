@@ -205,11 +205,7 @@ class Spark:
         self._release()
 
     def start(self) -> futures.Future[None]:
-        """Starts the session in a separate thread, if needed.
-
-        Returns:
-            A future that raises like `run`.
-        """
+        """Starts the session in a separate thread, if needed; the future raises like `run`."""
         pool = futures.ThreadPoolExecutor(1, "spark-start")
         try:
             return pool.submit(self.ensure)
@@ -359,13 +355,10 @@ def _packages() -> Path:
 
 
 def ddl(schema: pa.Schema) -> str:
-    """A schema in Spark's DDL syntax.
+    """A schema in Spark's DDL syntax: names and types, separated by commas.
 
     Args:
         schema: Schema of int64, float64, bool, string, binary and list<int64> columns.
-
-    Returns:
-        Names and types, separated by commas.
     """
     names = {
         pa.int64(): "bigint", pa.float64(): "double", pa.bool_(): "boolean", pa.string(): "string",

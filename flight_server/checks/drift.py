@@ -48,13 +48,10 @@ class Distance(NamedTuple):
 
 
 def distance(before: bytes, after: bytes) -> Distance | None:
-    """The distance of two distributions.
+    """The distance of two distributions; None if a sketch is empty.
 
     Args:
         before, after: Serialized KLL sketches of doubles.
-
-    Returns:
-        The distance; None if a sketch is empty.
     """
     one, other = read_kll(before), read_kll(after)
     if one is None or other is None:
@@ -101,14 +98,11 @@ def _rank_error(data: bytes, count: int) -> float:
 
 
 def unseen(data: bytes, params: str | None) -> float:
-    """The largest share of a column's values that may be missing from a sketch.
+    """The largest share, in [0, 1], of a column's values that a sketch may lack: 0 if of all rows, 1 if unknown.
 
     Args:
         data: A serialized KLL sketch.
         params: Its parameters; a sketch of some of the rows has `rows` (the total) and `rows_seen`.
-
-    Returns:
-        A share in [0, 1]: 0 for a sketch of all rows, 1 if the total is unknown.
     """
     if not is_partial(params):
         return 0.0

@@ -29,15 +29,12 @@ TYPE: Final = pa.struct([
 
 
 def build(table: Row | None, columns: Sequence[Row], order: Mapping[int, int]) -> pa.StructArray:
-    """Builds the array.
+    """Builds an array of TYPE: the table first, then columns in the order of the schema.
 
     Args:
         table: The current row of `stats.tables`, with TABLE_COLUMNS; None if there is none.
         columns: The current rows of `stats.columns`, with COLUMNS.
         order: Column id → position in the table's schema, from 0, struct fields after their struct.
-
-    Returns:
-        An array of TYPE: the table first, then columns in the order of the schema.
     """
     rows: list[tuple[int | None, dict[str, Estimate]]] = []
     if table is not None and (found := of_table(table)):

@@ -104,9 +104,6 @@ class Connection:
         Args:
             call: The call.
 
-        Returns:
-            Its result.
-
         Raises:
             pa.ArrowException: The error of the call, with the server's message only.
         """
@@ -184,9 +181,6 @@ class Connection:
         Args:
             ticket: A ticket, or a JSON command, which saves the round trip of GetFlightInfo.
             stream: Return a RecordBatchReader instead of a Table.
-
-        Returns:
-            The rows.
         """
         data = flight.Ticket(ticket if isinstance(ticket, bytes) else dumps(ticket).encode())
         if stream:
@@ -268,16 +262,13 @@ class Connection:
         self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = None,
         correlation_id: str | None = None,
     ) -> list[Any]:  # fmt: skip
-        """Calls an action with JSON results.
+        """Calls an action with JSON results; returns all of them, in order.
 
         Args:
             name: Name of the action.
             body: Arguments of the action.
             timeout: Timeout in seconds; None for that of the connection.
             correlation_id: See `options`.
-
-        Returns:
-            All results, in order.
         """
         return self.call(lambda: [json.loads(result) for result in self.act_raw(name, body, timeout, correlation_id)])
 

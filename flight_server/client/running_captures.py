@@ -22,13 +22,10 @@ class RunningCaptures:
         self._running: dict[str, threading.Event] = {}  # by correlation id; set when the call has ended
 
     def call(self, body: Mapping[str, Any], timeout: float | None) -> list[dict[str, Any]]:
-        """Calls the action and waits for its outcomes; whatever interrupts the wait cancels the capture.
+        """Calls the action and waits for its outcomes, one per request; what interrupts the wait cancels the capture.
 
         Args:
             timeout: Timeout in seconds; None for that of the connection.
-
-        Returns:
-            One outcome per request.
         """
         correlation_id, ended = uuid.uuid4().hex, threading.Event()
         outcomes: list[dict[str, Any]] = []
@@ -56,11 +53,7 @@ class RunningCaptures:
         return outcomes
 
     def cancel(self) -> bool:
-        """Cancels all running calls and waits up to CANCEL_SECONDS for their end.
-
-        Returns:
-            True if all have ended.
-        """
+        """Cancels all running calls, waits up to CANCEL_SECONDS for their end, and tells if all have ended."""
         return self._cancel(self._running.copy())
 
     def _cancel(self, running: Mapping[str, threading.Event]) -> bool:

@@ -208,15 +208,12 @@ class Actions:
         self._client = client
 
     def call(self, name: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> list[Any]:
-        """Calls an action.
+        """Calls an action; returns all results, in order.
 
         Args:
             name: Name of the action; the flight `sys.functions` lists them.
             body: Arguments of the action.
             timeout: Timeout in seconds; None for that of the client.
-
-        Returns:
-            All results, in order.
         """
         return self._client.act(name, body, timeout)
 

@@ -102,15 +102,12 @@ class Publishing:
         self, table: TableEntry, home: str, *, options: Mapping[str, str] | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> bool:  # fmt: skip
-        """Has a worker remove a table's statistics from a home, and forgets their publication.
+        """Has a worker remove a table's statistics from a home, and forgets their publication; False if it had none.
 
         Args:
             home: Name of an existing home.
             options: Options of the home; they override the connector's `publish.HOME.OPTION`.
             is_cancelled: True once the caller has left.
-
-        Returns:
-            False if the home had none.
 
         Raises:
             NotFound: Nothing was published of the table, and it has no snapshot.

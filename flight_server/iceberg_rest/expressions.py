@@ -33,13 +33,10 @@ _LAST: Final = 0x10FFFF  # code point
 
 
 def condition(filter: Any, find: Find) -> Node | bool:
-    """The condition of a filter.
+    """The condition of a filter; True if every file may have matching rows, False if none has.
 
     Args:
         filter: The expression, as parsed JSON.
-
-    Returns:
-        The condition; True if every file may have matching rows, False if none has.
 
     Raises:
         InvalidArgument: The filter is malformed, or names an unknown column.

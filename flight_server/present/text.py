@@ -29,7 +29,7 @@ def write_text(
     headers: Sequence[str], rows: Sequence[Sequence[str]], out: BinaryIO | None = None, right: Sequence[bool] = (),
     whole: Collection[str] = (), heading: str = "", spare: Sequence[str] = (),
 ) -> list[str]:  # fmt: skip
-    """Writes a table: complete lines on a pipe, fitted to the width of a terminal.
+    """Writes a table: complete lines on a pipe, else fitted to the terminal; returns the headers of columns left out.
 
     Args:
         out: Output stream; None means standard output.
@@ -37,9 +37,6 @@ def write_text(
         whole: Headers of columns never elided, because users copy them.
         heading: A line above.
         spare: Headers of columns that a narrow terminal leaves out, in this order.
-
-    Returns:
-        The headers of the columns that are left out.
     """
     right = [*right, *[False] * (len(headers) - len(right))]
     safe = [[harmless(cell) for cell in row] for row in rows]

@@ -156,13 +156,10 @@ class Queries:
         return name not in STORED or self.estimate(name, only_current=scope.current) <= ORDERED_UP_TO
 
     def stored_rows(self, flight: Flight, keys: Collection[int] | None = None) -> dict[int, int]:
-        """Counts the rows of a stored flight over all snapshots.
+        """Table key → rows of a stored flight over all snapshots, by ascending key, without tables that have none.
 
         Args:
             keys: Keys of the tables to count; None for all.
-
-        Returns:
-            Table key → number of rows, by ascending key, without tables that have none.
         """
         among = "" if keys is None else "WHERE table_key IN (SELECT unnest(?::BIGINT[]))"
         sql = f"SELECT table_key, count(*) FROM {STORED[flight.name]} {among} GROUP BY 1 ORDER BY 1"

@@ -256,13 +256,10 @@ class Scanner:
         return table.current_snapshot_id if request.snapshot == CURRENT else int(request.snapshot or 0)
 
     def slice(self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool = False) -> Slice | None:
-        """The rows of a flight about one table, if cached or quickly read.
+        """The rows of a flight about one table, if cached or quickly read; None if DuckDB must be queried.
 
         Args:
             snapshot: Id of the requested snapshot; None for all stored rows.
-
-        Returns:
-            The slice; None if DuckDB must be queried.
         """
         stale = allow_stale and snapshot is not None
         key, generation = (flight.name, table.table_key, snapshot, stale), self.versions.generation(table.table_key)

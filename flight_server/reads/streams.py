@@ -260,7 +260,7 @@ class Streams:
         self, cursor: Connection, start: Callable[[], Any], schema: pa.Schema, is_cancelled: Callable[[], bool] = never,
         shape: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None, slots: FairSemaphore | None = None,
     ) -> pa.Table | Stream:  # fmt: skip
-        """Runs a query.
+        """Runs a query: all rows, not shaped, if they are few; else a stream of shaped batches.
 
         Args:
             cursor: The query's own cursor; closed when the answer ends.
@@ -268,9 +268,6 @@ class Streams:
             shape: Function applied to each batch of a stream; None for none.
             slots: Limit of queries that run at once; None for that of all reads. A query that waits for reads needs its
                 own, or such queries could take the slots that they wait for.
-
-        Returns:
-            All rows, not shaped, if they are few; else a stream of shaped batches.
 
         Raises:
             ResourceExhausted: Too many streams are running.

@@ -143,14 +143,11 @@ class SqlEndpoint:
         return planned.schema, answer.then(lambda: self._running.end(caller, data, running))
 
     def put(self, data: bytes, batches: Iterable[pa.RecordBatch], caller: Principal) -> bytes:
-        """Binds the parameters of a prepared statement.
+        """Binds the parameters of a prepared statement; the response has the handle.
 
         Args:
             data: The command, an `Any`.
             batches: Batches with one row in all, the values.
-
-        Returns:
-            The response, with the handle.
 
         Raises:
             InvalidArgument: There is not one row with a value for each parameter.
@@ -166,14 +163,11 @@ class SqlEndpoint:
         return write_message((1, handle))
 
     def act(self, name: str, body: bytes, caller: Principal, is_cancelled: Callable[[], bool] = never) -> list[bytes]:
-        """Executes an action.
+        """Executes an action; the results are serialized messages.
 
         Args:
             name: One of `flight_sql.ACTIONS`.
             body: Serialized message of the action.
-
-        Returns:
-            The results, serialized messages.
         """
         if name == "CancelFlightInfo":
             return [self._running.cancel(read_message(name, body), caller)]

@@ -61,13 +61,10 @@ def naive(schema: pa.Schema) -> pa.Schema:
 
 
 def find(node: exp.Table, common: Collection[str]) -> Table | None:
-    """Resolves a table of a statement.
+    """Resolves a table of a statement to that of its flight; None for a common table expression.
 
     Args:
         common: Names of the statement's common table expressions.
-
-    Returns:
-        The flight's table; None for a common table expression.
 
     Raises:
         NotFound: The table is neither.

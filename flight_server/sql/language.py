@@ -119,10 +119,7 @@ def tokens(sql: str) -> list[Token]:
 
 
 def parse(sql: str) -> Query:
-    """Parses a statement.
-
-    Returns:
-        The tree, with allowed nodes only and its parameters numbered from 1.
+    """Parses a statement to a tree with allowed nodes only, its parameters numbered from 1.
 
     Raises:
         InvalidArgument: The statement is too large, malformed, not one query, or has a part that is not allowed.

@@ -74,14 +74,11 @@ def schema_of(command: Message) -> pa.Schema:
 
 
 def answer(command: Message, release: str) -> pa.Table:
-    """The result of a metadata command.
+    """The result of a metadata command; no rows for foreign keys, which flights do not have.
 
     Args:
         command: The command, one of SCHEMAS.
         release: The server's version.
-
-    Returns:
-        The rows; none for foreign keys, which flights do not have.
     """
     schema = schema_of(command)
     match command.name:

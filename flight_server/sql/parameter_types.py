@@ -18,13 +18,10 @@ _TYPES: Final = {
 
 
 def find(placeholders: Sequence[exp.Placeholder], tables: Sequence[Table]) -> list[pa.DataType]:
-    """Infers the type of each parameter.
+    """The types of the parameters in order: of the column compared with it, a number in arithmetic, else text.
 
     Args:
         placeholders: All placeholders of a statement, numbered from 1.
-
-    Returns:
-        The types in order: that of the column compared with the parameter, a number in arithmetic, else text.
     """
     if not placeholders:
         return []

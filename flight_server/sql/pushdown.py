@@ -42,11 +42,7 @@ class _Untranslatable(Exception):
 
 
 def tree_of(condition: exp.Expression, column: Column) -> Node | None:
-    """Translates a condition to the predicate tree that selects the same rows.
-
-    Returns:
-        The tree; None if the condition has none.
-    """
+    """The predicate tree that selects the same rows as a condition; None if it has none."""
 
     def leaf(node: exp.Expression, op: str, literals: Sequence[exp.Expression]) -> dict[str, Any]:
         field = column(node) if isinstance(node, exp.Column) else None
@@ -106,14 +102,11 @@ def _bound(slot: Slot, values: Sequence[Any]) -> Any:
 
 
 def literal_of(value: Any, number: int) -> Any:
-    """The value of a parameter as a literal of a predicate.
+    """A parameter's value as a predicate's literal: timestamps in ISO 8601 with `Z`, decimals, special floats as text.
 
     Args:
         value: A Python value, from Arrow.
         number: Number of the parameter, from 1, for the error.
-
-    Returns:
-        The literal: timestamps in ISO 8601 with `Z`, decimals and special floats as text.
 
     Raises:
         InvalidArgument: Values of this type cannot be compared.

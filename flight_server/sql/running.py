@@ -21,11 +21,7 @@ class RunningStatements:
         self._lock = threading.Lock()
 
     def begin(self, caller: Principal, ticket: bytes) -> threading.Event:
-        """Registers a read.
-
-        Returns:
-            The event, which must be passed to `end`.
-        """
+        """Registers a read; its event must be passed to `end`."""
         event = threading.Event()
         with self._lock:
             self._events.setdefault((caller.name, ticket), []).append(event)

@@ -63,11 +63,7 @@ def split(sql: str) -> tuple[str, list[Literal]] | None:
 
 
 def filled(plan: Plan, literals: Sequence[Literal]) -> Plan | None:
-    """The plan of a statement, from that of its shape.
-
-    Returns:
-        The plan with the literals; None if it could differ from one of the statement itself.
-    """
+    """The plan of a statement, from that of its shape; None if it could differ from one of the statement itself."""
     if len(plan.parameters) != len(literals):
         return None
     if plan.direct is None:

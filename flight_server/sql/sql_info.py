@@ -113,14 +113,11 @@ _FACTS: Final[dict[int, Any]] = {
 
 
 def answer(asked: Sequence[int], release: str, schema: pa.Schema) -> pa.Table:
-    """The result of `GetSqlInfo`.
+    """The result of `GetSqlInfo`: of each fact its number, and its value as a dense union.
 
     Args:
         asked: Numbers of the requested facts; empty for all. Unknown numbers are ignored.
         release: The server's version.
-
-    Returns:
-        One row per fact: its number, and its value as a dense union.
     """
     facts = _FACTS | {1: release}
     wanted = [number for number in dict.fromkeys(asked) if number in facts] if asked else sorted(facts)

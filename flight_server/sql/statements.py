@@ -74,10 +74,7 @@ Statement: TypeAlias = Analyze | ShowStats | ShowTables | Describe | Explain
 
 
 def parse(sql: str) -> Statement | None:
-    """Parses a statement.
-
-    Returns:
-        The statement; None if its first word is none of these, as that of SELECT.
+    """Parses a statement; None if its first word is none of these, as that of SELECT.
 
     Raises:
         InvalidArgument: It is too long or malformed; the hint has the allowed forms.

@@ -24,11 +24,7 @@ SCHEMA: Final = pa.schema([
 
 
 def tables(reader: Reader) -> pa.Table:
-    """Lists the visible tables by name: statistics, format, and the reason if unreadable.
-
-    Returns:
-        Columns of `SCHEMA`, null if unknown.
-    """
+    """The visible tables by name, with statistics, format, and the reason if unreadable: columns of `SCHEMA`."""
     # Imported here, because `ls`, which has few tables, needs neither.
     import pyarrow.compute as pc
 

@@ -37,14 +37,11 @@ def parse_body(data: bytes, type_: type[B], *, exact: bool = False) -> B:
 
 
 def split_body(data: bytes) -> tuple[bytes, memoryview]:
-    """Splits the body of an action into JSON and the Arrow streams that follow it.
+    """Splits the body of an action into JSON and the Arrow streams that follow it; empty if there are none.
 
     Args:
         data: JSON; or four zero bytes, the length of the JSON (four bytes, little-endian), the JSON, and the
             concatenated streams.
-
-    Returns:
-        The JSON, and the streams; empty if there are none.
 
     Raises:
         InvalidArgument: The body is shorter than its JSON.

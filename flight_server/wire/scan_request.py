@@ -290,13 +290,10 @@ def check_query_id(query_id: str | None, header: str | None) -> str | None:
 
 
 def project(flight: Flight, columns: list[str] | None) -> tuple[str, ...] | None:
-    """The requested columns by their names in the flight's schema; unknown names and duplicates are dropped.
+    """The requested columns by their names in the flight's schema, without unknown ones and repetitions; None for all.
 
     Args:
         columns: Names, case-insensitive, with surrounding spaces allowed; None or empty for all.
-
-    Returns:
-        The names in order; None for all.
     """
     if not columns:
         return None

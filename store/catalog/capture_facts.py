@@ -16,12 +16,9 @@ from store.model.names import dotted_name
 
 
 def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dict[str, int]]:
-    """Column key (`store.model.names.column_key`) → id, for every column that each table ever had.
+    """Table key → column key (`store.model.names.column_key`) → id, for every column that each table ever had.
 
     A dotted name that belongs to one column only is a key too.
-
-    Returns:
-        Table key → column → id.
     """
     rows = _rows(database, "SELECT table_key, column_name, column_id FROM column_ids", table_keys)
     ids: dict[int, dict[str, int]] = {key: {} for key in table_keys}
@@ -44,11 +41,7 @@ def identities(database: Database, table_keys: Collection[int]) -> dict[int, tup
 
 
 def snapshot_ids(database: Database, table_keys: Collection[int]) -> dict[int, list[int]]:
-    """Ids of the stored snapshots of tables.
-
-    Returns:
-        Table key → ids, without tables that have none.
-    """
+    """Table key → ids of its stored snapshots, without tables that have none."""
     sql = "SELECT table_key, list(snapshot_id) FROM snapshots"
     return dict(_rows(database, sql, table_keys, " GROUP BY table_key"))
 

@@ -292,16 +292,13 @@ class Catalog(Publications, SnapshotRegistry):
         self, connection: Connection, names: Mapping[tuple[str, str, str], str | None], format: str = EXTERNAL,
         current: Mapping[tuple[str, str, str], int] | None = None, key: int | None = None,
     ) -> dict[tuple[str, str, str], TableEntry]:  # fmt: skip
-        """The entries of tables; new ones are stored first.
+        """The entry of each table, by name; new ones are stored first.
 
         Args:
             connection: The writer's.
             names: Catalog, schema and name → the id of a new table, None to derive it from the name.
             current: Current snapshot ids of new tables by name.
             key: Reserved key of the only table, if it is new.
-
-        Returns:
-            The entry of each table, by name.
         """
         entries: dict[tuple[str, str, str], TableEntry] = {}
         new = []

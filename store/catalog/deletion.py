@@ -14,15 +14,12 @@ from store.model.targets import Target, TargetKind
 def delete_records(
     connection: Connection, catalog: Catalog, table: TableEntry, snapshot_id: int | None, target: Target | None = None
 ) -> int:
-    """Deletes records and their sketches.
+    """Deletes records and their sketches; returns the number of records.
 
     Args:
         connection: The writer's.
         snapshot_id: Only records of this snapshot; None for all.
         target: Only records about this target; None for all.
-
-    Returns:
-        The number of records deleted, without sketches.
     """
     catalog.database.touch(table.table_key)
     catalog.spans.change([table.table_key])

@@ -144,14 +144,11 @@ class Database:
         alone: bool = False,
         is_cancelled: Callable[[], bool] | None = None,
     ) -> Future[T]:
-        """Queues a function for the writer.
+        """Queues a function for the writer; the future of its result is set once the write is on disk.
 
         Args:
             alone: Run it outside of any transaction, while nothing else is written.
             is_cancelled: True once the write is unwanted; it is not begun or committed then.
-
-        Returns:
-            A future of its result, set once the write is on disk.
 
         Raises:
             ShuttingDown: The database is closed.

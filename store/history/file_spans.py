@@ -119,15 +119,12 @@ def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scop
 def delete_by_snapshot(
     connection: Connection, flight: str, table: TableEntry, snapshot_id: int | None, target: Target | None
 ) -> int:
-    """Deletes rows of a flight of `BY_SNAPSHOT`.
+    """Deletes rows of a flight of `BY_SNAPSHOT`; returns how many.
 
     Args:
         connection: The writer's.
         snapshot_id: Only rows of this snapshot; None for all.
         target: Only rows about this target; None for all.
-
-    Returns:
-        The number of rows deleted.
     """
     condition, parameters = where_target(flight, target) if target else ("", [])
     where, values = "t.table_key = ?", [table.table_key]

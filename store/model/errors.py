@@ -133,13 +133,10 @@ class UpstreamError(StatflightError):
 
 
 def first_line(error: BaseException, limit: int = 300) -> str:
-    """The first line of an error's message that is not blank, for messages of our own.
+    """The first line of an error's message that is not blank, else its type's name; for messages of our own.
 
     Args:
         limit: Most characters.
-
-    Returns:
-        The line; the name of the error's type if it has no text.
     """
     line = next((part.strip() for part in str(error).splitlines() if part.strip()), type(error).__name__)
     return line if len(line) <= limit else f"{line[:limit]}…"

@@ -191,14 +191,11 @@ def is_whole_arrow(rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArra
 
 
 def usable_for_arrow(label: pa.Array, rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
-    """`usable_for` of each row.
+    """`usable_for` of each row (utf8, without nulls).
 
     Args:
         label: Freshness of each row (utf8).
         rows: The rows, with those of `USABLE_COLUMNS` that their flight has.
-
-    Returns:
-        utf8, without nulls.
     """
     usable = pc.and_(pc.equal(label, EXACT).fill_null(False), is_whole_arrow(rows))
     if "nan_count" in rows.schema.names:

@@ -87,13 +87,10 @@ GONE: Final = "no such file"
 
 
 def error_text(error: BaseException, task: ScanTask) -> str:
-    """Short reason of an error, without paths and secrets.
+    """Short reason of an error, without paths and secrets, and without a trailing period.
 
     Args:
         task: The task it occurred in; its storage options are redacted.
-
-    Returns:
-        The reason, without a trailing period.
     """
     if isinstance(error, FileNotFoundError):
         return GONE
@@ -127,12 +124,9 @@ def values_read(column: ScanColumn, task: ScanTask, read: Callable[[str], pa.Tab
 
 
 def leaf(table: pa.Table, path: str) -> pa.ChunkedArray:
-    """A column or struct leaf by the key of its path; null where an enclosing struct is null.
+    """A column or struct leaf by the key of its path, one value per row; null where an enclosing struct is null.
 
     A dotted path that is not a key matches the column with that dotted name.
-
-    Returns:
-        One value per row.
 
     Raises:
         KeyError: The column does not exist.

@@ -17,13 +17,10 @@ from store.model.errors import StatflightError, UpstreamError
 
 
 def open_task(task: ScanTask, share: float | None = None) -> TaskReader:
-    """Opens the file of a task.
+    """Opens the file of a task; the caller closes the reader.
 
     Args:
         share: Share of the row groups to read (0 to 1), at least one, chosen by the fingerprint; None for all.
-
-    Returns:
-        The reader; the caller closes it.
 
     Raises:
         UpstreamError: The file does not exist or is damaged, or its reader is not installed.

@@ -39,7 +39,7 @@ def log_facts(
     *,
     was_float: bool = False,
 ) -> dict[str, Any]:
-    """Counts and bounds of a column from the log, adjusted for deleted rows.
+    """Arguments of `file_columns.column_rows` for a column, from the log and adjusted for deleted rows.
 
     Args:
         nulls: Null counts in the log, one per file.
@@ -49,9 +49,6 @@ def log_facts(
         records: Rows including deleted ones, one per file.
         tight: True for files without deleted rows whose statistics are not marked as wide.
         was_float: Whether some files store a DOUBLE column as 32-bit floats.
-
-    Returns:
-        Arguments of `file_columns.column_rows`.
     """
     columns: dict[str, Any] = {}
     all_tight = pc.all(tight).as_py()

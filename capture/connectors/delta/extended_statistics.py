@@ -28,14 +28,11 @@ def extended_columns(
     table: Place, version: int, newest_file_ms: int | None, schema: DeltaSchema, ids: ColumnIds,
     column_names: frozenset[str] | None, row_count: int | None,
 ) -> pa.Table | None:  # fmt: skip
-    """ndv of top-level columns at a version.
+    """ndv of top-level columns at a version, as rows of COLUMN_SCHEMA; None if it has no statistics file.
 
     Args:
         newest_file_ms: Newest modification time of the version's live files, in milliseconds since 1970.
         row_count: Live rows.
-
-    Returns:
-        Rows of COLUMN_SCHEMA with ndv only; None if there is no statistics file for this version.
 
     Raises:
         OSError: The file or the log cannot be read.

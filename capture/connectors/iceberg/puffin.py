@@ -35,11 +35,7 @@ class Blob:
 
 
 def write(blobs: Sequence[Blob]) -> tuple[bytes, int]:
-    """Serializes blobs.
-
-    Returns:
-        The bytes of the file, and the size of its footer in bytes.
-    """
+    """Serializes blobs: the bytes of the file, and the size of its footer in bytes."""
     body, described = bytearray(MAGIC), []
     for blob in blobs:
         described.append({

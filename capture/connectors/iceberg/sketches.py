@@ -42,11 +42,7 @@ class SourceStatistics:
         ]
 
     def columns(self, row_count: int | None) -> pa.Table | None:
-        """NDVs: from the sketch, with its bounds, else from the metadata.
-
-        Returns:
-            Rows of COLUMN_SCHEMA; None if no column has an NDV.
-        """
+        """NDVs as rows of COLUMN_SCHEMA: of the sketch, with its bounds, else of the metadata; None without any."""
         columns: dict[int, dict[str, Any]] = {}
         for file in self._files:
             for blob in file.blob_metadata:

@@ -143,14 +143,11 @@ def refused(config: Mapping[str, str], rows: int, schema: pa.Schema) -> str:
 
 
 def analyzed_columns(config: Mapping[str, str], rows: int, leaves: Sequence[Column], ids: ColumnIds) -> pa.Table | None:
-    """Column statistics of Spark's ANALYZE, as records of the version they were computed at.
+    """Statistics of Spark's ANALYZE as rows of COLUMN_SCHEMA, at the version they are of; None if there are none.
 
     Args:
         config: Config with statistics, see `analyzed_version`.
         rows: Live rows of the version they were computed at.
-
-    Returns:
-        Rows of COLUMN_SCHEMA; None if there are none of these columns.
     """
     entries = _entries(config)
     rows_found = [row for column in leaves if (row := _analyzed(entries, column, rows, ids)) is not None]

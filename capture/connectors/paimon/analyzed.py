@@ -68,11 +68,7 @@ def _without_inherited(columns: Mapping[str, Any], blobs: Any, snapshot_id: int 
 
 
 def analyzed_rows(analyzed: Analyzed, columns: Sequence[Column], ids: ColumnIds, rows: int | None) -> pa.Table | None:
-    """Converts a statistics file to table-level records of the analyzed snapshot.
-
-    Returns:
-        Rows of COLUMN_SCHEMA; None if the file has none of the columns.
-    """
+    """Rows of COLUMN_SCHEMA about the analyzed snapshot, from a statistics file; None if it has none of the columns."""
     analyzed_columns = [row for c in columns if (row := _row(analyzed, c, ids, rows)) is not None]
     return pa.Table.from_pylist(analyzed_columns, COLUMN_SCHEMA) if analyzed_columns else None
 

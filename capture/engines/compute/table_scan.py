@@ -70,13 +70,10 @@ class TableScan:
 
     @classmethod
     def of(cls, requests: Sequence[CaptureRequest], file_sketches: FileSketches = FileSketches.AUTO) -> TableScan:
-        """Creates a pass for requests.
+        """Creates a pass over all columns and groups of requests.
 
         Args:
             requests: Requests of one table, snapshot, mode and sampling.
-
-        Returns:
-            A pass over all columns and groups of the requests.
         """
         table, method = requests[0].table, requests[0].spec.sampling
         columns = sorted({r.target.column_id for r in requests if r.target.column_id is not None})

@@ -32,14 +32,11 @@ class Rollup:
 
     @classmethod
     def of(cls, name: str, logical_type: str, parts: Iterable[Rollup]) -> Rollup:
-        """Merges roll-ups.
+        """Merges roll-ups; the only part itself if there is one.
 
         Args:
             name: Dotted name of the column.
             parts: Roll-ups of this column over disjoint sets of files.
-
-        Returns:
-            A new roll-up, or the part itself if there is only one.
         """
         whole, parts = cls(name, logical_type), list(parts)
         if len(parts) == 1:
@@ -118,16 +115,13 @@ class Rollup:
         return (files is None or self.files == files) and (self.known["min"] or self.known["max"])
 
     def scalars(self, files: int | None, row_count: int | None, row_deletes: bool) -> dict[str, Any]:
-        """The scalar columns of the table-level record.
+        """The scalar columns of the table-level record, None if unknown, with `column_name` and `logical_type`.
 
         Args:
             files: Number of data files of the snapshot, None if unknown. If the roll-up covers fewer, null_count,
                 nan_count and bounds are null.
             row_count: Live rows of the table from metadata; takes precedence over the sum over the files.
             row_deletes: The files may contain deleted rows, so no bound is exact.
-
-        Returns:
-            Column of SCALAR → value (None if unknown), with `column_name` and `logical_type`.
         """
         partial = files is not None and self.files < files
         row: dict[str, Any] = dict.fromkeys(SCALAR) | {"column_name": self.name, "logical_type": self.logical_type}
@@ -143,13 +137,10 @@ class Rollup:
 
 
 def known_scalars(native: NativeStats, table: TableHandle) -> dict[int, dict[str, Any]]:
-    """Rolls the metadata of all files up to scalars of whole columns.
+    """Column id → `Rollup.scalars` over the metadata of all files, for columns with statistics of at least one.
 
     Args:
         native: Statistics of the snapshot; its `file_columns()` is read to the end.
-
-    Returns:
-        Column id → `Rollup.scalars`, for columns with statistics of at least one file.
     """
     rollups: dict[int, Rollup] = {}
     for part in native.file_columns():

@@ -7,14 +7,11 @@ from typing import Any
 
 
 def combined(files: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Completes a source's statistics of a column with the roll-up of its files.
+    """Completes a source's statistics of a column with the roll-up of its files; counts stay consistent.
 
     Args:
         files: The roll-up of the same snapshot; empty if there is none.
         kept: The source's row of COLUMN_SCHEMA; nulls are unknown.
-
-    Returns:
-        One row, consistent with its counts.
     """
     paired = {f"{side}_is_exact" for side in ("min", "max") if kept[side] is not None}
     return possible(dict(files) | {name: value for name, value in kept.items() if value is not None or name in paired})

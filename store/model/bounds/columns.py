@@ -23,14 +23,11 @@ from store.model.logical_types import MAX_DECIMAL, TEMPORAL, Kind, LogicalType
 
 
 def encode_array(values: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.Array:
-    """The canonical text of each value; null if the value is null or the type cannot represent it.
+    """The canonical text of each value (utf8); null if the value is null or the type cannot represent it.
 
     Args:
         values: Values of any Arrow type of that kind: every width and unit, views, dictionaries, extensions.
         lt: The type of the bounds; if it has no order, every bound is null.
-
-    Returns:
-        utf8, of the same length.
 
     Raises:
         BadBound: The values are texts, and one is not a value of the type.
@@ -236,14 +233,11 @@ _JAVA_TEXT = r"0|-?(?:[0-9]{1,7}\.[0-9]{1,18}|[1-9]\.[0-9]{1,17}E-?[1-9][0-9]{0,
 
 
 def canonicalize_array(texts: pa.Array | pa.ChunkedArray, lt: LogicalType, policy: ZonePolicy = REFUSE) -> pa.Array:
-    """`canonical` of each text; nulls stay null.
+    """`canonical` of each text (utf8); nulls stay null.
 
     Args:
         texts: utf8.
         policy: Treatment of texts with a zone for TIMESTAMP.
-
-    Returns:
-        utf8, of the same length.
 
     Raises:
         BadBound: A text is not a value of the type; has the first such row.

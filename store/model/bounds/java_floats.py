@@ -68,14 +68,11 @@ def read_float(text: str) -> float:
 
 
 def print_floats(array: pa.Array, single: bool) -> pa.Array:
-    """The text of each number of a column; null stays null.
+    """The text of each number of a column (utf8); null stays null.
 
     Args:
         array: float32 or float64.
         single: Treat the numbers as 32-bit floats, else as doubles.
-
-    Returns:
-        utf8, of the same length.
     """
     array = array.cast(pa.float32() if single else pa.float64(), safe=False)
     if len(array) <= _FEW:

@@ -28,26 +28,20 @@ def _unknown() -> pa.Scalar:
 
 
 def to_arrow(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Array]:
-    """The predicate as a row filter.
+    """A function from a batch to the ascending indices (uint64) of the rows for which the predicate is true.
 
     Args:
         schema: Schema of the batches.
-
-    Returns:
-        A function from a batch to the ascending indices (uint64) of the rows for which the predicate is true.
     """
     mask = to_mask(node, schema)
     return lambda batch: pc.indices_nonzero(mask(batch))
 
 
 def to_mask(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Array]:
-    """The predicate as a mask.
+    """A function from a batch to the predicate's value for each row, a boolean, null if unknown.
 
     Args:
         schema: Schema of the batches.
-
-    Returns:
-        A function from a batch to one boolean per row, null if unknown.
     """
     mask = _mask(node, fields_of(schema))
 

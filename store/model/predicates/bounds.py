@@ -61,14 +61,11 @@ def is_bound(name: str, names: Mapping[str, Any]) -> bool:
 
 
 def read(value: Scalar, kind: Kind) -> Scalar:
-    """A literal of a condition as a literal of a kind's sort key.
+    """A literal of a condition as a literal of a kind's sort key; None if the kind cannot read it.
 
     Args:
         value: The literal: a number, text, true, false or null.
         kind: The kind of the row's logical type.
-
-    Returns:
-        The literal; None if the kind cannot read it.
     """
     if value is None or kind not in KEYS:
         return None

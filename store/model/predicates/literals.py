@@ -39,13 +39,10 @@ def literal_text(value: Scalar) -> str | None:
 
 
 def typed_literal(value: Scalar, type: pa.DataType) -> Any:
-    """The literal as a value of an Arrow type.
+    """The literal as a value of an Arrow type, an instant as microseconds since 1970; None if it is not of the type.
 
     Args:
         value: The literal, from JSON.
-
-    Returns:
-        The value, an instant as microseconds since 1970; None if the literal is not a value of the type.
     """
     text = literal_text(value)
     if text is None:

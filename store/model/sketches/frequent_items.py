@@ -31,14 +31,11 @@ class FrequentItem(NamedTuple):
 
 
 def heaviest(counts: Longs, keep: int = FREQUENT_ITEMS_KEPT) -> tuple[Longs, int]:
-    """Selects the values with the greatest counts.
+    """Indices of the values with the greatest counts, greatest first, and the greatest count left out, 0 if none is.
 
     Args:
         counts: Count of each value, shape (values,).
         keep: Most values to keep.
-
-    Returns:
-        Indices of the kept values, greatest count first, and the greatest count left out (0 if none is).
     """
     if len(counts) <= keep:
         return np.argsort(-counts, kind="stable"), 0

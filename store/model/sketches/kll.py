@@ -131,14 +131,11 @@ def _parse_kll(data: bytes) -> _Levels | None:
 
 
 def quantiles(data: bytes, ranks: Sequence[float]) -> list[float]:
-    """Quantiles of a sketch.
+    """Quantiles of a sketch, one value for each rank; empty for an empty sketch.
 
     Args:
         data: Apache KLL bytes.
         ranks: Normalized ranks, 0 to 1.
-
-    Returns:
-        One value for each rank; empty for an empty sketch.
     """
     if (state := read_kll(data)) is None:
         return []
