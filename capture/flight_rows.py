@@ -30,11 +30,7 @@ def flight_rows(flight: str, rows: Sequence[Mapping[str, Any]], constants: Mappi
 
 
 def with_constants(table: pa.Table, constants: Mapping[str, Any], flight: str) -> pa.Table:
-    """Adds key and provenance to a table as constant columns; all columns in the flight's order.
-
-    Args:
-        constants: Values by column name; ignored for columns that the table has.
-    """
+    """Adds key and provenance as constant columns where the table lacks them; all in the flight's order."""
     columns, blank = dict(zip(table.column_names, table.columns, strict=True)), _blank(flight, table.num_rows)
     kept = {}
     for field in _schema(flight):

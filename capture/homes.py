@@ -45,10 +45,7 @@ def known_homes() -> dict[str, str]:
 
 
 def check_home(home: str, field: str = "to") -> str:
-    """Checks that a home exists and returns its name.
-
-    Args:
-        field: Field or option with the name, for errors.
+    """Checks that a home exists and returns its name; `field` is where the name was given, for errors.
 
     Raises:
         InvalidArgument: The home does not exist; lists the homes.

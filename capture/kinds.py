@@ -45,11 +45,7 @@ def has_no_values(record: Mapping[str, Any]) -> bool:
 
 
 def impossible(logical_type: str | None, kinds: Collection[str]) -> str:
-    """The reason why no record of a type can hold the requested kinds; empty if one can.
-
-    Args:
-        logical_type: The type of the values; None if unknown.
-    """
+    """The reason why no record of a type (None: unknown) can hold the requested kinds; empty if one can."""
     if logical_type is None:
         return ""
     kind = logical_types.parse(logical_type).kind

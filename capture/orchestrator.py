@@ -60,17 +60,10 @@ class Running(Protocol):
     """A running capture; `outcome` may be called once `wait` returned True."""
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the end of the capture; False on a timeout.
-
-        Args:
-            seconds: Maximum wait; 0 or less only checks whether the capture has ended.
-        """
+        """Waits for the end of the capture, with 0 seconds or less only looks; False if it has not ended."""
 
     def outcome(self, question: Question) -> tuple[str, str]:
-        """The name of an `Outcome`, and its detail, for one question, after the capture has ended.
-
-        Args:
-            question: A question of this capture, or one with the same key.
+        """The name of an `Outcome`, and its detail, for a question with a key of this capture, after it has ended.
 
         Raises:
             StatflightError: The capture as a whole failed.
@@ -92,20 +85,14 @@ class ControlPlane(Protocol):
         """True if metadata answers the question; such captures do not queue behind scans."""
 
     def start(self, questions: Sequence[Question]) -> Running:
-        """Starts one capture.
-
-        Args:
-            questions: At least one question, all about the same table, and either all light or none.
+        """Starts one capture for questions, at least one, all about the same table, and either all light or none.
 
         Raises:
             StatflightError: The capture cannot be started.
         """
 
     def follow_up(self, questions: Sequence[Question]) -> None:
-        """Queues one job for the questions that an engine supports; none if no engine supports any.
-
-        Args:
-            questions: At least one question, all about the same table.
+        """Queues one job for those questions, at least one and all about one table, that an engine supports, if any.
 
         Raises:
             StatflightError: The job cannot be queued.

@@ -27,12 +27,7 @@ Texts: TypeAlias = tuple[str | None, ...]
 
 
 def detail(files: int, total: int) -> str:
-    """Detail text for the outcome of a capture limited to partitions.
-
-    Args:
-        files: Number of files captured.
-        total: Number of data files in the table.
-    """
+    """Detail of the outcome of a capture limited to partitions: how many of all data files were captured."""
     return f"statistics of {files} of {total} files; the records of the whole are left as they are"
 
 

@@ -60,12 +60,7 @@ class Policy:
     entries: tuple[tuple[str, Rules | None], ...] = ()
 
     def rules(self, schema: str, name: str) -> Rules | None:
-        """The rules of the first pattern that matches a table; None if it says off or no pattern matches.
-
-        Args:
-            schema: The table's schema, dotted when nested.
-            name: The table's name; case-sensitive.
-        """
+        """The rules of the first pattern that matches a table, case-sensitive; None if it says off or none matches."""
         full = f"{schema}.{name}"
         return next((rules for pattern, rules in self.entries if fnmatchcase(full, pattern)), None)
 
@@ -76,10 +71,7 @@ class Policy:
 
 
 def parse(text: str) -> Policy:
-    """Parses a policy.
-
-    Args:
-        text: Policy in the syntax of the module docstring; empty for off.
+    """Parses a policy in the syntax of the module docstring; empty for off.
 
     Raises:
         InvalidField: A rule is unknown or its value invalid; names the rule.

@@ -279,11 +279,7 @@ class Sink(Protocol):
         return FLIGHTS[flight].schema.empty_table().select(list(columns))
 
     def progress(self, share: float, message: str = "") -> None:
-        """Reports progress.
-
-        Args:
-            share: Completed share of the capture, 0 to 1.
-            message: Current step, for people.
+        """Reports progress: the completed share of the capture, 0 to 1, and its current step, for people.
 
         Raises:
             Cancelled: The job was cancelled.
@@ -309,11 +305,7 @@ class CaptureEngine(Protocol):
         return self.capabilities.mismatch(request)
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
-        """Captures requests about one table; one result per request, in their order.
-
-        Args:
-            sink: Destination of the rows; also cancels the capture.
-        """
+        """Captures requests about one table; one result per request, in order. The sink may cancel the capture."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,11 +82,7 @@ class StatflightDataSource(DataSource):
             return from_arrow_schema(opened.schema(command))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Makes the reader of a query; nothing is read yet.
-
-        Args:
-            schema: The columns that Spark wants.
-        """
+        """Makes the reader of a query for the columns that Spark wants; nothing is read yet."""
         return StatflightReader(_server(self.options), _command(self.options), schema, self.options.get("partitions"))
 
 
@@ -131,10 +127,7 @@ class StatflightReader(DataSourceReader):
             return [InputPartition(ticket) for ticket in opened.tickets(command)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Reads a share; runs in a task.
-
-        Args:
-            partition: One of `partitions`.
+        """Reads a share, one of `partitions`; runs in a task.
 
         Yields:
             Its batches.

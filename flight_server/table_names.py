@@ -56,10 +56,7 @@ def full_name(row: Mapping[str, Any]) -> str:
 
 
 def of_table(name: str) -> list[dict[str, Any]]:
-    """Predicates of a JSON command that select one table.
-
-    Args:
-        name: Full name of the table.
+    """Predicates of a JSON command that select the table of a full name.
 
     Raises:
         ValueError: The name is not a full table name.

@@ -128,10 +128,7 @@ def open_store(name: str, path: str) -> StatsStore:
 
 
 def check_served(name: str) -> None:
-    """Refuses a store that `serve` cannot run on: any but DuckDB's.
-
-    Args:
-        name: As in `open_store`.
+    """Refuses a store, by its name, that `serve` cannot run on: any but DuckDB's.
 
     Raises:
         InvalidArgument: The server cannot run on it, or there is no such store.

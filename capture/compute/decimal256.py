@@ -41,11 +41,7 @@ def words(values: pa.ChunkedArray, lt: LogicalType) -> Words:
 
 
 def count(values: Words) -> tuple[Words, Longs]:
-    """The distinct values, ascending, shape (d, 4), and their counts, shape (d,).
-
-    Args:
-        values: Shape (n, 4).
-    """
+    """The distinct values, shape (n, 4), ascending, shape (d, 4), and their counts, shape (d,)."""
     order = np.lexsort((values[:, 0], values[:, 1], values[:, 2], values[:, 3].view(np.int64)))
     values = values[order]
     first = np.flatnonzero(np.concatenate([[True], (values[1:] != values[:-1]).any(axis=1)])[: len(values)])
@@ -53,11 +49,7 @@ def count(values: Words) -> tuple[Words, Longs]:
 
 
 def to_arrow(values: Words, lt: LogicalType) -> pa.Array:
-    """Converts words to an Arrow array of n decimals.
-
-    Args:
-        values: Shape (n, 4).
-    """
+    """Converts words, shape (n, 4), to an Arrow array of n decimals."""
     data = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(logical_types.to_arrow(lt), len(values), [None, data])
 

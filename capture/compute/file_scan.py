@@ -92,11 +92,7 @@ def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
 
 
 def to_batch(answers: Sequence[Answer]) -> pa.RecordBatch:
-    """Encodes answers, each as a row of PARTIAL_SCHEMA.
-
-    Args:
-        answers: Answers of any tasks.
-    """
+    """Encodes answers of any tasks, each as a row of PARTIAL_SCHEMA."""
     rows: dict[str, list[Any]] = {name: [] for name in PARTIAL_SCHEMA.names}
     for answer in answers:
         for name in ("task", "column_id", "size_bytes", "row_groups"):
@@ -109,11 +105,7 @@ def to_batch(answers: Sequence[Answer]) -> pa.RecordBatch:
 
 
 def from_batch(batch: pa.RecordBatch | pa.Table, engine_id: str = LOCAL) -> list[Answer]:
-    """Decodes answers in their order; the inverse of `to_batch`.
-
-    Args:
-        batch: Rows of PARTIAL_SCHEMA.
-    """
+    """Decodes rows of PARTIAL_SCHEMA in their order; the inverse of `to_batch`."""
     answers = []
     for row in batch.to_pylist():
         partial = None if row["error"] else Partial(**{name: row[name] for name in _MEASURES})

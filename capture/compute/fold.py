@@ -50,21 +50,13 @@ class Fold:
         self._no_theta = False
 
     def unite(self, theta: bytes) -> None:
-        """Adds a theta sketch of parts that are added with `counted`; the order does not matter.
-
-        Args:
-            theta: A compact sketch.
-        """
+        """Adds a compact theta sketch of parts that are added with `counted`; the order does not matter."""
         self._thetas.append(theta)
         if len(self._thetas) >= _THETA_FAN_IN:
             self._thetas = [sketches.union(self._thetas)]
 
     def add(self, part: Partial, size_bytes: int = 0, counted: bool = False) -> None:
-        """Adds the next part.
-
-        Args:
-            counted: The part's theta sketch was already added by `unite`.
-        """
+        """Adds the next part; with `counted`, its theta sketch was added by `unite`."""
         self.parts += 1
         self.size_bytes += size_bytes
         if counted:
@@ -115,11 +107,7 @@ class Known:
     insufficient: frozenset[int] = frozenset()
 
     def theta(self, place: _Place) -> bytes:
-        """The compact theta sketch of one of `parts`, loaded on demand because it is large.
-
-        Args:
-            place: File path and column id, a key of `parts`.
-        """
+        """The compact theta sketch of a key of `parts`, loaded on demand because it is large."""
         assert self._sketches is not None
         data: bytes = self._sketches["data"][self._sketch_rows[place]["NDV"]].as_py()
         return data

@@ -165,11 +165,7 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
 
 
 def hash_integers(lt: LogicalType) -> Callable[[Any], Hashes]:
-    """The hash function for integers in the storage form of a type, of shape (n,) to shape (n,).
-
-    Args:
-        lt: INT, DATE or a type stored as 64-bit integers.
-    """
+    """The hash function for INT, DATE or a type stored as 64-bit integers, of shape (n,) to shape (n,)."""
     if lt.kind is Kind.DATE:
         return murmur3.hash_ints
     return lambda values: murmur3.hash_longs(values if values.dtype.itemsize == 8 else values.astype(np.int64))
@@ -191,11 +187,7 @@ def hash_instants(micros: Longs, beyond: Longs | None) -> Hashes:
 
 
 def hash_floats(lt: LogicalType) -> Callable[[Any], Hashes]:
-    """The hash function for floats of a type's precision, of shape (n,) to shape (n,).
-
-    Args:
-        lt: FLOAT or DOUBLE.
-    """
+    """The hash function for FLOAT or DOUBLE, of floats of that precision, shape (n,), to shape (n,)."""
     return murmur3.hash_floats if lt.kind is Kind.FLOAT else murmur3.hash_doubles
 
 

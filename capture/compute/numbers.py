@@ -29,11 +29,7 @@ _STORED: Final = {
 
 
 def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Unwraps extension types, and casts string and binary views, for which Arrow lacks kernels, by a copy.
-
-    Args:
-        values: Values of any Arrow type.
-    """
+    """Unwraps extension types, and casts string and binary views, for which Arrow lacks kernels, by a copy."""
     while isinstance(values.type, pa.BaseExtensionType):
         values = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
     if pa.types.is_string_view(values.type):
@@ -42,22 +38,13 @@ def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def flat(values: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """Joins the chunks of a column to one NumPy array, shape (n,); a single chunk is not copied.
-
-    Args:
-        values: Column without nulls, with at least one non-empty chunk.
-    """
+    """Joins the chunks of a column, not all empty, to one NumPy array, shape (n,); a single one is not copied."""
     parts = [chunk.to_numpy(zero_copy_only=False) for chunk in values.chunks if len(chunk)]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def integers(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.integer[Any]]:
-    """The storage form of integers and dates, shape (n,): INT in its stored width, DATE as days (int32).
-
-    Args:
-        values: Column without nulls.
-        lt: INT or DATE.
-    """
+    """The storage form of integers and dates, shape (n,): INT in its stored width, DATE as days (int32)."""
     given = values.type
     if lt.kind is Kind.INT:
         return flat(values if pa.types.is_integer(given) else values.cast(pa.int64()))
@@ -65,10 +52,7 @@ def integers(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.integer
 
 
 def instants(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Longs, Longs | None]:
-    """Converts TIME, TIMESTAMP and TIMESTAMPTZ to microseconds and a remainder.
-
-    Args:
-        values: Column without nulls, in any unit.
+    """Converts TIME, TIMESTAMP and TIMESTAMPTZ, in any unit, to microseconds and a remainder.
 
     Returns:
         Microseconds, rounded down, shape (n,), and remainders, shape (n,), or None if all are 0. The remainder is the
@@ -97,12 +81,7 @@ def instants(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Longs, Longs | N
 
 
 def floats(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.floating[Any]]:
-    """The storage form of floats: a copy in the type's precision, shape (n,), with -0.0 as 0.0.
-
-    Args:
-        values: Column without nulls.
-        lt: FLOAT or DOUBLE.
-    """
+    """The storage form of floats: a copy in the type's precision, shape (n,), with -0.0 as 0.0."""
     wide = np.float32 if lt.kind is Kind.FLOAT else np.float64
     given = flat(values if pa.types.is_floating(values.type) else values.cast(pa.from_numpy_dtype(wide)))
     with np.errstate(invalid="ignore"):  # a signalling NaN
@@ -111,9 +90,6 @@ def floats(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.floating[
 
 def unscaled(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, Longs | None]:
     """The storage form of decimals of at most 38 digits.
-
-    Args:
-        values: Column without nulls.
 
     Returns:
         Lower and upper words of the unscaled values, shape (n,) each; the upper are None if all values fit 64 bits.
@@ -141,24 +117,13 @@ def stored_decimal(lt: LogicalType) -> pa.DataType:
 
 
 def decimals(low: Hashes, high: Longs, lt: LogicalType) -> pa.Array:
-    """Converts words of unscaled values to an Arrow array of n decimals.
-
-    Args:
-        low: Lower words, shape (n,).
-        high: Upper words, shape (n,).
-        lt: A DECIMAL type of at most 38 digits.
-    """
+    """Converts lower and upper words of unscaled values, shape (n,) each, to n decimals of at most 38 digits."""
     words = np.stack([low, high.view(np.uint64)], axis=1)
     return pa.Array.from_buffers(stored_decimal(lt), len(low), [None, pa.py_buffer(words)])
 
 
 def to_arrow(values: npt.NDArray[Any], lt: LogicalType) -> pa.Array:
-    """Converts values in storage form to an Arrow array of the type, of n values.
-
-    Args:
-        values: Shape (n,).
-        lt: Logical type of the values; decimals up to 18 digits only.
-    """
+    """Converts values in storage form, shape (n,), to an Arrow array of the type; decimals of at most 18 digits."""
     if lt.kind is Kind.DECIMAL:
         return decimals(values.view(np.uint64), values >> 63, lt)
     array = pa.array(values)
@@ -204,12 +169,7 @@ def _count_range(values: npt.NDArray[np.integer[Any]], low: np.integer[Any], spa
 
 
 def count_codes(codes: npt.NDArray[np.integer[Any]], span: int) -> Longs:
-    """The count of each dictionary code, shape (span,).
-
-    Args:
-        codes: Shape (n,), each 0 ≤ code < `span`.
-        span: Size of the dictionary.
-    """
+    """The count of each dictionary code below `span`, shape (span,), in an array of shape (n,)."""
     if _in_pairs(len(codes), span):
         return _count_pairs_of(codes.astype(np.uint8), span)
     return np.bincount(codes, minlength=span)
@@ -229,11 +189,7 @@ def _count_pairs_of(codes: npt.NDArray[np.uint8], span: int) -> Longs:
 
 
 def runs(ordered: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Longs]:
-    """The distinct values of an ascending array, in its order, and their counts, shape (d,) each.
-
-    Args:
-        ordered: Shape (n,), ascending.
-    """
+    """The distinct values of an ascending array, shape (n,), in its order, and their counts, shape (d,) each."""
     first = _starts(ordered[1:] != ordered[:-1], len(ordered))
     return ordered[first], _lengths(first, len(ordered))
 

@@ -118,11 +118,7 @@ class Rows:
         self._rows.setdefault(flight, []).append(self._recorded() | row | place)
 
     def stored(self, rows: pa.Table) -> pa.Table:
-        """Copies stored rows of unchanged files to this snapshot, with the key, time and names of this capture.
-
-        Args:
-            rows: Rows of `stats.file_columns` or `stats.sketches`.
-        """
+        """Copies stored rows of unchanged files to this snapshot, with the key, time and names of this capture."""
         constants = {**self.table.key, "schema_hash": self._schema_hash, "capture_mode": str(self.mode)}
         constants |= {"captured_at": self.now, "refreshed_at": self.now}
         rows = rows.select([name for name in rows.column_names if name not in schemas.COMPUTED])
@@ -225,13 +221,10 @@ class Rows:
 
 
 def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
-    """The scalar columns of a record by name; unknown values are None or absent.
+    """The scalar columns of a record of the rows read, by name; unknown values are None or absent.
 
     For a sample, counts and ndv are scaled to all rows, and bounds come from metadata only, because unread rows may lie
     outside those of the sample.
-
-    Args:
-        part: Statistics of the rows that were read.
     """
     count = part.row_count - part.null_count
     row: dict[str, Any] = {

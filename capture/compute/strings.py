@@ -40,12 +40,7 @@ class _Entries:
 
 
 def summarise(values: pa.ChunkedArray, frame: Frame) -> Partial:
-    """Computes the statistics of strings or binary values.
-
-    Args:
-        values: At least one value, without nulls; dictionaries included.
-        frame: Type, rows and nulls of the column.
-    """
+    """Computes the statistics of at least one string or binary value, without nulls; dictionaries included."""
     lt, times = frame.lt, frame.times
     chunks = [_entries(chunk) for chunk in _joined(values).chunks if len(chunk)]
     low, high = _bounds(chunks, lt)
@@ -68,11 +63,7 @@ def summarise(values: pa.ChunkedArray, frame: Frame) -> Partial:
 
 
 def row_hashes(values: pa.ChunkedArray) -> Hashes:
-    """Hashes each row of strings or binary values, shape (n,).
-
-    Args:
-        values: Shape (n,), without nulls.
-    """
+    """Hashes each row of strings or binary values without nulls, shape (n,)."""
     parts = []
     for chunk in values.chunks:
         if pa.types.is_dictionary(chunk.type):

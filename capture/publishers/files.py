@@ -31,10 +31,7 @@ def unique_name(prefix: str, suffix: str = "") -> str:
 
 
 def write_file(place: Place, data: bytes) -> None:
-    """Writes a new file, which is not visible to readers until another file references it.
-
-    Args:
-        place: Path of the file; its directory is created.
+    """Writes a new file, with its directory, not visible to readers until another file references it.
 
     Raises:
         OSError: The file cannot be written.
@@ -49,9 +46,6 @@ def replace_file(place: Place, data: bytes) -> None:
     """Writes or replaces a file atomically: readers see the old content or the new one.
 
     Object stores write atomically; on a local disk a temporary file is renamed.
-
-    Args:
-        place: Path of the file, which may exist.
 
     Raises:
         OSError: The file cannot be written; an old file is unchanged.

@@ -33,12 +33,7 @@ class Bin:
 
 
 def serialized(histogram: Sequence[Bin], rows: int) -> bytes:
-    """Encodes a histogram like Spark's `HistogramSerializer`, before compression.
-
-    Args:
-        histogram: The bins, ascending.
-        rows: Number of non-null rows.
-    """
+    """Encodes ascending bins of non-null rows like Spark's `HistogramSerializer`, before compression."""
     lows, highs, counts = ([getattr(item, name) for item in histogram] for name in ("low", "high", "ndv"))
     shape = f">di{len(histogram)}d{len(histogram)}d{len(histogram)}qi"
     return struct.pack(shape, rows / len(histogram), len(histogram), *lows, *highs, *counts, _END)

@@ -133,11 +133,7 @@ class SessionCatalog:
         return {name: int(count) if count else None for name, count in zip(names, counts, strict=True)}
 
     def put(self, identifier: Any, statistics: Any | None) -> None:
-        """Replaces a table's statistics in one catalog call.
-
-        Args:
-            statistics: Output of `new_statistics`; None removes the statistics.
-        """
+        """Replaces a table's statistics by the output of `new_statistics`, or by none, in one catalog call."""
         self._catalog.alterTableStats(identifier, self._option(statistics))
 
     def new_statistics(

@@ -52,10 +52,7 @@ class NotDeterministic(InvalidArgument):
 
 
 def checked(key: bytes) -> str:
-    """Decodes an expression, and rejects one that reads other data or calls Java methods.
-
-    Args:
-        key: UTF-8 text from a client.
+    """Decodes a client's expression, and rejects one that reads other data or calls Java methods.
 
     Raises:
         InvalidArgument: The text is not valid UTF-8, or contains something that is not allowed.

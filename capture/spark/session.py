@@ -355,11 +355,7 @@ def _packages() -> Path:
 
 
 def ddl(schema: pa.Schema) -> str:
-    """A schema in Spark's DDL syntax: names and types, separated by commas.
-
-    Args:
-        schema: Schema of int64, float64, bool, string, binary and list<int64> columns.
-    """
+    """A schema of int64, float64, bool, string, binary and list<int64> columns in Spark's DDL syntax."""
     names = {
         pa.int64(): "bigint", pa.float64(): "double", pa.bool_(): "boolean", pa.string(): "string",
         pa.binary(): "binary", pa.list_(pa.int64()): "array<bigint>",

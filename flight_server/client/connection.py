@@ -101,9 +101,6 @@ class Connection:
     def call(self, call: Callable[[], T]) -> T:
         """Makes a call, with up to `attempts` attempts while the server is unavailable.
 
-        Args:
-            call: The call.
-
         Raises:
             pa.ArrowException: The error of the call, with the server's message only.
         """
@@ -153,19 +150,11 @@ class Connection:
     # Calls.
 
     def schema(self, command: Mapping[str, Any]) -> pa.Schema:
-        """The schema of a command's rows.
-
-        Args:
-            command: A JSON command (see PROTOCOL.md).
-        """
+        """The schema of the rows of a JSON command (see PROTOCOL.md)."""
         return self._ask(lambda client: client.get_schema(_descriptor(command), self.options()).schema)
 
     def tickets(self, command: Mapping[str, Any]) -> list[bytes]:
-        """The tickets of a command: one, or one per part if the command has `partitions`.
-
-        Args:
-            command: A JSON command (see PROTOCOL.md).
-        """
+        """The tickets of a JSON command (see PROTOCOL.md): one, or one per part if it has `partitions`."""
         info = self._ask(lambda client: client.get_flight_info(_descriptor(command), self.options()))
         return [endpoint.ticket.ticket for endpoint in info.endpoints]
 

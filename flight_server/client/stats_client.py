@@ -198,11 +198,7 @@ _ONE_RESULT: Final = frozenset({
 
 
 class Actions:
-    """Actions of the server as methods: `client.actions.health()`, `client.actions.wait_job(job_id="…")`.
-
-    Args:
-        client: The connection.
-    """
+    """Actions of the server as methods: `client.actions.health()`, `client.actions.wait_job(job_id="…")`."""
 
     def __init__(self, client: StatsClient):
         self._client = client

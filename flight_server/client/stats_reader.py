@@ -340,10 +340,7 @@ class StatsReader(Connection):
         return Answer.of_result(found)
 
     def require_table(self, table: str) -> None:
-        """Checks that a table exists.
-
-        Args:
-            table: Full name of the table.
+        """Checks that a table, given by its full name, exists.
 
         Raises:
             pa.ArrowKeyError: UNKNOWN_TABLE: the table does not exist; suggests the nearest name.

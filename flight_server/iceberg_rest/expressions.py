@@ -35,9 +35,6 @@ _LAST: Final = 0x10FFFF  # code point
 def condition(filter: Any, find: Find) -> Node | bool:
     """The condition of a filter; True if every file may have matching rows, False if none has.
 
-    Args:
-        filter: The expression, as parsed JSON.
-
     Raises:
         InvalidArgument: The filter is malformed, or names an unknown column.
     """

@@ -38,12 +38,7 @@ class _Plan:
 
 
 class Plans:
-    """Plans scans, and keeps them until their pages are fetched.
-
-    Args:
-        app: The server's parts.
-        tables: Loads tables.
-    """
+    """Plans scans, and keeps them until their pages are fetched."""
 
     def __init__(self, app: App, tables: Tables):
         self._app, self._tables = app, tables

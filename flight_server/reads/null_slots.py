@@ -17,11 +17,7 @@ _INTEGERS: Final = {32: pa.int32(), 64: pa.int64()}  # by width in bits
 
 
 def zeroed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same batch with zeros in the slots of NULLs.
-
-    Args:
-        batch: Rows of any types.
-    """
+    """The same batch, of any types, with zeros in the slots of NULLs."""
     columns = [_zeroed(column) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch
 

@@ -191,11 +191,7 @@ def order_of(flight: Flight) -> tuple[str, ...]:
 
 
 def in_order(table: Rows, keys: tuple[str, ...]) -> Rows:
-    """The rows sorted by the keys; the rows themselves if they are sorted already.
-
-    Args:
-        keys: Columns to sort by, ascending.
-    """
+    """The rows sorted by the keys, ascending; the rows themselves if they are sorted already."""
     if table.num_rows < 2 or not keys:
         return table
     order = pc.sort_indices(table.select(list(keys)), [(key, "ascending") for key in keys])

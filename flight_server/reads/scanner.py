@@ -87,11 +87,7 @@ class Scanner:
         return replace(request, generation=self.generations.pin(flight, table, pin, stale, load))
 
     def scope(self, request: ScanRequest, principal: Principal) -> ReadScope:
-        """The tables and snapshots of a request.
-
-        Args:
-            principal: The caller; only tables visible to it are included.
-        """
+        """The tables and snapshots of a request, as far as its caller sees the tables."""
         epoch = self.versions.steady()
         tables = self._tables(request, principal)
         only = tables[0] if tables is not None and len(tables) == 1 else None

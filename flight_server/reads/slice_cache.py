@@ -64,11 +64,7 @@ class Slice:
         return index
 
     def select(self, wanted: TableCondition, limit: int | None = None) -> pa.RecordBatch:
-        """The rows that satisfy a condition, with all columns.
-
-        Args:
-            limit: Most rows; None for all.
-        """
+        """The rows that satisfy a condition, with all columns; at most `limit`, None for all."""
         batch = self.batch
         if wanted.column is not None:
             batch = self._equal(wanted.column, wanted.values)
@@ -115,12 +111,9 @@ class Derived(NamedTuple):
 
 
 class SliceCache:
-    """A thread-safe LRU of slices and of records.
+    """A thread-safe LRU of slices and of records, with a budget in bytes; 0 turns the cache off.
 
     A slice is loaded at its second read only, so that one scan over all tables does not evict popular entries.
-
-    Args:
-        budget: Total size of the entries in bytes; 0 turns the cache off.
     """
 
     def __init__(self, budget: int):
@@ -153,11 +146,7 @@ class SliceCache:
         return None
 
     def put_derived(self, key: Hashable, derived: Derived, size_bytes: int) -> None:
-        """Caches a record.
-
-        Args:
-            key: Any key that is not a `SliceKey`.
-        """
+        """Caches a record by a key that is not a `SliceKey`."""
         self._slices.put(key, derived, size_bytes)
 
     def find(self, key: SliceKey, generation: int) -> Slice | None:

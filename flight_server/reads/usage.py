@@ -49,11 +49,7 @@ class Usage:
                     self.note(table.table_key, plan.values if plan.column in ("column_id", "column_name") else ())
 
     def note(self, table_key: int, columns: tuple[Any, ...] = ()) -> None:
-        """Counts a read of a table or of some of its columns.
-
-        Args:
-            columns: Names or ids of the columns; empty for the whole table.
-        """
+        """Counts a read of a table, or of the columns of some names or ids; without any, of the whole table."""
         now = time.time()
         with self._lock:
             for column in columns or (WHOLE,):

@@ -63,9 +63,6 @@ def naive(schema: pa.Schema) -> pa.Schema:
 def find(node: exp.Table, common: Collection[str]) -> Table | None:
     """Resolves a table of a statement to that of its flight; None for a common table expression.
 
-    Args:
-        common: Names of the statement's common table expressions.
-
     Raises:
         NotFound: The table is neither.
     """

@@ -74,12 +74,7 @@ def schema_of(command: Message) -> pa.Schema:
 
 
 def answer(command: Message, release: str) -> pa.Table:
-    """The result of a metadata command; no rows for foreign keys, which flights do not have.
-
-    Args:
-        command: The command, one of SCHEMAS.
-        release: The server's version.
-    """
+    """The result of a command of SCHEMAS; no rows for foreign keys, which flights do not have."""
     schema = schema_of(command)
     match command.name:
         case "CommandGetCatalogs":

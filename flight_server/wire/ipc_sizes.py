@@ -20,10 +20,7 @@ _BUFFERS, _COMPRESSION = 2, 3
 
 
 def declared_bytes(stream: bytes | memoryview) -> int:
-    """The size of all buffers of a stream once they are decompressed, as the stream declares it.
-
-    Args:
-        stream: An Arrow IPC stream, untrusted.
+    """The size of all buffers of an untrusted Arrow IPC stream once decompressed, as the stream declares it.
 
     Raises:
         ValueError: The stream is malformed.

@@ -53,10 +53,7 @@ class PlanRequest:
 
 
 def find(data: bytes | None, header_query_id: str | None = None) -> PlanRequest | None:
-    """The scan that a command or ticket asks to plan; None if it asks for something else.
-
-    Args:
-        data: Bytes of the command or ticket; None without one.
+    """The scan that the bytes of a command or ticket ask to plan; None if they ask for something else.
 
     Raises:
         InvalidArgument: The command has the key `scan`, and is not valid.
@@ -68,10 +65,7 @@ def find(data: bytes | None, header_query_id: str | None = None) -> PlanRequest 
 
 
 def of_json(body: dict[str, Any], header_query_id: str | None = None) -> PlanRequest:
-    """The scan of a parsed command; all keys are validated before the table is looked up.
-
-    Args:
-        body: The command (see PROTOCOL.md).
+    """The scan of a parsed command (see PROTOCOL.md); all keys are validated before the table is looked up.
 
     Raises:
         InvalidArgument: The command is not valid.
@@ -85,10 +79,7 @@ def of_json(body: dict[str, Any], header_query_id: str | None = None) -> PlanReq
 
 
 def condition_of(where: Any) -> Node | None:
-    """The condition of a command.
-
-    Args:
-        where: SQL text, a filter tree or a list of trees; None for all rows.
+    """The condition of a command: SQL text, a filter tree or a list of trees, or None for all rows.
 
     Raises:
         InvalidArgument: It is not a condition.

@@ -254,10 +254,7 @@ def loads(data: bytes, *, exact: bool = False) -> Any:
 
 
 def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
-    """The request of a parsed JSON command; all keys are validated before the flight is looked up.
-
-    Args:
-        body: The command (see PROTOCOL.md).
+    """The request of a parsed command (see PROTOCOL.md); all keys are validated before the flight is looked up.
 
     Raises:
         InvalidArgument: The command is not valid.

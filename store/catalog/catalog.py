@@ -189,10 +189,7 @@ class Catalog(Publications, SnapshotRegistry):
         return [name for (name,) in shared.fetchall()]
 
     def refuse_ambiguous(self, table: TableEntry, columns: Iterable[str]) -> None:
-        """Refuses a name that several columns of a table's current schema share.
-
-        Args:
-            columns: Names; those that begin with `#` are ids.
+        """Refuses a name that several columns of a table's current schema share; `#<id>` is no name.
 
         Raises:
             InvalidArgument: A name is ambiguous; the hint has the ids to use instead.
@@ -214,10 +211,7 @@ class Catalog(Publications, SnapshotRegistry):
         )  # fmt: skip
 
     def column_id(self, table: TableEntry, column: str) -> int:
-        """The id of a column.
-
-        Args:
-            column: `#<id>`, a name, or a key (`store.model.names.column_key`).
+        """The id of a column, given as `#<id>`, by name, or by key (`store.model.names.column_key`).
 
         Raises:
             InvalidArgument: Several columns have this name.
@@ -281,7 +275,6 @@ class Catalog(Publications, SnapshotRegistry):
         """The entry of a table, stored first if it is new.
 
         Args:
-            connection: The writer's.
             name: Catalog, schema and name.
             table_id: Id of a new table; None to derive it from the name.
             format: Format of a new table.
@@ -295,7 +288,6 @@ class Catalog(Publications, SnapshotRegistry):
         """The entry of each table, by name; new ones are stored first.
 
         Args:
-            connection: The writer's.
             names: Catalog, schema and name → the id of a new table, None to derive it from the name.
             current: Current snapshot ids of new tables by name.
             key: Reserved key of the only table, if it is new.
@@ -380,7 +372,6 @@ class Catalog(Publications, SnapshotRegistry):
         """Assigns ids to new column names: the given id, else the next free position.
 
         Args:
-            connection: The writer's.
             names: Names that need an id.
 
         Returns:
@@ -405,12 +396,7 @@ class Catalog(Publications, SnapshotRegistry):
     def put_connector(
         self, connection: Connection, catalog: str, format: str, uri: str, masked_options: Mapping[str, str]
     ) -> None:
-        """Stores a connector in the state ACTIVE; replaces one of the same name.
-
-        Args:
-            connection: The writer's.
-            masked_options: Options without secrets.
-        """
+        """Stores a connector, with its options without secrets, as ACTIVE; replaces one of the same name."""
         self._has_connector_changed = True
         connection.execute("DELETE FROM connectors WHERE catalog = ?", [catalog])
         connection.execute(

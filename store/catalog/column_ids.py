@@ -98,7 +98,6 @@ class ColumnNames:
         """Adds the columns in rows of `stats.columns` to the catalog, for external tables.
 
         Args:
-            connection: The writer's.
             rows: Rows with `table_key` and `column_id`.
             is_novel: The tables are new and have no columns yet.
         """

@@ -17,7 +17,6 @@ def delete_records(
     """Deletes records and their sketches; returns the number of records.
 
     Args:
-        connection: The writer's.
         snapshot_id: Only records of this snapshot; None for all.
         target: Only records about this target; None for all.
     """

@@ -131,7 +131,6 @@ class Discovery:
         """`store` for many tables, in order; new ones are stored together.
 
         Args:
-            connection: The writer's.
             catalog: The connector's name.
             found: The tables as a worker describes them.
             present: (schema, name) of all tables of the lake; empty if not all were listed.
@@ -242,7 +241,6 @@ class Discovery:
         the two is a copy.
 
         Args:
-            connection: The writer's.
             catalog: The connector's name.
             present: (schema, name) of all tables of the lake; empty if not all were listed.
         """
@@ -372,7 +370,6 @@ class Discovery:
         the commit on, and `checked_at` keeps the time of the last inspection that succeeded.
 
         Args:
-            connection: The writer's.
             errors: Table key → why the table cannot be read; the others are ACTIVE.
         """
         inspected: dict[str | None, list[int]] = {}
@@ -433,7 +430,6 @@ class Discovery:
         """Marks the connector's tables that left the lake as dropped.
 
         Args:
-            connection: The writer's.
             present: True for a table that is still in the lake.
         """
         gone = [

@@ -25,7 +25,6 @@ class Publications:
         """Records a table's publication in a home (`sys.publications`), replacing the previous one.
 
         Args:
-            connection: The writer's.
             table: The table that was published.
             home: The `to` of the publication, such as `iceberg`.
             snapshot_id: The snapshot whose statistics were published.

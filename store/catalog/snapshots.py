@@ -41,7 +41,6 @@ class SnapshotRegistry(ABC):
         """Registers the snapshots of a put, and advances the current snapshot of external tables.
 
         Args:
-            connection: The writer's.
             seen: Distinct table_key and snapshot_id, with schema_hash (null if the rows have none).
             new_tables: Keys of tables that have no snapshots yet.
         """
@@ -73,7 +72,6 @@ class SnapshotRegistry(ABC):
         """(table key, snapshot id) → place, of registered snapshots.
 
         Args:
-            connection: The writer's.
             seen: Distinct table_key and snapshot_id.
         """
         pairs = list(zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True))

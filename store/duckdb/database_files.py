@@ -28,11 +28,7 @@ _UNWRITABLE: Final = tuple(os.strerror(code) for code in (errno.EROFS, errno.EIO
 
 
 class DatabaseFiles:
-    """The open file and its write-ahead log.
-
-    Args:
-        path: Path of the database, which is open.
-    """
+    """The file of an open database, and its write-ahead log."""
 
     def __init__(self, path: str):
         self._path = Path(path).absolute()

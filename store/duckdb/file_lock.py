@@ -14,10 +14,7 @@ from pathlib import Path
 
 
 class FileLock:
-    """An exclusive lock, held from construction until `release`.
-
-    Args:
-        path: The lock file; created if missing, removed on release.
+    """An exclusive lock by a file, created if missing and removed on release; held from construction until then.
 
     Raises:
         BlockingIOError: Another process, or another lock of this one, holds it.

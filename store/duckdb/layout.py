@@ -24,6 +24,7 @@ from store.model.errors import InvalidArgument
 from store.model.schemas import COMPUTED, DELETE_FILE, DISTRIBUTION, FLIGHTS, KEY
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
+"""A connection or cursor; the parameter `connection` of a function that writes is the writer's, in its transaction."""
 
 VERSION: Final = 15
 """The layout of the file; a file of another one is refused."""
@@ -108,7 +109,6 @@ def insert_rows(connection: Connection, table: str, rows: Sequence[Sequence[Any]
     """Appends rows in one statement; `executemany` would take a millisecond per row.
 
     Args:
-        connection: The writer's.
         table: Name of the table, optionally followed by columns in parentheses.
         rows: Values in the order of the columns; each column has values of one type.
     """

@@ -66,7 +66,6 @@ def continue_listing(
     """Gives the snapshot the listing of its base without the removed files; its other rows are put after that.
 
     Args:
-        connection: The writer's.
         listing: The listing, with a base.
         families: Those of `FAMILIES` whose rows are not staged.
 
@@ -99,7 +98,6 @@ def forget_mark(connection: Connection, table_key: int, snapshot_id: int | None 
     """Deletes the marks of a table's listings; must be called when rows of files are deleted.
 
     Args:
-        connection: The writer's.
         snapshot_id: Snapshot of these rows; None for all.
     """
     connection.execute(

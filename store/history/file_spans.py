@@ -91,7 +91,6 @@ def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scop
     """Removes rows from one listing of their table: their spans are shortened, or split around it.
 
     Args:
-        connection: The writer's.
         family: A flight of `BY_SPAN`.
         doomed: Row ids (int64).
         scope: A condition on `table_key` that is true for all the rows, by which DuckDB skips row groups.
@@ -122,7 +121,6 @@ def delete_by_snapshot(
     """Deletes rows of a flight of `BY_SNAPSHOT`; returns how many.
 
     Args:
-        connection: The writer's.
         snapshot_id: Only rows of this snapshot; None for all.
         target: Only rows about this target; None for all.
     """
@@ -143,7 +141,6 @@ def delete_by_span(
     """Deletes rows of a flight of `BY_SPAN`.
 
     Args:
-        connection: The writer's.
         snapshot_id: Only rows of this snapshot's listing; None for all.
         target: Only rows about this target; None for all.
 
@@ -180,7 +177,6 @@ def end_staged(connection: Connection, family: str, table_keys: Sequence[int]) -
     """Removes what is staged for tables (`staged_listings`), before another write changes their listings.
 
     Args:
-        connection: The writer's.
         family: A flight of `BY_SPAN`.
     """
     staged = execute(
@@ -198,7 +194,6 @@ def tidy(connection: Connection, family: str, table_key: int, most: int | None =
     newest.
 
     Args:
-        connection: The writer's.
         family: A flight of `BY_SPAN`.
         most: Number of rows to change at most; None for all.
 

@@ -62,9 +62,6 @@ class SnapshotMerge:
     def apply(self, connection: Connection, generation: int) -> Counts:
         """Merges the put into the stored rows.
 
-        Args:
-            connection: The writer's.
-
         Raises:
             Conflict: In mode `create` another record is stored for a target.
         """
@@ -201,7 +198,6 @@ class SnapshotMerge:
         own or that of the row that they end.
 
         Args:
-            connection: The writer's.
             is_new: False if some of them replace a record of their snapshot.
         """
         _, first, at = np.unique(codes(fresh, ["table_key", "snapshot_id"]), return_index=True, return_inverse=True)

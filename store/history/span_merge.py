@@ -64,9 +64,6 @@ class SpanMerge:
     def apply(self, connection: Connection, generation: int) -> Counts:
         """Merges the put into the stored listings.
 
-        Args:
-            connection: The writer's.
-
         Raises:
             Conflict: In mode `create` another record is stored for a target.
         """
@@ -231,7 +228,6 @@ def drop_orphaned_sketches(connection: Connection, rows: pa.Table) -> None:
     """Removes the sketches of files that are not in the listings of files of snapshots from their listings of sketches.
 
     Args:
-        connection: The writer's.
         rows: Rows with the `table_key` and `snapshot_id` of the snapshots, at most one for each table.
     """
     scope = within("table_key", rows["table_key"])

@@ -142,7 +142,6 @@ def move_rows(connection: Connection, flights: Sequence[str], current: Mapping[i
     span changes.
 
     Args:
-        connection: The writer's.
         flights: Flights of `PARTED`.
         current: Table key → id and place of its current snapshot.
     """

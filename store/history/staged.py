@@ -76,7 +76,6 @@ class Staged:
         """Joins the staged rows with the stored rows of the same targets.
 
         Args:
-            connection: The writer's.
             stored: Subquery of stored rows with `rid` and all stored columns.
             more: Further columns of the subquery to return.
             keep_complete: SQL condition on the stored row `t` under which a COMPLETE stored row counts as the same as a
@@ -136,9 +135,6 @@ class Staged:
     def refuse(self, connection: Connection, table: str, row_no: int, rowid: int) -> None:
         """Raises the Conflict of a staged row with a stored one.
 
-        Args:
-            connection: The writer's.
-
         Raises:
             Conflict: Always.
         """
@@ -166,7 +162,6 @@ class Staged:
         """Appends rows.
 
         Args:
-            connection: The writer's.
             rows: Some of the staged rows, with columns of the physical table only.
             constants: Further columns with one value.
         """

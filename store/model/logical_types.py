@@ -133,10 +133,7 @@ _INTERVAL = re.compile(
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> LogicalType:
-    """The type that `text` names.
-
-    Args:
-        text: A canonical name or an alias, in any case, with any whitespace between its words.
+    """The type that a canonical name or alias names, in any case, with any whitespace between its words.
 
     Raises:
         InvalidField: `text` is not the name of a type, or has arguments that the type does not take.

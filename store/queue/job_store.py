@@ -87,7 +87,6 @@ class JobStore:
 
         Args:
             jobs: Durable jobs of any tables.
-            connection: The writer's.
 
         Returns:
             The id of each, in order: of the new job, or of the equal active one.
@@ -233,11 +232,7 @@ class JobStore:
         return {job_id for (job_id,) in connection.execute(sql, [job_ids]).fetchall()} if job_ids else set()
 
     def finish(self, tried: Sequence[Tried], connection: Connection) -> None:
-        """Stores the states of jobs after a try, inside the writer's transaction that stores their rows.
-
-        Args:
-            tried: The ends of the tries.
-        """
+        """Stores the states of jobs after a try, inside the writer's transaction that stores their rows."""
         now = self.now()
         for end in tried:
             state = end.state()

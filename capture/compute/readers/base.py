@@ -62,22 +62,14 @@ class TaskReader(Protocol):
 
 
 def materialised(column: ColumnValues) -> pa.ChunkedArray:
-    """The values of a column, one per row; constants are repeated.
-
-    Args:
-        column: Output of a reader, without error.
-    """
+    """The values of a column that was read without error, one per row; constants are repeated."""
     if column.values is None or column.times == 1 or not len(column.values):
         return column.values
     return column.values.take(pa.array(np.zeros(column.times, np.int64)))
 
 
 def constant(column: ScanColumn, rows: int) -> ColumnValues:
-    """The value of a column that is not in the file: one value for all rows, or none if there are no rows.
-
-    Args:
-        column: A column without a path.
-    """
+    """The value of a column that is not in the file: one value for all rows, or none if there are no rows."""
     array = column.constant if column.constant is not None else pa.nulls(1)
     return ColumnValues(column, pa.chunked_array([array[: min(rows, 1)]]), max(rows, 1))
 
@@ -87,11 +79,7 @@ GONE: Final = "no such file"
 
 
 def error_text(error: BaseException, task: ScanTask) -> str:
-    """Short reason of an error, without paths and secrets, and without a trailing period.
-
-    Args:
-        task: The task it occurred in; its storage options are redacted.
-    """
+    """Short reason of an error in a task, without paths, secrets of its storage, and a trailing period."""
     if isinstance(error, FileNotFoundError):
         return GONE
     if isinstance(error, PermissionError):

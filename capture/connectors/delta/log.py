@@ -36,11 +36,7 @@ READERS: Final = 8  # commits read concurrently from an object store
 
 
 class LogFiles:
-    """The non-empty files of `_delta_log`.
-
-    Args:
-        infos: The files, in any order.
-    """
+    """The non-empty files of `_delta_log`, given in any order."""
 
     def __init__(self, infos: Sequence[pafs.FileInfo]):
         self._infos = infos

@@ -222,12 +222,7 @@ def _nanoseconds(raw: int) -> tuple[int, int, bool]:
 
 
 def bound(leaf: FooterLeaf, data: bytes) -> Bound | None:
-    """Decodes a bound of a footer; None if the bytes do not fit the type or are NaN.
-
-    Args:
-        leaf: The column; `read` is not None.
-        data: Bytes of the statistic in the footer.
-    """
+    """Decodes the bytes of a bound in a footer; None if they do not fit the type or are NaN."""
     assert leaf.read is not None
     number = _NUMBERS.get(leaf.physical)
     try:

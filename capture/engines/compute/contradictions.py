@@ -60,11 +60,7 @@ def summary(contradictions: Sequence[str]) -> str:
 
 
 def warn(table: TableHandle, contradictions: Mapping[Any, Sequence[str]]) -> None:
-    """Logs contradictions.
-
-    Args:
-        contradictions: Column → the contradictions of its files.
-    """
+    """Logs the contradictions of the files of each column."""
     name = f"{table.catalog}.{table.schema}.{table.name}"
     for of_column in contradictions.values():
         for contradiction in of_column[:_LOGGED]:
@@ -74,11 +70,7 @@ def warn(table: TableHandle, contradictions: Mapping[Any, Sequence[str]]) -> Non
 
 
 class StatedFiles:
-    """What the metadata says of some columns of some files.
-
-    Args:
-        native: Statistics from the metadata.
-    """
+    """What native statistics from the metadata say of some columns of some files."""
 
     def __init__(self, native: NativeStats, tasks: Iterable[ScanTask], column_ids: Sequence[int]):
         paths = list(dict.fromkeys(task.file_path for task in tasks))

@@ -96,14 +96,7 @@ class ComputeEngine(CaptureEngine):
         return self.capabilities.mismatch(request)
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
-        """Captures requests, with one pass over the files per table, snapshot and sampling.
-
-        Args:
-            sink: Receives rows and progress, and returns earlier results.
-
-        Returns:
-            One result per request, in order. Errors are in the results and are never raised.
-        """
+        """Captures requests, with one pass over the files per table, snapshot and sampling."""
         results: dict[int, CaptureResult] = {}
         batches: dict[tuple[object, ...], list[int]] = {}
         for at, request in enumerate(requests):

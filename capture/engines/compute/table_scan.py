@@ -70,11 +70,7 @@ class TableScan:
 
     @classmethod
     def of(cls, requests: Sequence[CaptureRequest], file_sketches: FileSketches = FileSketches.AUTO) -> TableScan:
-        """Creates a pass over all columns and groups of requests.
-
-        Args:
-            requests: Requests of one table, snapshot, mode and sampling.
-        """
+        """Creates a pass over all columns and groups of requests of one table, snapshot, mode and sampling."""
         table, method = requests[0].table, requests[0].spec.sampling
         columns = sorted({r.target.column_id for r in requests if r.target.column_id is not None})
         groups = sorted({r.target.column_ids for r in requests if r.target.column_ids})
@@ -133,11 +129,7 @@ class TableScan:
         return reused
 
     def take(self, answers: dict[int, list[Answer]], tasks: Sequence[ScanTask], rows: Rows) -> None:
-        """Folds answers in file order as far as possible and adds the rows of each file.
-
-        Args:
-            answers: Task index → answers; folded ones are removed.
-        """
+        """Folds answers, by task index, in file order as far as possible, removes them, and adds the rows of files."""
         while self.taken in answers:
             at = self.taken
             task = tasks[at]
@@ -190,11 +182,7 @@ class TableScan:
         return found
 
     def finish(self, tasks: Sequence[ScanTask], rows: Rows) -> None:
-        """Adds the rows of the table.
-
-        Args:
-            tasks: All its live files, read or not.
-        """
+        """Adds the rows of the table; `tasks` are all its live files, read or not."""
         total, files = self.rows_total, incremental.listing(tasks)
         for key, fold in self.folds.items():
             if tasks and not fold.parts:
@@ -224,11 +212,7 @@ class TableScan:
 
 
 def sketches_of(requests: Sequence[CaptureRequest]) -> SketchSelection:
-    """The sketches that at least one request needs.
-
-    Args:
-        requests: Requests for columns or expressions; empty kinds mean all.
-    """
+    """The sketches that at least one request for columns or expressions needs; empty kinds mean all."""
     kinds = [request.spec.kinds for request in requests]
     return SketchSelection(
         quantiles=any(not asked or "HISTOGRAM" in asked for asked in kinds),

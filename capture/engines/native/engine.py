@@ -64,11 +64,7 @@ class NativeEngine(CaptureEngine):
         self._listings = KnownListings()
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
-        """Captures requests from metadata, in one pass per table and snapshot.
-
-        Returns:
-            One result per request, in order. Errors are in the results and are never raised.
-        """
+        """Captures requests from metadata, in one pass per table and snapshot."""
         groups: dict[tuple[Any, ...], list[int]] = {}
         for at, request in enumerate(requests):
             groups.setdefault((*request.table.key.values(), request.spec.partitions), []).append(at)

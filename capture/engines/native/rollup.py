@@ -32,12 +32,7 @@ class Rollup:
 
     @classmethod
     def of(cls, name: str, logical_type: str, parts: Iterable[Rollup]) -> Rollup:
-        """Merges roll-ups; the only part itself if there is one.
-
-        Args:
-            name: Dotted name of the column.
-            parts: Roll-ups of this column over disjoint sets of files.
-        """
+        """Merges roll-ups of a column over disjoint sets of files; the only part itself if there is one."""
         whole, parts = cls(name, logical_type), list(parts)
         if len(parts) == 1:
             return parts[0]
@@ -54,11 +49,7 @@ class Rollup:
         return whole
 
     def add(self, rows: pa.Table) -> None:
-        """Adds rows of further files.
-
-        Args:
-            rows: Rows of FILE_COLUMN_SCHEMA about this column, one per file.
-        """
+        """Adds rows of FILE_COLUMN_SCHEMA about this column in further files, one per file."""
         if rows.num_rows == 1 and not self.files:
             self._first(rows.to_pylist()[0])
             return
@@ -107,11 +98,7 @@ class Rollup:
         self.sides[side] = (texts[best].as_py(), True if True in flags else None if None in flags else False)
 
     def complete(self, files: int | None) -> bool:
-        """True if it covers all files and at least one bound is known.
-
-        Args:
-            files: Number of data files of the snapshot; None if unknown, then the number is not checked.
-        """
+        """True if it covers all files, where their number is known, and at least one bound is known."""
         return (files is None or self.files == files) and (self.known["min"] or self.known["max"])
 
     def scalars(self, files: int | None, row_count: int | None, row_deletes: bool) -> dict[str, Any]:

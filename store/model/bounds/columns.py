@@ -284,12 +284,7 @@ def finer(texts: pa.Array, lt: LogicalType) -> pa.BooleanArray | None:
 
 
 def next_up(texts: pa.Array, lt: LogicalType) -> pa.Array:
-    """The next greater value of each canonical time or timestamp; null if the type has none.
-
-    Args:
-        texts: Canonical texts (utf8).
-        lt: Their type, TIME, TIMESTAMP or TIMESTAMPTZ.
-    """
+    """The next greater value of each canonical time or timestamp (utf8); null if the type has none."""
     unit = 1 if lt.precision is None else 10 ** (6 - min(lt.precision, 6))
     more = pc.add(sort_keys(texts, lt), unit)
     if lt.kind is Kind.TIME:
@@ -312,13 +307,10 @@ def _canonical_already(texts: pa.Array, lt: LogicalType) -> pa.Array:
 
 
 def sort_keys(texts: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.Array:
-    """Sort keys of canonical texts: their order in Arrow is the order of the values.
+    """Sort keys of canonical texts (utf8): their order in Arrow is the order of the values.
 
     Keys of different calls are comparable, except for DECIMAL: values with too many digits for one decimal type get
     ranks within their call.
-
-    Args:
-        texts: Canonical texts (utf8).
 
     Returns:
         int64 for INT, FLOAT, DOUBLE, DATE (days), TIME, TIMESTAMP and TIMESTAMPTZ (microseconds), uint8 for BOOLEAN,
@@ -383,22 +375,12 @@ def _decimal_keys(texts: pa.Array, lt: LogicalType) -> pa.Array:
 
 
 def in_order(mins: pa.Array | pa.ChunkedArray, maxs: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.BooleanArray:
-    """A mask of min ≤ max for each row; null if either is null.
-
-    Args:
-        mins: Lower bounds, canonical texts (utf8).
-        maxs: Upper bounds, of the same length.
-    """
+    """A mask of min ≤ max for each row, both canonical texts (utf8); null if either is null."""
     mins, maxs = (_plain(texts).cast(pa.string()) for texts in (mins, maxs))
     keys = sort_keys(pa.concat_arrays([mins, maxs]), lt)  # in one call, so that ranks of decimals are comparable
     return pc.less_equal(keys.slice(0, len(mins)), keys.slice(len(mins)))
 
 
 def is_range(low: str | None, high: str | None, lt: LogicalType) -> bool:
-    """False if both bounds are known and the lower one is the greater.
-
-    Args:
-        low: Canonical text; None if unknown.
-        high: Canonical text; None if unknown.
-    """
+    """False if both bounds, canonical texts, are known and the lower one is the greater."""
     return low is None or high is None or bool(in_order(pa.array([low]), pa.array([high]), lt)[0].as_py())

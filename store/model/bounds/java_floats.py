@@ -68,12 +68,7 @@ def read_float(text: str) -> float:
 
 
 def print_floats(array: pa.Array, single: bool) -> pa.Array:
-    """The text of each number of a column (utf8); null stays null.
-
-    Args:
-        array: float32 or float64.
-        single: Treat the numbers as 32-bit floats, else as doubles.
-    """
+    """The text of each number of a column (utf8), as 32-bit floats if `single`, else as doubles; null stays null."""
     array = array.cast(pa.float32() if single else pa.float64(), safe=False)
     if len(array) <= _FEW:
         java = java_float if single else java_double

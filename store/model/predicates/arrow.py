@@ -28,21 +28,13 @@ def _unknown() -> pa.Scalar:
 
 
 def to_arrow(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Array]:
-    """A function from a batch to the ascending indices (uint64) of the rows for which the predicate is true.
-
-    Args:
-        schema: Schema of the batches.
-    """
+    """A function from a batch to the ascending indices (uint64) of the rows for which the predicate is true."""
     mask = to_mask(node, schema)
     return lambda batch: pc.indices_nonzero(mask(batch))
 
 
 def to_mask(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Array]:
-    """A function from a batch to the predicate's value for each row, a boolean, null if unknown.
-
-    Args:
-        schema: Schema of the batches.
-    """
+    """A function from a batch to the predicate's value for each row, a boolean, null if unknown."""
     mask = _mask(node, fields_of(schema))
 
     def truth(batch: pa.RecordBatch) -> pa.Array:

@@ -61,12 +61,7 @@ def is_bound(name: str, names: Mapping[str, Any]) -> bool:
 
 
 def read(value: Scalar, kind: Kind) -> Scalar:
-    """A literal of a condition as a literal of a kind's sort key; None if the kind cannot read it.
-
-    Args:
-        value: The literal: a number, text, true, false or null.
-        kind: The kind of the row's logical type.
-    """
+    """A literal of a condition as a literal of a kind's sort key; None if the kind cannot read it."""
     if value is None or kind not in KEYS:
         return None
     if isinstance(value, bool):
@@ -80,11 +75,7 @@ def read(value: Scalar, kind: Kind) -> Scalar:
 
 
 def kind_sql(kind: Kind, type_sql: str) -> str:
-    """DuckDB condition that is true for rows of a kind.
-
-    Args:
-        type_sql: SQL of the row's logical type.
-    """
+    """DuckDB condition that is true for rows of a kind, by the SQL of their logical type."""
     plain, sized = f"{type_sql} = '{kind}'", f"starts_with({type_sql}, '{kind}(')"
     if kind is Kind.DECIMAL:
         return sized
@@ -92,11 +83,7 @@ def kind_sql(kind: Kind, type_sql: str) -> str:
 
 
 def rows_by_kind(types: pa.Array) -> Mapping[Kind, np.ndarray]:
-    """The numbers of the rows of each kind, ascending.
-
-    Args:
-        types: Logical types (utf8); rows without one are of no kind.
-    """
+    """The numbers of the rows of each kind, ascending, by logical types (utf8); those without one are of none."""
     coded = types.dictionary_encode()
     codes = coded.indices.fill_null(-1).to_numpy()
     kinds = [parse(text).kind for text in coded.dictionary.to_pylist()]

@@ -39,11 +39,7 @@ def literal_text(value: Scalar) -> str | None:
 
 
 def typed_literal(value: Scalar, type: pa.DataType) -> Any:
-    """The literal as a value of an Arrow type, an instant as microseconds since 1970; None if it is not of the type.
-
-    Args:
-        value: The literal, from JSON.
-    """
+    """A JSON literal as a value of an Arrow type, an instant as microseconds since 1970; None if it is not of it."""
     text = literal_text(value)
     if text is None:
         return None

@@ -317,11 +317,7 @@ def _by_value(leaf: Leaf, field: pa.Field) -> ResolvedLeaf | None:
 
 
 def check(node: Node | None, schema: pa.Schema) -> None:
-    """Refuses a tree with unknown columns or with literals that do not suit the type of their column.
-
-    Args:
-        node: The tree; None passes.
-        schema: The flight's schema.
+    """Refuses a tree with unknown columns of a flight, or with literals that do not suit the type of their column.
 
     Raises:
         InvalidArgument: UNKNOWN_COLUMN or BAD_LITERAL, with the name of the column.

@@ -157,10 +157,7 @@ def _tau(x: float) -> float:
 
 
 def hash_values(values: pa.Array, logical_type: str) -> Hashes:
-    """The hash of each value that is not null, in no particular order.
-
-    Args:
-        logical_type: Canonical name of their type.
+    """The hash of each value of a logical type that is not null, in no particular order.
 
     Raises:
         ValueError: The type is not supported.

@@ -131,12 +131,7 @@ def _parse_kll(data: bytes) -> _Levels | None:
 
 
 def quantiles(data: bytes, ranks: Sequence[float]) -> list[float]:
-    """Quantiles of a sketch, one value for each rank; empty for an empty sketch.
-
-    Args:
-        data: Apache KLL bytes.
-        ranks: Normalized ranks, 0 to 1.
-    """
+    """Quantiles of a KLL sketch at ranks from 0 to 1, one value for each; empty for an empty sketch."""
     if (state := read_kll(data)) is None:
         return []
     return [float(value) for value in _at_ranks(state, np.asarray(ranks, np.float64))]
