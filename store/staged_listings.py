@@ -9,6 +9,7 @@ again; a server removes at its start what an earlier one left.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -25,12 +26,13 @@ import pyarrow.compute as pc
 from store.catalog.catalog import Catalog
 from store.duckdb.arrow_sql import execute, rowid_in
 from store.duckdb.database import Connection, Database
+from store.duckdb.database_files import CHECKPOINT_BYTES
 from store.duckdb.layout import BY_SPAN, OPEN_END, insert_rows
 from store.history.file_listings import FAMILIES, Listing, ListingChanged, Marks, can_continue
 from store.history.file_spans import end_staged, positions, tidy
 from store.history.span_merge import drop_orphaned_sketches
 from store.history.staged import Staged
-from store.model.errors import StatflightError
+from store.model.errors import ShuttingDown, StatflightError
 from store.model.names import join_name
 from store.model.puts import IDENTITY, Counts, Put, PutMode, two_rows
 
@@ -39,6 +41,9 @@ log = logging.getLogger("statflight.store")
 MANY_ROWS: Final = 50_000  # of one table and family; fewer are stored by one transaction
 _PIECE_ROWS: Final = 20_000  # DuckDB writes larger commits past its log, and takes longer for the same rows
 _PIECE_BYTES: Final = 8 << 20
+# DuckDB makes a row group of the rows between two checkpoints, and merges groups while it holds the writer: two into
+# one of 122,880 rows, or three into two. Some 90,000 rows are too many for that, and take a quarter of the time.
+_CHECKPOINT_BYTES: Final = 40 << 20
 _NEAR_ROWS: Final = 4 * _PIECE_ROWS  # row ids around the last ones where the next piece's rows are looked for first
 _TIDY_ROWS: Final = 100_000  # rows that are deleted or closed in one transaction
 
@@ -149,6 +154,7 @@ class StagedListing:
             Cancelled: The rows are unwanted.
         """
         counts = Counts()
+        self._database.checkpoint_at(_CHECKPOINT_BYTES)
         for piece in _pieces(rows):
             keyed = piece.append_column("table_key", pa.repeat(pa.scalar(self.table_key, pa.int64()), piece.num_rows))
             staged = Staged(self.family, keyed, lambda _: self._full_name)
@@ -342,6 +348,8 @@ class StagedListing:
     def close(self) -> None:
         """Removes what is staged and not committed, and what only the former listing of the snapshot has, in a thread
         of its own."""
+        with contextlib.suppress(ShuttingDown):
+            self._database.checkpoint_at(CHECKPOINT_BYTES)
         unstage_later(self._database, [(self.family, self.table_key, self._generation)])
 
     def _check(self, connection: Connection) -> None:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import duckdb
 
 from store.duckdb.backup import check_target, copy_files, settle, unwritable, wal
-from store.duckdb.database_files import DatabaseFiles
+from store.duckdb.database_files import CHECKPOINT_BYTES, DatabaseFiles
 from store.duckdb.file_lock import FileLock
 from store.duckdb.layout import Connection, insert_rows, prepare
 from store.duckdb.table_versions import TableVersions
@@ -48,6 +48,9 @@ TICK_SECONDS = 0.05  # between checks whether a write is still wanted
 
 class Database:
     """The open file. `read()` returns a new cursor; `write(function)` runs it in the writer's transaction."""
+
+    checkpoint_bytes = CHECKPOINT_BYTES  # size of DuckDB's log at which it is merged into the file
+    checkpoints_itself = True  # False where the log is shipped, and another thread asks for checkpoints
 
     def __init__(self, path: str | Path):
         self.path = str(path)
@@ -237,6 +240,13 @@ class Database:
             return True
 
         return self.submit(run, alone=True).result()
+
+    def checkpoint_at(self, size: int) -> None:
+        """Sets the size of DuckDB's log, in bytes, at which it is merged into the file."""
+        self.checkpoint_bytes = size
+        if self.checkpoints_itself:
+            with self.reading() as cursor:
+                cursor.execute(f"SET GLOBAL checkpoint_threshold = '{size}B'")
 
     def close(self) -> None:
         """Runs the queued writes, waits up to `CLOSE_SECONDS` for running queries, and closes the file."""

@@ -28,7 +28,6 @@ from typing import Any, Final, NamedTuple
 
 from store.duckdb.backup import wal
 from store.duckdb.database import Database
-from store.duckdb.database_files import CHECKPOINT_BYTES
 from store.model.errors import ShuttingDown, StatflightError, UpstreamError
 from store.replication import lease as leases
 from store.replication.log import BLOCK_BYTES, Base, Commit, Log, Position, Segment, block_name, digest
@@ -93,6 +92,7 @@ class Writer(Role):
         self._wake, self._stop, self._done = threading.Event(), threading.Event(), threading.Event()
         self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         self._wal: int | None = None
+        database.checkpoints_itself = False
         with database.reading() as cursor:
             cursor.execute("SET GLOBAL checkpoint_threshold = '1TB'")
         self._checkpoint()
@@ -179,7 +179,7 @@ class Writer(Role):
                     self._has_gap, self._queued_bytes = True, 0
                     self._queue.clear()
             self._offset += len(data or b"")
-            self._base_due = self._has_gap or self._offset >= CHECKPOINT_BYTES
+            self._base_due = self._has_gap or self._offset >= self._database.checkpoint_bytes
             urgent = self._durable or self._base_due or self._queued_bytes >= SEGMENT_BYTES
         if urgent:
             self._wake.set()
