@@ -138,11 +138,20 @@ class App:
         self.checking.start()
         self.prewarmer.start()
 
-    def take_over(self, role: Role) -> None:
-        """Begins to write, after the database was promoted."""
-        self.jobs.give_back(lost=True)
-        self.role = role
-        self.start()
+    def take_over(self, address: str) -> None:
+        """Begins to write, if the database was promoted.
+
+        Args:
+            address: Address of the server, for others to name.
+
+        Raises:
+            UpstreamError: The lease has ended meanwhile; it may be renewed.
+        """
+        if self.role.successor is not None:
+            self.jobs.give_back(lost=True)
+            self.role = self.role.successor
+            self.start()
+            self.role.listening(address)
 
     def health(self) -> dict[str, str]:
         """`status`: ok, draining, or read-only while writes are refused, then with the reason as `detail`; reads are

@@ -109,6 +109,7 @@ def serve(settings: Settings) -> int:
         "taking back leases": app.queue.sweep, "counting reads": app.usage.flush,
         "auto-analyze": app.auto.look_later, "freeing memory": FreeMemory(),
     })  # fmt: skip
+    takeover = Housekeeping({"taking over": lambda: app.take_over(listener.public_uri)})
     swept = looked = time.monotonic()
     status = 0
     while (came := signals.next(0.25)) in (None, signal.SIGHUP):
@@ -127,13 +128,11 @@ def serve(settings: Settings) -> int:
             log.error("%s", app.database.trouble())
             status = 1
             break
-        if app.role.over:
-            log.error("%s; this file is no longer the newest: start it with --standby and a new --db", app.role.over)
+        if reason := app.role.over or (app.role.successor or app.role).over:
+            log.error("%s", reason)
             status = 1
             break
-        if app.role.successor is not None:
-            app.take_over(app.role.successor)
-            app.role.listening(listener.public_uri)
+        takeover.run()
         if not app.role.takes_writes:
             continue
         workers.run()

@@ -23,6 +23,7 @@ import duckdb
 
 from store.duckdb.backup import wal
 from store.duckdb.database import Connection, Database
+from store.duckdb.database_files import DatabaseFiles
 from store.duckdb.layout import prepare
 from store.model.errors import InvalidArgument, StatflightError
 from store.replication import lease as leases
@@ -62,6 +63,7 @@ class FollowedDatabase(Database):
         self.refuse: Callable[[], None] = lambda: None
         self._is_followed = True
         self._promoting = 0  # id of the thread that may write before everybody may
+        self.is_promoted = False  # the file is opened for writing, which can be done once
         super().__init__(path)
         self._files = None
 
@@ -87,7 +89,7 @@ class FollowedDatabase(Database):
 
     def promote(self) -> None:
         """Opens the file for writing by the calling thread."""
-        self._promoting = threading.get_ident()
+        self._promoting, self.is_promoted = threading.get_ident(), True
         self.replace(super()._open())
         self.watch_files()
 
@@ -230,16 +232,18 @@ class Follower(Role):
         if is_new and lease is not None and not lease.released and self.generation >= lease.generation:
             self._fresh = began
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, *, is_promoted: bool = False) -> None:
+        """Applies all that is there; of an epoch that has ended only what its successor has, once that has begun."""
         later = [] if self._copy is None else self._log.after(self._copy.position)
         if self._copy is None or self._has_base(self._copy, later):
-            self._begin_again()
+            self._begin_again(is_promoted=is_promoted)
             return
-        data, copy = bytearray(), self._copy
+        data, copy, is_followed = bytearray(), self._copy, False
         try:
             for position in later:
                 if position.number == 0:
-                    break  # another base has been shipped meanwhile
+                    is_followed = True  # by another base, which has been shipped meanwhile
+                    break
                 if position != copy.position._replace(number=copy.position.number + 1):
                     raise Damaged(f'a segment before "{position.name}" is missing')
                 segment = self._log.segment(position)
@@ -252,10 +256,22 @@ class Follower(Role):
             self._misses += 1
             if self._misses < _PATIENCE:
                 raise
-        if data:
-            with wal(self._path).open("ab") as file:
-                file.write(data)
-            self._serve(copy)
+        if not data or not (is_promoted or self._may_apply(copy.position)):
+            return
+        log_path = wal(self._path)
+        with log_path.open("rb+" if log_path.exists() else "xb") as file:
+            file.truncate(self._copy.last.end)  # an earlier attempt may have failed after a part
+            file.seek(self._copy.last.end)
+            file.write(data)
+        self._serve(copy)
+        if is_followed:
+            self._catch_up(is_promoted=is_promoted)
+
+    def _may_apply(self, position: Position) -> bool:
+        """False if the next epoch may lack what was read at a position: it arrived after its writer's lease had ended.
+        What was there before the next lease was taken is in the next epoch."""
+        lease = leases.newest(self._log.place)
+        return lease is None or lease.epoch <= position.epoch
 
     def _has_base(self, copy: _Copy, later: list[Position]) -> bool:
         """True if the newest base has to be fetched: all segments before one are applied, another epoch has begun, or a
@@ -264,7 +280,7 @@ class Follower(Role):
             return False
         return later[0].number == 0 or later[-1].epoch > copy.position.epoch or self._misses >= _PATIENCE
 
-    def _begin_again(self) -> None:
+    def _begin_again(self, *, is_promoted: bool) -> None:
         """Fetches the newest base, with the blocks that the copy does not have, and what follows it."""
         base = next((base for base, _ in bases(self._log)), None)
         if base is None or (self._copy is not None and base.position[:2] == self._copy.position[:2]):
@@ -272,28 +288,35 @@ class Follower(Role):
             return
         if self._copy is not None and base.generation < self._copy.last.generation:
             raise Damaged(f'"{base.position.name}" is older than what is served')
-        fetched = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
+        if self._copy is not None and not (is_promoted or self._may_apply(base.position)):
+            return
         old = self._copy.base if self._copy is not None else None
-        write_base(self._log, base, fetched, old, None if old is None else self._path)
-        self._record(None)  # until it is whole, so that a file that is left over is known as a copy
-        wal(self._path).unlink(missing_ok=True)
-        fetched.replace(self._path)
+        with self._beside() as fetched:
+            write_base(self._log, base, fetched, old, None if old is None else self._path)
+            self._record(None)  # until it is whole, so that a file that is left over is known as a copy
+            wal(self._path).unlink(missing_ok=True)
+            fetched.replace(self._path)
         self._misses = 0
         self._serve(_Copy(base, base.position, Commit(base.generation, base.micros, 0)))
-        self._catch_up()
+        self._catch_up(is_promoted=is_promoted)
+
+    @contextlib.contextmanager
+    def _beside(self) -> Iterator[Path]:
+        """The path of a new file beside the copy, removed with its log after the block if it is still there."""
+        path = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
+        try:
+            yield path
+        finally:
+            for left in (path, wal(path)):
+                left.unlink(missing_ok=True)
 
     def _serve(self, copy: _Copy) -> None:
         """Opens a view of the copy and replaces the present one."""
-        view = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
-        pairs = [(self._path, view), (wal(self._path), wal(view))]
-        try:
-            for source, name in pairs:
+        with self._beside() as view:
+            for source, name in ((self._path, view), (wal(self._path), wal(view))):
                 if source.exists():
                     os.link(source, name)
             root = duckdb.connect(str(view), read_only=True)
-        finally:
-            for _, name in pairs:
-                name.unlink(missing_ok=True)
         try:
             root.execute("SET GLOBAL TimeZone='UTC'")
             prepare(root, self._log.place.url)
@@ -340,10 +363,10 @@ class Follower(Role):
                                   code="REPLICA", hint="name a new --db")  # fmt: skip
         if "base" not in note:
             return
-        base = self._log.base(Position(*note["base"]))
-        if base is None or not self._path.exists():  # gone meanwhile: the copy is made again
+        base, last = self._log.base(Position(*note["base"])), Commit(*note["last"])
+        applied = wal(self._path).stat().st_size if wal(self._path).exists() else 0
+        if base is None or not self._path.exists() or applied < last.end:  # gone meanwhile: the copy is made again
             return
-        last = Commit(*note["last"])
         self._fresh = leases.clock() - max(0.0, time.time() - last.micros / 1e6)
         if last.end:
             os.truncate(wal(self._path), last.end)
@@ -362,24 +385,37 @@ class Follower(Role):
     def _become_writer(self) -> None:
         if self._take_over is not None and self._lease is not None:
             log.warning("the lease of %s has ended: taking over", self.writer or "the writer")
-            self.successor = self._take_over(self, self._lease)
+            try:
+                self.successor = self._take_over(self, self._lease)
+            except Exception as error:
+                if self._database.is_promoted:
+                    self.over = f"it could not take over: {error}; start it again by the same command"
+                raise
             if self.successor is not None:
+                self._note.unlink(missing_ok=True)
                 self._database.accept()
 
-    def promote(self) -> int:
+    def promote(self) -> tuple[int, Position]:
         """Makes the copy a database of its own and opens it for writing, once the lease is taken.
 
         Returns:
-            The generation that it has.
+            The generation that it has, and the position.
+
+        Raises:
+            ResourceExhausted: There is no room for it.
         """
-        self._catch_up()
-        own = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
-        with self._path.open("rb") as source, own.open("xb") as target:  # views still read the file itself
-            own.chmod(0o600)
-            while os.sendfile(target.fileno(), source.fileno(), None, 1 << 30):
-                pass
-            os.fsync(target.fileno())
-        own.replace(self._path)
+        self._catch_up(is_promoted=True)
+        if self._copy is None:
+            raise Damaged(f'"{self._log.place.url}" has no base')
+        DatabaseFiles(str(self._path)).check()
+        with self._beside() as own:
+            with self._path.open("rb") as source, own.open("xb") as target:  # views still read the file itself
+                own.chmod(0o600)
+                while os.sendfile(target.fileno(), source.fileno(), None, 1 << 30):
+                    pass
+                os.fsync(target.fileno())
+            self._record(None)  # a process that is killed before it writes makes the copy again
+            own.replace(self._path)
         if wal(self._path).exists():
             with wal(self._path).open("rb+") as file:
                 os.fsync(file.fileno())
@@ -392,5 +428,4 @@ class Follower(Role):
             with self._changed:
                 self._version += 1
                 self._changed.notify_all()
-        self._note.unlink(missing_ok=True)
-        return self.generation
+        return self.generation, self._copy.position

@@ -86,12 +86,15 @@ def _followed(plan: Plan, path: Path, standby: bool) -> tuple[Database, Role]:
     database = FollowedDatabase(path)
 
     def take_over(follower: Follower, ended: leases.Lease) -> Writer | None:
+        holder = uuid.uuid4().hex
         try:
-            keeper = take(plan, log, uuid.uuid4().hex, ended)
+            keeper = take(plan, log, holder, ended)
         except InvalidArgument:
             return None
-        generation = follower.promote()
-        return open_epoch(plan, database, log, identity, ended, ended.holder, generation, keeper)
+        known, _ = _newest(log)
+        generation, position = follower.promote()  # from here on the place is not needed
+        _record(database, identity, holder, ended.holder)
+        return _begun(plan, database, log, keeper, max(generation, known, ended.generation), position)
 
     try:
         return database, Follower(database, log, plan.interval, take_over if standby else None)
@@ -138,34 +141,17 @@ def start_writer(plan: Plan, database: Database) -> Writer:
     identity = found or own.get("database") or uuid.uuid4().hex
     if found is None and not log.place.create(IDENTITY, json.dumps({"format": 1, "database": identity}).encode()):
         raise _not_this(log, lease, "it is that of another database")
-    return open_epoch(plan, database, log, identity, lease, None if lease is None else lease.holder)
+    holder = uuid.uuid4().hex
+    _record(database, identity, holder, None if lease is None else lease.holder)
+    keeper = take(plan, log, holder, lease)
+    generation, position = _newest(log)
+    return _begun(plan, database, log, keeper, max(generation, 0 if lease is None else lease.generation), position)
 
 
-def open_epoch(
-    plan: Plan, database: Database, log: Log, identity: str, lease: leases.Lease | None, before: str | None,
-    at_least: int = 0, taken: leases.Keeper | None = None,
-) -> Writer:  # fmt: skip
-    """Takes the lease unless it is taken already, and begins an epoch with a base.
-
-    Args:
-        plan: How.
-        database: The open database.
-        log: The log of the replica.
-        identity: The id of the database.
-        lease: The newest lease.
-        before: Holder of the lease that the file has had last.
-        at_least: A generation that the database has.
-        taken: The lease, if it is taken.
-    """
-    holder = uuid.uuid4().hex if taken is None else taken.lease.holder
-    record = json.dumps({
-        "database": identity, "holder": holder, "before": before, "inode": Path(database.path).stat().st_ino,
-    })  # fmt: skip
-    database.write(lambda connection: _record(connection, record))
-    keeper = taken or take(plan, log, holder, lease)
-    last = log.after(None)[-1:] if (newest := next(bases(log), None)) is None else [newest[0].position, *newest[1]]
-    generation = max(at_least, 0 if lease is None else lease.generation, _newest_generation(log, last))
-    follows: Position | None = last[-1] if last else None
+def _begun(
+    plan: Plan, database: Database, log: Log, keeper: leases.Keeper, generation: int, follows: Position | None
+) -> Writer:
+    """Begins an epoch after a generation, the greatest that is known."""
     return Writer(
         database, log, keeper, generation + (GENERATION_GAP if generation else 1), follows,
         interval=plan.interval, durable=plan.durable, keep=plan.keep,
@@ -192,13 +178,13 @@ def take(plan: Plan, log: Log, holder: str, lease: leases.Lease | None) -> lease
     return leases.Keeper(log.place, new, until)
 
 
-def _newest_generation(log: Log, last: list[Position]) -> int:
-    if not last:
-        return 0
-    if last[-1].number == 0:
-        base = log.base(last[-1])
-        return 0 if base is None else base.generation
-    return log.segment(last[-1]).commits[-1].generation
+def _newest(log: Log) -> tuple[int, Position | None]:
+    """The newest generation at the place, and where it is; 0 and None at a new one."""
+    for base, segments in bases(log):
+        if not segments:
+            return base.generation, base.position
+        return log.segment(segments[-1]).commits[-1].generation, segments[-1]
+    return 0, None
 
 
 def _recorded(database: Database) -> dict[str, Any]:
@@ -206,9 +192,17 @@ def _recorded(database: Database) -> dict[str, Any]:
     return dict(json.loads(rows[0][0])) if rows else {}
 
 
-def _record(connection: Connection, record: str) -> None:
-    connection.execute("DELETE FROM settings WHERE name = ?", [REPLICA_SETTING])
-    connection.execute("INSERT INTO settings VALUES (?, ?)", [REPLICA_SETTING, record])
+def _record(database: Database, identity: str, holder: str, before: str | None) -> None:
+    """Writes to the file whose it is, its holder of the lease, and the holder before."""
+    record = json.dumps({
+        "database": identity, "holder": holder, "before": before, "inode": Path(database.path).stat().st_ino,
+    })  # fmt: skip
+
+    def run(connection: Connection) -> None:
+        connection.execute("DELETE FROM settings WHERE name = ?", [REPLICA_SETTING])
+        connection.execute("INSERT INTO settings VALUES (?, ?)", [REPLICA_SETTING, record])
+
+    database.write(run)
 
 
 def _not_this(log: Log, lease: leases.Lease | None, reason: str) -> InvalidArgument:

@@ -73,9 +73,11 @@ NEWEST: Final = At()
 
 
 def bases(log: Log) -> Iterator[tuple[Base, list[Position]]]:
-    """The bases, the newest first, each with the positions of its segments that count."""
+    """The bases that count, the newest first, each with the positions of its segments that count."""
     end: Position | None = None
     for base in log.bases():
+        if end is not None and base.position > end:
+            continue
         yield base, [position for position in log.segments(base) if end is None or position <= end]
         end = base.follows if base.follows is not None else end
 

@@ -33,7 +33,7 @@ class Role:
         tells: True if each answer has the headers of a follower.
         failures: Number of failed attempts to reach the replica.
         successor: The role that this one ends in, once it has.
-        over: Why the server must end; empty if it need not.
+        over: Why the server must end, and what to do; empty if it need not.
     """
 
     name = "ALONE"

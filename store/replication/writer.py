@@ -120,7 +120,10 @@ class Writer(Role):
     def over(self) -> str:  # type: ignore[override]
         """Why the server must end: another writer has taken over."""
         successor = self._keeper.successor
-        return "" if successor is None else f'the server at {successor.writer} has taken over "{self._log.place.url}"'
+        if successor is None:
+            return ""
+        return (f'the server at {successor.writer} has taken over "{self._log.place.url}"; this file is no longer the'
+                " newest: start it with --standby and a new --db")  # fmt: skip
 
     def row(self) -> dict[str, Any]:
         return {
@@ -350,7 +353,8 @@ class Writer(Role):
 
     def _keep_lease(self) -> None:
         every = min(self._interval, self._keeper.lease.seconds / 4)
-        while not self._done.wait(every):
+        is_done = False
+        while not is_done:  # at once for the first time: a takeover may have lasted long
             try:
                 self._keeper.renew(self._shipped)
                 self._recovered("lease")
@@ -358,6 +362,7 @@ class Writer(Role):
                 self._failed("lease", error)
             if not self._keeper.is_valid:
                 self._fail_waiting()
+            is_done = self._done.wait(every)
 
     def _failed(self, what: str, error: Exception) -> None:
         self.failures += 1

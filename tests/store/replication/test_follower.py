@@ -113,7 +113,7 @@ def test_a_standby_takes_over_once_the_lease_has_ended(tmp_path, place):
             standby._lease_seen -= 100  # so long ago that the lease is over
             standby._fresh -= 100
             assert standby._lease_has_ended()
-            standby._become_writer()
+            take_over(standby)
             note(copy, "b")
             assert standby.successor.row()["epoch"] == writer.row()["epoch"] + 1
             writer._keeper.renew(0)
@@ -147,7 +147,7 @@ def test_a_copy_that_is_not_whole_is_made_again(tmp_path, place, monkeypatch):
             assert (standby.name, notes(copy)) == ("STANDBY", {"a"})
 
 
-def fail(*_):
+def fail(*_, **__):
     raise OSError("no view")
 
 
@@ -155,12 +155,78 @@ def test_what_the_old_writer_ships_after_that_does_not_count(tmp_path, place):
     with writing(tmp_path / "a.duckdb", place) as (database, writer):
         note(database, "a")
         with following(tmp_path / "b.duckdb", place, standby=True) as (_, standby):
-            standby._lease_seen -= 100
-            standby._become_writer()
+            take_over(standby)
             writer._ship_segment([pending_of(writer)])  # it was paused while it shipped
         assert restored(place) == {"a"}
         log = log_at(place)
         assert [position.epoch for position in log.after(None)][-1] == writer.row()["epoch"] + 1
+
+
+def test_a_follower_leaves_what_arrives_after_the_next_lease(tmp_path, place):
+    """The next writer may not have seen it, so that a reader would go back."""
+    with (
+        writing(tmp_path / "a.duckdb", place) as (database, writer),
+        following(tmp_path / "b.duckdb", place) as (copy, follower),
+    ):
+        note(database, "a")
+        follower.look()
+        before = follower.generation
+        lease = leases.newest(log_at(place).place)
+        next_one = leases.Lease(lease.number + 1, lease.epoch + 1, "other", "grpc://other:1", 10.0)
+        assert leases.create(log_at(place).place, next_one) is not None
+        writer._ship_segment([pending_of(writer)])
+        follower.look()
+        assert (follower.generation, notes(copy)) == (before, {"a"})
+
+
+def test_a_standby_that_slept_takes_over_with_all_that_was_shipped(tmp_path, place):
+    with writing(tmp_path / "a.duckdb", place) as (database, writer):
+        with following(tmp_path / "b.duckdb", place, standby=True) as (copy, standby):
+            for text in "abc":
+                note(database, text)
+                writer._checkpoint()  # another base
+            note(database, "d")
+            take_over(standby)
+            assert notes(copy) == {*"abcd"}
+        assert restored(place) == {*"abcd"}
+
+
+def test_an_attempt_that_failed_after_a_part_is_repeated(tmp_path, place, monkeypatch):
+    with (
+        writing(tmp_path / "a.duckdb", place) as (database, _),
+        following(tmp_path / "b.duckdb", place) as (copy, follower),
+    ):
+        for text in "ab":
+            note(database, text)
+            with monkeypatch.context() as patched:
+                patched.setattr(Follower, "_serve", fail)
+                with pytest.raises(OSError, match="no view"):
+                    follower.look()
+        note(database, "c")
+        follower.look()
+        assert notes(copy) == {*"abc"}
+
+
+def test_a_takeover_that_fails_halfway_ends_the_server(tmp_path, place, monkeypatch):
+    """The file is open for writing, but is not the newest of the replica: the next start makes the copy again."""
+    with writing(tmp_path / "a.duckdb", place) as (database, _):
+        note(database, "a")
+        with following(tmp_path / "b.duckdb", place, standby=True) as (_, standby), monkeypatch.context() as patched:
+            patched.setattr("store.replication.join.Writer", fail)
+            with pytest.raises(OSError, match="no view"):
+                take_over(standby)
+            assert "it could not take over: no view" in standby.over
+    with following(tmp_path / "b.duckdb", place, standby=True) as (copy, standby):
+        assert standby.name == "STANDBY"
+        take_over(standby)
+        assert notes(copy) == {"a"}
+
+
+def take_over(standby):
+    """Makes a standby the writer, although the former one renews its lease."""
+    while standby.successor is None:
+        standby._lease = leases.newest(standby._log.place)
+        standby._become_writer()
 
 
 def pending_of(writer):
