@@ -79,6 +79,7 @@ class Writer(Role):
         self._follows = follows
         self._queue: deque[_Pending | Base] = deque()  # what is to be shipped; a base without its blocks
         self._queued_bytes = 0
+        self._sending: Sequence[Any] = ()  # the batch of a failed attempt, which may be there all the same
         self._waiting: deque[tuple[int, Callable[[BaseException | None], None]]] = deque()
         self._known: set[str] = set()  # blocks that are there
         self._position = Position(keeper.lease.epoch, 0)  # of what was shipped last
@@ -181,6 +182,7 @@ class Writer(Role):
                 if self._queued_bytes > MOST_QUEUED_BYTES:
                     self._has_gap, self._queued_bytes = True, 0
                     self._queue.clear()
+                    self._sending = ()
             self._offset += len(data or b"")
             self._base_due = self._has_gap or self._offset >= self._database.checkpoint_bytes
             urgent = self._durable or self._base_due or self._queued_bytes >= SEGMENT_BYTES
@@ -227,7 +229,6 @@ class Writer(Role):
             self._checkpoints += 1
             position = Position(self._keeper.lease.epoch, self._checkpoints)
             self._queue.append(Base(position, self._generation, self._micros, found.st_size, [], self._follows))
-            self._follows = None
 
     # In the shipper's thread.
 
@@ -254,7 +255,7 @@ class Writer(Role):
         """Ships the queue, and a base if one is due."""
         while self._keeper.is_valid:
             with self._lock:
-                batch = self._batch()
+                batch = self._sending = self._sending or self._batch()
                 has_base = any(isinstance(item, Base) for item in self._queue)
             if not batch:
                 if not self._base_due or has_base:
@@ -263,7 +264,7 @@ class Writer(Role):
                 continue
             shipped = self._ship_base(batch[0]) if isinstance(batch[0], Base) else self._ship_segment(batch)
             with self._lock:
-                self._shipped = shipped
+                self._shipped, self._sending = shipped, ()
                 for item in batch:
                     if self._queue and self._queue[0] is item:  # else the queue was cleared meanwhile
                         self._queue.popleft()
@@ -302,11 +303,14 @@ class Writer(Role):
             blocks = list(pool.map(lambda offset: self._ship_block(offset, base.size), offsets))
         self._create(base.position, replace(base, blocks=blocks).encode())
         self._known.update(blocks)
+        self._follows = None
         return base.generation
 
     def _create(self, position: Position, data: bytes) -> None:
         place = self._log.place
-        if not place.create(position.name, data) and place.read(position.name) != data:
+        is_there = not place.create(position.name, data)  # by an earlier attempt that seemed to fail
+        # a base that was sent again may differ, in blocks that DuckDB has freed
+        if is_there and position.number and place.read(position.name) != data:
             raise UpstreamError(f'replica "{place.url}": "{position.name}" is there already', code="REPLICA")
         self._position = position
 

@@ -13,8 +13,10 @@ from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from store.replication import lease as leases
 from store.replication import writer as writers
 from store.replication.log import Damaged
+from store.replication.place import Directory
 from store.replication.restore import At, bases, spans
 from store.replication.role import ReadOnly
+from tests.flight_server.live_server import eventually
 from tests.store.replication.writing import log_at, note, notes, restored, writing
 
 
@@ -72,6 +74,30 @@ def test_a_queue_that_grows_too_long_becomes_a_base(path, place, monkeypatch):
     with writing(path, place) as (database, _):
         note(database, "a")
         assert restored(place) == {"a"}
+
+
+def test_an_object_that_is_there_although_its_request_failed(path, place, monkeypatch):
+    """More is committed until it is sent again."""
+    with writing(path, place, durable=False) as (database, writer):
+        note(database, "a")
+        eventually(lambda: writer.row()["shipped_generation"] == writer.generation)
+        create, failed = Directory.create, []
+
+        def create_and_fail(self, name, data):
+            done = create(self, name, data)
+            if name.startswith("log/") and len(failed) < 4:
+                failed.append(name)
+                note(database, f"after {len(failed)}")
+                raise UpstreamError("no answer")
+            return done
+
+        monkeypatch.setattr(Directory, "create", create_and_fail)
+        note(database, "b")
+        eventually(lambda: len(failed) == 2 and writer._base_due is False)
+        writer._checkpoint()
+        eventually(lambda: len(failed) == 4 and writer.row()["shipped_generation"] == writer.generation)
+        assert writer.row()["last_error"] is None
+    assert restored(place) == {"a", "b", *(f"after {n}" for n in range(1, 5))}
 
 
 def test_the_file_that_was_written_last_goes_on_in_the_next_epoch(path, place):
