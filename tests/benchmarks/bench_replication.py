@@ -1,37 +1,29 @@
 """What replicas cost: shipping, acknowledged-when-shipped puts, restore and takeover, each with its bar.
 
 `python -m pytest tests/benchmarks/bench_replication.py -m benchmark -s`; STATFLIGHT_BENCH_MB (1000) is the size of the
-database that is restored, STATFLIGHT_BENCH_RESTORES (200) how many generations are restored and compared.
+database that is restored.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import random
 import re
 import signal
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pytest
 
-from store import staged_listings, stats_store
-from store.catalog.catalog import Catalog
-from store.duckdb.database import Connection, Database
-from store.history import validation
+from store.duckdb.database import Database
 from store.invariants import check_file
-from store.model.puts import Put, PutMode
-from store.model.schemas import FLIGHTS
 from store.replication.join import Plan, start_writer
 from store.replication.log import Log
 from store.replication.place import open_place
-from store.replication.restore import At, restore
+from store.replication.restore import restore
 from tests.benchmarks import store_data
 from tests.flight_server.live_server import Client, eventually, serving
 from tests.integration.aws_server import _SERVER, KEY, SECRET, Aws, process
@@ -39,7 +31,6 @@ from tests.integration.aws_server import _SERVER, KEY, SECRET, Aws, process
 pytestmark = pytest.mark.benchmark
 
 MEGABYTES = int(os.environ.get("STATFLIGHT_BENCH_MB", "1000"))
-RESTORES = int(os.environ.get("STATFLIGHT_BENCH_RESTORES", "200"))
 ROUNDS, CALLS = 400, 20
 LEASE_SECONDS = 4.0
 
@@ -149,71 +140,6 @@ def test_restore_of_a_large_database(tmp_path, capsys):
               f" in {checked:.1f} s, opened in {opened:.2f} s")  # fmt: skip
     assert all(name.startswith("stats_sketches: ") for name in found)  # its rows are of no table
     assert took <= 20 * max(1.0, size / 1000)
-
-
-def content(connection: Connection) -> list[tuple[object, ...]]:
-    """A hash of the rows of each table, but for `settings`, which tell of which replica a database is."""
-    tables = connection.execute("SELECT table_name FROM duckdb_tables() WHERE table_name <> 'settings'").fetchall()
-    each = " UNION ALL ".join(f"SELECT '{name}', count(*), bit_xor(hash(t)) FROM {name} t" for (name,) in tables)
-    return connection.execute(f"SELECT * FROM ({each}) ORDER BY ALL").fetchall()
-
-
-def test_restored_generations_have_the_content_that_was_there(tmp_path, capsys, monkeypatch):
-    """Puts, deletes, large writes, checkpoints, and listings stored in pieces, committed or not."""
-    monkeypatch.setattr(stats_store, "MANY_ROWS", 200)
-    monkeypatch.setattr(staged_listings, "_PIECE_ROWS", 60)
-    chance, place, expected = random.Random(27), tmp_path / "replica", {}
-    database = Database(tmp_path / "a.duckdb")
-    store = stats_store.DuckDBStatsStore(database, Catalog(database))
-    writer = start_writer(Plan(str(place), durable=True, lease_seconds=120), database)
-    rows = store_data.file_columns(0, 15)
-
-    def listing(snapshot: int, mode: PutMode) -> Put:
-        count = rows.num_rows
-        given = {"row_count": pa.repeat(snapshot * 10**6, count), "snapshot_id": pa.repeat(snapshot, count)}
-        changed = rows.drop_columns([*given])
-        for name, values in given.items():
-            changed = changed.append_column(name, values)
-        return Put("stats.file_columns", validation.prepare(FLIGHTS["stats.file_columns"], changed), mode)
-
-    def step(number: int) -> None:
-        match chance.randrange(6):
-            case 0:
-                store.put([listing(chance.randrange(1, 4), PutMode.UPSERT)])
-            case 1:
-                begun = store.stage([listing(9, PutMode.UPSERT)])
-                assert begun is not None
-                begun.add(listing(9, PutMode.UPSERT).rows, PutMode.UPSERT)
-            case 2 if (table := store.find(("lake", "sales", "table_00000"))) is not None:
-                store.delete(table)
-            case 3 if number % 5 == 0:
-                many = "SELECT 'x', repeat('y', 100) FROM range(130_000)"
-                database.write(lambda c: c.execute(f"INSERT INTO settings {many}"))
-                database.write(lambda c: c.execute("DELETE FROM settings WHERE name = 'x'"))
-            case _:
-                rows_of_table = validation.prepare(FLIGHTS["stats.tables"], row(number))
-                store.put([Put("stats.tables", rows_of_table, PutMode.UPSERT)])
-
-    try:
-        for number in range(RESTORES):
-            step(number)
-            eventually(lambda: not any(t.name == "store-unstage" for t in threading.enumerate()))
-            with database.reading() as cursor:
-                expected[writer.row()["generation"]] = content(cursor)
-        log, different = Log(open_place(str(place))), []
-        for generation in chance.sample(sorted(expected), len(expected)):
-            path = tmp_path / "restored.duckdb"
-            restore(log, path, At(generation=generation))
-            with duckdb.connect(str(path), read_only=True) as connection:
-                if found := {*content(connection)} ^ {*expected[generation]}:
-                    different.append((generation, found))
-            path.unlink()
-    finally:
-        writer.close()
-        store.close()
-    with capsys.disabled():
-        print(f"\n{len(expected)} generations restored, of {max(expected)}; other content in {len(different)}")
-    assert not different
 
 
 @pytest.mark.parametrize("files", [5_000, 50_000])
