@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,12 +26,16 @@ class FaultProxy:
         requests: Method and path of each request.
         error: Status and body of errors; None while there are none.
         once: Only the first request of each method and path is answered by the error.
+        delay: Seconds for which each request is held before it is passed on.
+        is_mute: Requests are passed on, and their answers lost.
     """
 
     url: str
     requests: list[str] = field(default_factory=list)
     error: tuple[int, bytes] | None = None
     once: bool = False
+    delay: float = 0.0
+    is_mute: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fault(self, request: str) -> tuple[int, bytes] | None:
@@ -55,6 +60,7 @@ def fault_proxy(target: str) -> Iterator[FaultProxy]:
             if (error := proxy.fault(f"{self.command} {self.path}")) is not None:
                 self.reply(error[0], [("Content-Type", "application/xml")], error[1])
                 return
+            time.sleep(proxy.delay)
             store = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
             try:
                 path = self.path.replace("max-keys=1000", "max-keys=100")
@@ -62,7 +68,11 @@ def fault_proxy(target: str) -> Iterator[FaultProxy]:
                 answer = store.getresponse()
                 sent = [(name, value) for name, value in answer.getheaders() if name.lower() not in _HOP]
                 size = answer.getheader("Content-Length") if self.command == "HEAD" else None
-                self.reply(answer.status, sent, answer.read(), size)
+                content = answer.read()
+                if proxy.is_mute:
+                    self.close_connection = True
+                    return
+                self.reply(answer.status, sent, content, size)
             finally:
                 store.close()
 
@@ -75,12 +85,16 @@ def fault_proxy(target: str) -> Iterator[FaultProxy]:
             if self.command != "HEAD":
                 self.wfile.write(body)
 
-        do_GET = do_HEAD = do_POST = answer
+        do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = answer
 
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """A client that was killed, or a store that has ended."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         proxy = FaultProxy(f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, daemon=True)

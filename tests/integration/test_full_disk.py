@@ -3,7 +3,6 @@ work again once there is space, without a restart."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,20 +11,17 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from tests.flight_server.live_server import Client, file_columns, serving
+from tests.flight_server.live_server import STATFLIGHT, Client, file_columns, serving
+from tests.integration.small_disk import SmallDisk
 
 FLIGHT = "stats.file_columns"
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", place], capture_output=True).returncode:
-        pytest.skip("this user may not mount a small file system")
-    yield place
-    subprocess.run(["umount", "-l", place], check=True)
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    disk = SmallDisk(tmp_path / "disk", 64)
+    yield disk
+    disk.remove()
 
 
 def table(name: str, files: int) -> pa.Table:
@@ -40,11 +36,10 @@ def health(client: Client) -> str:
     return str(client.act("health")[0]["status"])
 
 
-def test_full_disk_is_named_and_passes(disk: Path):
-    with serving(disk) as server, server.connect() as client:
+def test_full_disk_is_named_and_passes(disk: SmallDisk):
+    with serving(disk.path) as server, server.connect() as client:
         client.put(FLIGHT, table("before", 100))
-        filler, left = disk / "filler", os.statvfs(disk)
-        filler.write_bytes(bytes(left.f_bavail * left.f_frsize - (8 << 20)))
+        disk.fill()
         for _ in range(3):
             with pytest.raises(
                 flight.FlightUnavailableError, match=r"\[RESOURCE_EXHAUSTED\] the disk of the database has"
@@ -52,13 +47,38 @@ def test_full_disk_is_named_and_passes(disk: Path):
                 client.put(FLIGHT, table("refused", 100))
         assert health(client) == "read-only"
         assert tables(client) == {"before"}
-        filler.unlink()
+        disk.free()
         assert health(client) == "ok"
         client.put(FLIGHT, table("after", 100))
         assert tables(client) == {"before", "after"}
     assert server.log.read_text().count("writes are refused") == 1
-    with serving(disk) as server, server.connect() as client:
+    with serving(disk.path) as server, server.connect() as client:
         assert tables(client) == {"before", "after"}
+
+
+def test_read_only_file_system_is_named_and_passes(disk: SmallDisk):
+    with serving(disk.path) as server, server.connect() as client:
+        client.put(FLIGHT, table("before", 100))
+    with serving(disk.path) as server, server.connect() as client:
+        disk.forbid()
+        for _ in range(3):
+            with pytest.raises(flight.FlightUnavailableError, match="Read-only file system"):
+                client.put(FLIGHT, table("refused", 100))
+        assert tables(client) == {"before"}
+        disk.allow()
+        client.put(FLIGHT, table("after", 100))
+        assert tables(client) == {"before", "after"}
+    with serving(disk.path) as server, server.connect() as client:
+        assert tables(client) == {"before", "after"}
+
+
+def test_start_on_a_read_only_file_system_says_so(disk: SmallDisk):
+    disk.forbid()
+    command = [STATFLIGHT, "serve", "--db", disk.path / "stats.duckdb", "--port", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    disk.allow()
+    assert ended.returncode == 1
+    assert "its directory cannot be used (Read-only file system)" in ended.stderr
 
 
 def test_deleted_database_is_said_and_nothing_is_acknowledged(tmp_path: Path):
