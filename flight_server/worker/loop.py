@@ -16,6 +16,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ import pyarrow.flight as flight
 
 from capture.connectors import open_connector
 from capture.connectors.progress import reporting
-from capture.connectors.secrets import redact_all, resolve
+from capture.connectors.secrets import resolve
 from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema
 from capture.engines import described
 from capture.homes import publisher_class, with_catalogs
@@ -35,8 +36,8 @@ from flight_server.client.connection import Connection
 from flight_server.worker.draft_sink import DraftSink
 from flight_server.worker.lake_inspection import inspect
 from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper, Renewals
-from flight_server.worker.outbox import MAX_SIZE, Ended, Outbox, rows_together
-from store.model.errors import InvalidArgument, StatflightError, UpstreamError, first_line, may_pass, to_json
+from flight_server.worker.reports import Ended, send
+from store.model.errors import StatflightError, UpstreamError, first_line, may_pass, to_json
 
 log = logging.getLogger("statflight.worker")
 
@@ -45,6 +46,11 @@ STALL_SECONDS: Final = 600.0
 CAPTURE_SECONDS: Final = 1.0  # after a longer capture, the leases behind it are given back
 BUNDLE_SECONDS: Final = 5.0  # after which leases not begun are given back: they are not renewed
 FIRST_SIZE: Final = 8  # leases of the first call
+MAX_SIZE: Final = 64  # leases of one call
+REPORTS: Final = 2  # calls at once that report captures, so that a long commit does not delay all others
+REPORT_SECONDS: Final = 2.0  # maximum wait of a finished capture for others of its report
+REPORT_COUNT: Final = 24  # captures of one report
+REPORT_BYTES: Final = 5 << 20  # of rows of its captures, after which it has no more
 MAX_LEFT_BEHIND: Final = 8
 CONNECTOR_SECONDS: Final = 300.0  # for which a connector stays open: credentials may change
 MAX_CONNECTORS: Final = 8  # open ones of a thread
@@ -108,7 +114,8 @@ class Connectors:
 
 
 class _Slot:
-    """A thread of a worker: the kinds of leases it serves, its open connectors, its current lease."""
+    """A thread of a worker: the kinds of leases it serves, its open connectors, its current lease, and the finished
+    captures that are not reported yet."""
 
     def __init__(self, kinds: Sequence[str], spark: Callable[[], Any]):
         self.kinds = tuple(kinds)
@@ -117,6 +124,8 @@ class _Slot:
         self.abandoned = False
         self.most = FIRST_SIZE  # leases to ask for at once
         self._leases: deque[Mapping[str, Any]] = deque()  # not begun
+        self._ended: list[Ended] = []
+        self.report: Future[None] | None = None  # the last one
         self._lock = threading.Lock()
         self._begun = self._returned = 0
         self._since = self._started = self._longest = 0.0
@@ -129,9 +138,26 @@ class _Slot:
             self._since = self._started = time.monotonic()
             self._longest = min([BUNDLE_SECONDS, *(float(lease["lease_seconds"]) / 3 for lease in leases)])
 
-    def has_more(self) -> bool:
-        """True while a capture of the leases is not finished."""
-        return bool(self._leases) or self.keeper is not None
+    def end(self, ended: Ended) -> None:
+        """Adds a finished capture."""
+        with self._lock:
+            self._ended.append(ended)
+
+    def is_due(self, *, is_working: bool = False) -> bool:
+        """True if captures have waited long enough, or for enough others; or for all of the leases, if none of them
+        `is_working`."""
+        ended = self._ended
+        return bool(ended) and (
+            not (self._leases or is_working) or len(ended) >= REPORT_COUNT
+            or time.monotonic() - ended[0].since > REPORT_SECONDS
+            or sum(end.size_bytes for end in ended) > REPORT_BYTES
+        )  # fmt: skip
+
+    def take_ended(self) -> list[Ended]:
+        """Removes the finished captures, and returns them."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+        return ended
 
     def next(self) -> Mapping[str, Any] | None:
         """The next lease to begin; after the last, doubles `most`, or lowers it to the number that could be begun."""
@@ -174,7 +200,7 @@ class Worker:
         self.left_behind = 0
         self._engines = described(registry.engines)
         self._slots: list[_Slot] = []
-        self._outbox = Outbox(self._send)
+        self._reports = ThreadPoolExecutor(REPORTS, "reports")
         self._renewals = Renewals(server)
         self._watch_lock = threading.Lock()
         self._watching: dict[str, _Slot] = {}  # by catalog; its connector stays open between two looks
@@ -191,11 +217,13 @@ class Worker:
             threading.Thread(target=self._run, args=(slot,), daemon=True, name="-".join(kinds)).start()
 
     def look_after(self) -> None:
-        """Gives back leases behind a long capture, and replaces threads that hang; called periodically. When too many
-        hang, the worker stops."""
+        """Gives back leases behind a long capture, reports those before it, and replaces threads that hang; called
+        periodically. When too many hang, the worker stops."""
         for slot in list(self._slots):
             if slot.is_slow():
                 self._give_back(slot)
+            if slot.is_due(is_working=slot.keeper is not None) and (slot.report is None or slot.report.done()):
+                self._report(slot)
             keeper = slot.keeper
             if keeper is None or time.monotonic() - keeper.touched < self.stall_seconds:
                 continue
@@ -205,6 +233,7 @@ class Worker:
             self.left_behind += 1
             error = UpstreamError(f"no sign of life for {self.stall_seconds:.0f} s", code="STALLED")
             log.error("%s %s: %s", keeper.lease["kind"], keeper.lease["job_id"], error)
+            self._report(slot)
             self._send([Ended(keeper, {"error": to_json(error), "message": str(error)})])
             if self.left_behind > MAX_LEFT_BEHIND:
                 self.stopping.set()
@@ -303,43 +332,23 @@ class Worker:
             keeper.stop()
         elif lease["kind"] in works:
             self._send([Ended(keeper, body)])
-        else:  # the next capture need not wait until this one is stored
-            self._outbox.put(Ended(keeper, body, slot.has_more))
+        else:  # the next capture need not wait until this one is stored, but until those before it are
+            slot.end(Ended(keeper, body))
+            if slot.is_due():
+                if slot.report is not None:
+                    wait([slot.report])
+                self._report(slot)
+
+    def _report(self, slot: _Slot) -> None:
+        """Reports finished captures of a slot from another thread."""
+        if ended := slot.take_ended():
+            slot.report = self._reports.submit(self._send, ended)
 
     def _send(self, ended: Sequence[Ended]) -> None:
-        """Reports the ends of leases, which are renewed until then, with retries while the server is unreachable.
-
-        What the server refuses is reported as an error, unless the lease is lost.
-        """
         try:
-            refused = [
-                (end, answer["error"]) for end, answer in zip(ended, self._finish(ended), strict=True)
-                if "error" in answer and "error" not in end.body and answer["error"]["code"] != "LEASE_LOST"
-            ]  # fmt: skip
-            if refused:
-                self._finish([Ended(end.keeper, {"error": e, "message": e["message"]}) for end, e in refused])
-        finally:
-            for end in ended:
-                end.keeper.stop()
-
-    def _finish(self, ended: Sequence[Ended]) -> list[dict[str, Any]]:
-        """Reports ends in one call, or each in its own if the call is refused.
-
-        Returns:
-            The answer for each; empty if the server cannot be reached: the leases run out then.
-        """
-        report = {"finishes": [_report(end) for end in ended], "rows": rows_together(ended)}
-        for pause in (0.2, 1.0, 0.0):
-            try:
-                return list(self.server.act("finish_jobs", report, timeout=600.0))
-            except (flight.FlightUnavailableError, OSError):
-                self.stopping.wait(pause)
-            except pa.ArrowException as refusal:
-                if len(ended) > 1:  # one of them is at fault
-                    return [answer for end in ended for answer in self._finish([end])]
-                reason = InvalidArgument(f"what was captured is refused: {first_line(refusal, 500)}")
-                return [{"error": to_json(reason)}]
-        return [{}] * len(ended)
+            send(self.server, ended, self.stopping)
+        except BaseException as error:  # their leases run out
+            log.error("%s while captures are finished: %s", type(error).__name__, error)
 
     def _session(self) -> Any:
         """The Spark session, started if there is none."""
@@ -398,22 +407,6 @@ class Worker:
             "rows": sink.held(),
             "listings": sink.listings,
         }
-
-
-def _report(ended: Ended) -> dict[str, Any]:
-    """The body that reports the end of a lease, without rows, secrets redacted."""
-    report = {"job_id": ended.lease["job_id"], "lease_token": ended.lease["lease_token"]} | dict(ended.body)
-    report.pop("rows", None)
-    return dict(redact_all(report, _secrets_of(ended.lease)))
-
-
-def _secrets_of(lease: Mapping[str, Any]) -> dict[str, str]:
-    """The options of a lease's connector, and of its named secret if it has one."""
-    options: dict[str, str] = lease["payload"]["connector"]["options"]
-    try:
-        return resolve(options)
-    except StatflightError:
-        return options
 
 
 def _handle(payload: Mapping[str, Any], snapshot_id: int, columns: Any, connector: Connector) -> TableHandle:

@@ -11,11 +11,10 @@ import pytest
 
 from capture.registry import Registry
 from flight_server.worker import loop
-from flight_server.worker import outbox as module
 from flight_server.worker.draft_sink import DraftSink, Held
 from flight_server.worker.lease_keeper import LeaseKeeper
 from flight_server.worker.loop import Worker, _Slot
-from flight_server.worker.outbox import Ended, Outbox, rows_together
+from flight_server.worker.reports import Ended, rows_together
 from tests.flight_server.worker.test_loop import FakeServer, lease
 
 
@@ -55,22 +54,8 @@ def test_slot_that_gives_leases_back_asks_for_as_many_as_it_began():
     slot = slot_of(5)
     slot.next()
     slot.next()
-    assert slot.has_more()
     assert slot.drop() == ["t2", "t3", "t4"]
     assert slot.next() is None and slot.most == 2
-    assert not slot.has_more()
-
-
-def test_captures_wait_for_the_last_one_of_their_leases():
-    slot = slot_of(2)
-    slot.next()
-    assert slot.has_more()
-    last = slot.next()
-    assert last is not None
-    slot.keeper = LeaseKeeper(ReturnsServer(), last)  # type: ignore[arg-type]
-    assert slot.has_more()
-    slot.keeper = None
-    assert not slot.has_more()
 
 
 @pytest.mark.parametrize(("capture_seconds", "lease_seconds"), [(-1.0, 60.0), (60.0, -3.0)])
@@ -88,60 +73,49 @@ def test_leases_behind_a_long_capture_are_returned(monkeypatch, capture_seconds,
     assert server.returned == ["t1", "t2"] and slot.next() is None
 
 
-def ended(number: int, rows: int = 1, more: bool = False, name: str = "a") -> Ended:
+def ended(number: int, rows: int = 1, name: str = "a") -> Ended:
     server = FakeServer()
     held = Held("stats.columns", False, False, pa.table({name: pa.array([number] * rows, pa.int64())}))
     leased = lease() | {"job_id": f"j{number}", "lease_token": f"t{number}", "kind": "sync"}
-    body = {"outcomes": [], "rows": [held]}
-    return Ended(LeaseKeeper(server, leased), body, lambda: more)  # type: ignore[arg-type]
+    return Ended(LeaseKeeper(server, leased), {"outcomes": [], "rows": [held]})  # type: ignore[arg-type]
 
 
-def test_captures_that_end_during_a_call_are_sent_together(monkeypatch):
-    monkeypatch.setattr(module, "SENDERS", 1)
-    sent: list[list[Ended]] = []
-    sending, release, done = threading.Event(), threading.Event(), threading.Event()
-
-    def send(batch: list[Ended]) -> None:
-        sent.append(batch)
-        sending.set()
-        release.wait(60)
-        if sum(map(len, sent)) == 4:
-            done.set()
-
-    outbox = Outbox(send)
-    outbox.put(ended(0))
-    assert sending.wait(60)
-    for number in (1, 2, 3):
-        outbox.put(ended(number))
-    release.set()
-    assert done.wait(60)
-    assert [len(batch) for batch in sent] == [1, 3]
+def test_captures_are_reported_with_the_last_one_of_their_leases():
+    slot = slot_of(2)
+    assert not slot.is_due()
+    for number, is_last in enumerate((False, True)):
+        slot.next()
+        slot.end(ended(number))
+        assert slot.is_due() is is_last
+    assert not slot.is_due(is_working=True)
+    assert [end.keeper.lease["job_id"] for end in slot.take_ended()] == ["j0", "j1"]
+    assert not slot.is_due()
 
 
-def test_outbox_lingers_for_a_limited_time(monkeypatch):
-    monkeypatch.setattr(module, "LINGER_SECONDS", 3600.0)
-    sent: list[int] = []
-    done = threading.Event()
-    outbox = Outbox(lambda batch: (sent.append(len(batch)), done.set())[1])
-    for number in range(3):
-        outbox.put(ended(number, more=True))
-    assert sent == []
-    monkeypatch.setattr(module, "LINGER_SECONDS", -1.0)  # the time is up
-    assert done.wait(60)
-    assert sent == [3]
+@pytest.mark.parametrize(("limit", "value"), [("REPORT_SECONDS", -1.0), ("REPORT_COUNT", 1), ("REPORT_BYTES", 7)])
+def test_captures_do_not_wait_for_all_others(monkeypatch, limit, value):
+    slot = slot_of(3)
+    slot.next()
+    slot.end(ended(0))
+    assert not slot.is_due()
+    monkeypatch.setattr(loop, limit, value)
+    assert slot.is_due()
 
 
-def test_call_has_at_most_max_bytes(monkeypatch):
-    monkeypatch.setattr(module, "MAX_BYTES", 100)
-    monkeypatch.setattr(module, "LINGER_SECONDS", 3600.0)
-    sent: list[int] = []
-    done = threading.Event()
-    outbox = Outbox(lambda batch: (sent.append(len(batch)), len(sent) < 3 or done.set())[0])
-    for number in range(5):
-        outbox.put(ended(number, rows=6, more=True))
-    monkeypatch.setattr(module, "LINGER_SECONDS", -1.0)
-    assert done.wait(60)
-    assert sent == [2, 2, 1]
+def test_captures_before_a_long_one_are_reported(monkeypatch):
+    server = FakeServer()
+    worker = Worker(server, Registry([]))  # type: ignore[arg-type]
+    slot = slot_of(1)
+    worker._slots.append(slot)
+    slot.keeper = LeaseKeeper(server, slot.next() or {})  # type: ignore[arg-type]
+    slot.end(ended(0))
+    worker.look_after()
+    assert slot.report is None
+    monkeypatch.setattr(loop, "REPORT_SECONDS", -1.0)
+    worker.look_after()
+    assert slot.report is not None
+    slot.report.result(60)
+    assert [body["job_id"] for body in server.finished] == ["j0"]
 
 
 def test_rows_of_one_schema_are_sent_as_one_stream():
