@@ -84,7 +84,7 @@ class Captures:
         pinned = dict.fromkeys((t.table_key, snapshot_id) for t, pins in wanted for snapshot_id, _ in pins)
         columns = capture_facts.snapshot_columns(self.catalog.database, list(pinned))
         ids = capture_facts.column_ids(self.catalog.database, {table.table_key for table, _ in wanted})
-        with_statistics = capture_facts.with_statistics(self.catalog.database, ids)
+        with_statistics = capture_facts.with_statistics(self.catalog.presence, ids)
         contradicted = capture_facts.contradicted(self.catalog.database, with_statistics)
         configs = {catalog: self.lakes.config(catalog) for catalog in {table.table_catalog for table, _ in wanted}}
         return [

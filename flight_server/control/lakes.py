@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from capture.connectors.secrets import mask, mask_uri
@@ -214,23 +214,17 @@ class Lakes:
         Returns:
             One result per table, as `discover` returns them.
         """
-        results = self._submit_found(catalog, config, found, whole=whole, full=full).result()
-        self._discovered(catalog, found)
-        return results
 
-    def _submit_found(
-        self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool, full: bool = False
-    ) -> Future[list[dict[str, Any]]]:
         def run(connection: Connection) -> list[dict[str, Any]]:
-            connector = self._catalog.connector(catalog)
-            if (connector["format"], connector["uri"]) != (config["format"], mask_uri(config["uri"])):
-                raise Conflict(f'the catalog "{catalog}" was connected to another lake meanwhile')
+            self._check_same(catalog, config)
             before = config.get("current")
             return self._store_found(
                 connection, catalog, config["format"], found, whole=whole, full=full, before=before
             )
 
-        return self._database.submit(run)
+        results = self._database.write(run)
+        self._discovered(catalog, found)
+        return results
 
     def note(self, catalog: str, only: Sequence[Sequence[str]] | None, reason: str) -> None:
         """Records that a lake with all of its tables, or some tables of it (schema, name), cannot be read."""
@@ -344,10 +338,26 @@ class Lakes:
                     config = self.config(catalog)
                     found = self._look(catalog, config, list(map(list, only)), False, is_cancelled)
                     if self._is_as_known(catalog, config["format"], found):
-                        after.callback(self._submit_found, catalog, config, found, whole=False)
+                        after.callback(self._database.submit, partial(self._note_looked, config=config, only=only))
                     else:
                         self.store(catalog, config, found, whole=False)
             yield
+
+    def _note_looked(
+        self, connection: Connection, config: Mapping[str, Any], only: Collection[tuple[str, str]]
+    ) -> None:  # fmt: skip
+        """Records that tables (schema, name) were inspected, and found as they are stored."""
+        catalog = config["catalog"]
+        self._check_same(catalog, config)
+        entries = (self._catalog.find((catalog, schema, name)) for schema, name in only)
+        Discovery(self._catalog).note_tables(connection, [entry.table_key for entry in entries if entry is not None])
+        self._catalog.note_connector(connection, catalog, None)
+
+    def _check_same(self, catalog: str, config: Mapping[str, Any]) -> None:
+        """Raises Conflict if the catalog is no longer connected to the lake of a configuration."""
+        connector = self._catalog.connector(catalog)
+        if (connector["format"], connector["uri"]) != (config["format"], mask_uri(config["uri"])):
+            raise Conflict(f'the catalog "{catalog}" was connected to another lake meanwhile')
 
     def _is_as_known(self, catalog: str, format: str, found: Mapping[str, Any]) -> bool:
         known = Discovery(self._catalog)

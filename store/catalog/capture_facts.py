@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from store.duckdb.arrow_sql import among, execute
 from store.duckdb.database import Database
-from store.duckdb.layout import parts
+from store.duckdb.layout import BY_SPAN
+from store.history.presence import Presence
 from store.model.freshness import CONTRADICTED
 from store.model.names import dotted_name
 
@@ -46,14 +47,10 @@ def snapshot_ids(database: Database, table_keys: Collection[int]) -> dict[int, l
     return dict(_rows(database, sql, table_keys, " GROUP BY table_key"))
 
 
-def with_statistics(database: Database, table_keys: Collection[int]) -> set[int]:
-    """The tables that have stored columns, sketches or files, at any snapshot, which an engine may reuse."""
-    if not table_keys:
-        return set()
-    tables = (*parts("stats.columns"), "stats_sketches", "file_snapshots")
-    each = (f"SELECT table_key FROM {table} WHERE {among('table_key', table_keys)}" for table in tables)
-    with database.reading() as cursor:
-        return {key for (key,) in execute(cursor, " UNION ".join(each), moved=_keys(table_keys))}
+def with_statistics(presence: Presence, table_keys: Collection[int]) -> set[int]:
+    """The tables that may have stored columns, sketches or files, at any snapshot, which an engine may reuse."""
+    families = ("stats.columns", "stats.sketches", *BY_SPAN)
+    return {key for family in families for key in presence.of(family, table_keys)}
 
 
 def contradicted(database: Database, table_keys: Collection[int]) -> dict[int, list[int]]:

@@ -42,7 +42,8 @@ class Catalog(Publications, SnapshotRegistry):
         self._next_key = 1
         self._connectors: dict[str, dict[str, Any]] = {}  # by catalog; cache
         self._has_connector_changed = False
-        self.spans, self.presence = Spans(), Presence(database)
+        self.presence = Presence(database)
+        self.spans = Spans(self.presence)
         with database.reading() as cursor:
             self.reload(cursor)
         database.on_rollback.append(self.reload)

@@ -36,6 +36,10 @@ class Presence:
         """True if any of these tables may have rows of a family."""
         return not self._keys.get(family, set()).isdisjoint(table_keys)
 
+    def of(self, family: str, table_keys: Collection[int]) -> set[int]:
+        """Those of the tables that may have rows of a family."""
+        return self._keys.get(family, set()).intersection(table_keys)
+
     def add(self, family: str, table_keys: Collection[int]) -> None:
         """Registers tables of which rows are stored; called before, inside of the write."""
         self._keys.setdefault(family, set()).update(table_keys)

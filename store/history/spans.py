@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from store.duckdb.arrow_sql import among, execute, query
 from store.duckdb.layout import GROUPED, OPEN_END, PARTED, SPAN, Connection, own, own_sql, parts, stored_columns
+from store.history.presence import Presence
 from store.model.catalog_entries import UNPLACED, Place
 from store.model.freshness import has_sql
 from store.model.puts import IDENTITY
@@ -71,9 +72,14 @@ def holds_sql(row: str, at: str) -> str:
 
 
 class Spans:
-    """The tables of a transaction whose spans may have changed, updated before it commits. For the writer's thread."""
+    """The tables of a transaction whose spans may have changed, updated before it commits. For the writer's thread.
 
-    def __init__(self) -> None:
+    Args:
+        presence: The tables that may have rows.
+    """
+
+    def __init__(self, presence: Presence):
+        self._presence = presence
         self.clear()
 
     def clear(self, _: Connection | None = None) -> None:
@@ -100,7 +106,8 @@ class Spans:
         """Updates the registered tables; called before the commit."""
         changed, listed = self._changed, self._listed | self._changed
         for keys, whole in ((self._moved - changed, True), (self._advanced - changed - self._moved, False)):
-            changed = changed | _misplaced(connection, sorted(keys), whole=whole)
+            flights = [flight for flight in PARTED if self._presence.has_any(flight, keys)]
+            changed = changed | _misplaced(connection, flights, sorted(keys), whole=whole)
         self.clear()
         if changed:
             respan(connection, sorted(changed))
@@ -114,13 +121,16 @@ _CURRENT: Final = (
 )
 
 
-def _misplaced(connection: Connection, table_keys: Sequence[int], *, whole: bool) -> set[int]:
-    """The tables with a row in the wrong part; of those whose current snapshot advanced, with a span that ends."""
-    if not table_keys:
+def _misplaced(
+    connection: Connection, flights: Sequence[str], table_keys: Sequence[int], *, whole: bool
+) -> set[int]:  # fmt: skip
+    """The tables with a row of some flights in the wrong part; of those whose current snapshot advanced, with a span
+    that ends."""
+    if not flights:
         return set()
     scope, each = among("r.table_key", table_keys), []
     at = _CURRENT.format(scope=among("x.table_key", table_keys))
-    for flight in PARTED:
+    for flight in flights:
         current, history = parts(flight)
         if not whole:
             each.append(f"SELECT r.table_key FROM {current} r WHERE {scope} AND r.to_ord < {OPEN_END}")

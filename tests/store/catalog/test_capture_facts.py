@@ -39,9 +39,9 @@ def test_with_statistics_excludes_tables_that_have_a_row_count_only(store):
     counted = put(store, "stats.tables", "counted", row_count=1)
     columns = put(store, "stats.columns", "columns", column_name="a", ndv=1.0)
     files = put(store, "stats.files", "files", file_path="f", row_count=1)
-    assert capture_facts.with_statistics(store.database, [counted, columns, files]) == {columns, files}
-    assert capture_facts.with_statistics(store.database, [counted]) == set()
-    assert capture_facts.with_statistics(store.database, []) == set()
+    assert capture_facts.with_statistics(store.catalog.presence, [counted, columns, files]) == {columns, files}
+    assert capture_facts.with_statistics(store.catalog.presence, [counted]) == set()
+    assert capture_facts.with_statistics(store.catalog.presence, []) == set()
 
 
 def test_column_ids_agree_with_those_of_the_catalog(store):
