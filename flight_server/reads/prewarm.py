@@ -87,8 +87,7 @@ class Prewarmer:
 
     def _chunks(self, keys: Collection[int] | None) -> Iterator[list[TableEntry]]:
         """Tables with rows, in chunks; if all tables are prewarmed, the most recently read first."""
-        queries = self._scanner.queries
-        sizes = {key: rows for flight in WARMED for key, rows in queries.stored_rows(flight, keys).items()}
+        sizes = self._scanner.queries.stored_rows(WARMED, keys)
         tables = {table.table_key: table for table in self._scanner.catalog.tables()}
         chunk: list[TableEntry] = []
         size = 0

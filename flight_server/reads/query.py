@@ -155,14 +155,15 @@ class Queries:
             return False
         return name not in STORED or self.estimate(name, only_current=scope.current) <= ORDERED_UP_TO
 
-    def stored_rows(self, flight: Flight, keys: Collection[int] | None = None) -> dict[int, int]:
-        """Table key → rows of a stored flight over all snapshots, by ascending key, without tables that have none.
+    def stored_rows(self, flights: Iterable[Flight], keys: Collection[int] | None = None) -> dict[int, int]:
+        """Table key → rows of stored flights over all snapshots, by ascending key, without tables that have none.
 
         Args:
             keys: Keys of the tables to count; None for all.
         """
-        among = "" if keys is None else "WHERE table_key IN (SELECT unnest(?::BIGINT[]))"
-        sql = f"SELECT table_key, count(*) FROM {STORED[flight.name]} {among} GROUP BY 1 ORDER BY 1"
+        among = "" if keys is None else "WHERE table_key IN (SELECT unnest($1::BIGINT[]))"
+        rows = " UNION ALL ".join(f"SELECT table_key FROM {STORED[flight.name]} {among}" for flight in flights)
+        sql = f"SELECT table_key, count(*) FROM ({rows}) GROUP BY 1 ORDER BY 1"
         return dict(self.database.rows(sql) if keys is None else self.database.rows(sql, list(keys)))
 
     def estimate(self, flight: str, *, only_current: bool = False) -> int:

@@ -365,7 +365,7 @@ class Scanner:
         if request.partitions == 1 or name not in STORED or request.limit is not None or name == _SKETCHES:
             return [request]
         scope = self.scope(request, principal)
-        sizes = list(self.queries.stored_rows(request.flight).items())
+        sizes = list(self.queries.stored_rows([request.flight]).items())
         if scope.keys is not None:
             wanted = set(scope.keys)
             sizes = [(key, count) for key, count in sizes if key in wanted]
