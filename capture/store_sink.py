@@ -17,11 +17,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from capture.connectors.comments import comments_in
-from capture.connectors.secrets import mask
-from capture.connectors.spi import Connector, Snapshot, SnapshotListing
-from capture.connectors.storage.places import unknown_snapshot
+from capture.connectors.spi import Connector
 from capture.engines import default_engines
+from capture.inspection import look_at_table
 from capture.registry import Registry
 from capture.spi import CaptureEngine, CaptureRequest, CaptureResult, Listing, Sink, TableHandle
 from store.catalog.capture_facts import contradicted
@@ -207,73 +205,3 @@ def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapsho
         ]  # fmt: skip
         tables.append(pa.table(columns, schema))
     return pa.concat_tables(tables)
-
-
-def look_at_table(
-    connector: Connector, namespace: str, name: str, known: frozenset[int] = frozenset(), full: bool = False,
-    identity: tuple[int, str] | None = None, only: frozenset[int] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Describes a table, its snapshots and their schemas in the form that `Discovery.store` takes.
-
-    Args:
-        known: Ids of snapshots to leave out.
-        full: Lists all snapshots, `known` ones included.
-        identity: Identity of a known snapshot (`SnapshotListing.identities`); lists all if it is another one.
-        only: Ids of the snapshots to list, besides the current one; None for those that `known` and `full` say.
-
-    Returns:
-        A JSON object; secrets in the table's properties are masked.
-
-    Raises:
-        NotFound: The lake does not have the table, or the table not a snapshot of `only`.
-        StatflightError: The lake cannot be read.
-    """
-    described = connector.describe(namespace, name)
-    if only is not None:
-        listing = _listed(connector, namespace, name, only)
-        known, identity = frozenset(), None
-    else:
-        listing = connector.enumerate_snapshots(namespace, name, full_rescan=full, known_snapshot_ids=known)
-    newest = max(known & listing.live_snapshot_ids, default=None)
-    if identity is not None and newest == identity[0] and listing.identities.get(newest, identity[1]) != identity[1]:
-        listing = connector.enumerate_snapshots(namespace, name, full_rescan=True)  # another table of the same name
-    wanted = (newest, listing.current_snapshot_id)
-    identities = [
-        [i, listing.identities[i]] for i in dict.fromkeys(wanted) if i is not None and i in listing.identities
-    ]
-    schemas = {s.schema.hash: s.schema for s in listing.snapshots} | {described.schema.hash: described.schema}
-    columns = {
-        h: [[c.name, c.logical_type, c.nullable, c.field_id, *([list(c.path)] if c.path else ())] for c in s.columns]
-        for h, s in schemas.items()
-    }
-    return {
-        "schema": namespace, "name": name, "table_id": described.table_id, "location": described.location,
-        "schema_hash": described.schema.hash, "schemas": columns,
-        "snapshots": [_snapshot(s) for s in listing.snapshots],
-        "live_snapshot_ids": sorted(listing.live_snapshot_ids), "current_snapshot_id": listing.current_snapshot_id,
-        "identities": identities,
-        "partition_keys": list(described.partition_keys), "properties": mask(described.properties),
-        "metadata_location": described.metadata_location, "format_schema": described.format_schema,
-        "description": described.description or described.properties.get("comment"),
-        "comments": dict(described.comments or comments_in(described.format_schema)),
-        "constraints": [[c.kind, c.name, list(c.columns), c.clause] for c in described.constraints],
-    }  # fmt: skip
-
-
-def _listed(connector: Connector, namespace: str, name: str, only: frozenset[int]) -> SnapshotListing:
-    """The listing of some snapshots and the current one."""
-    listing = connector.enumerate_snapshots(namespace, name, target_snapshot_ids=only)
-    if missing := only - listing.live_snapshot_ids:
-        raise unknown_snapshot(namespace, name, min(missing))
-    if listing.current_snapshot_id is None or listing.current_snapshot_id in only:
-        return listing
-    return connector.enumerate_snapshots(namespace, name, target_snapshot_ids=only | {listing.current_snapshot_id})
-
-
-def _snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    return {
-        "snapshot_id": snapshot.snapshot_id, "ordinal": snapshot.ordinal, "schema_hash": snapshot.schema.hash,
-        "parent_snapshot_id": snapshot.parent_snapshot_id, "sequence_number": snapshot.sequence_number,
-        "committed_at": snapshot.committed_at and snapshot.committed_at.isoformat(), "operation": snapshot.operation,
-        "manifest_list": snapshot.manifest_list, "summary": snapshot.summary,
-    }  # fmt: skip

@@ -79,7 +79,8 @@ ROOMS = {
         "publishers": {"compute", "connectors", "homes"},
         "registry": {"spi"},
         "orchestrator": {"spi"} | SPEC,
-        "store_sink": {"connectors", "engines", "registry", "spi"},
+        "inspection": {"connectors"},
+        "store_sink": {"connectors", "engines", "inspection", "registry", "spi"},
     },
     "flight_server": {
         "alarm_address": set(),

@@ -6,15 +6,15 @@ Events have names of tables, callers and actions, and the code of the answer; ne
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import structlog
-
+from flight_server.process.log import event
 from flight_server.wire.action_bodies import split_body
 from store.model.errors import InvalidArgument
 
-log = structlog.stdlib.get_logger("statflight.audit")
+log = logging.getLogger("statflight.audit")
 
 WRITES: Final = frozenset({
     "register_connector", "drop_connector", "discover", "capture", "cancel_job", "finish_job", "finish_jobs",
@@ -26,7 +26,7 @@ _LONGEST: Final = 500
 
 def write(method: str, caller: str, correlation_id: str, **fields: Any) -> None:
     """Logs a caller's write, with further fields."""
-    log.info("write", **_cut({"method": method, "caller": caller, "correlation_id": correlation_id} | fields))
+    _log(logging.INFO, "write", {"method": method, "caller": caller, "correlation_id": correlation_id} | fields)
 
 
 def action(name: str, body: bytes, caller: str, correlation_id: str, results: Sequence[Any] = ()) -> None:
@@ -51,7 +51,7 @@ def refusal(method: str, caller: str, correlation_id: str, code: str, message: s
     """Logs a refused call, with the code and message sent to the caller."""
     fields = {"method": method, "caller": caller, "correlation_id": correlation_id, "code": code, "peer": peer,
             "message": message}  # fmt: skip
-    log.warning("refusal", **_cut(fields))
+    _log(logging.WARNING, "refusal", fields)
 
 
 def of_body(body: bytes) -> dict[str, Any]:
@@ -70,5 +70,6 @@ def of_body(body: bytes) -> dict[str, Any]:
     return shown
 
 
-def _cut(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value[:_LONGEST] if isinstance(value, str) else value for name, value in fields.items()}
+def _log(level: int, name: str, fields: Mapping[str, Any]) -> None:
+    cut = {name: value[:_LONGEST] if isinstance(value, str) else value for name, value in fields.items()}
+    event(log, level, name, cut)

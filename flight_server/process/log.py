@@ -1,8 +1,8 @@
 """One structured log on standard error for the server, its workers and the audit, as text or JSON lines.
 
-Everything goes through the standard library's `logging`, which includes libraries; structlog formats the lines. The
-server's own workers write JSON to a pipe, which the server relays; each run of other lines that a worker writes there
-(a JVM's, a traceback of PySpark) becomes the text of one event.
+Everything goes through the standard library's `logging`, which includes libraries. The server's own workers write
+JSON to a pipe, which the server relays; each run of other lines that a worker writes there (a JVM's, a traceback of
+PySpark) becomes the text of one event.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-import structlog
-
 FORMATS: Final = ("text", "json")
+_FIRST: Final = ("at", "level", "logger", "event")
+_FIELDS: Final = "statflight_fields"  # attribute of a record
 _LONGEST: Final = 20_000  # characters of foreign output in one event
 _READ_BYTES: Final = 1 << 16
 
@@ -29,55 +29,43 @@ def configure(level: str, format: str, stream: TextIO | None = None) -> None:
         level: debug, info, warning or error; at `info` the events of libraries begin at `warning`.
         stream: Standard error when not given.
     """
-    shared: list[Any] = [
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.ExtraAdder(),
-        _timestamp,
-    ]
-    if format == "json":
-        ending: list[Any] = [
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(serializer=_to_json),
-        ]
-    else:
-        plain = structlog.dev.plain_traceback
-        ending = [
-            structlog.dev.ConsoleRenderer(
-                colors=False, pad_event_to=0, timestamp_key="at", sort_keys=False, exception_formatter=plain
-            )
-        ]
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _in_order, *ending],
-        )
-    )
+    handler.setFormatter(_Json() if format == "json" else _Text())
     logging.basicConfig(handlers=[handler], level=level.upper() if level != "info" else "WARNING", force=True)
     logging.getLogger("statflight").setLevel(level.upper())
     logging.captureWarnings(True)
-    structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=False,
-    )
 
 
-def _timestamp(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Adds the time of the event in UTC, milliseconds; a relayed event keeps its own."""
-    event.setdefault("at", datetime.now(UTC).isoformat(timespec="milliseconds"))
-    return event
+def event(logger: logging.Logger, level: int, text: str, fields: Mapping[str, Any]) -> None:
+    """Logs an event with fields of its own, of which `at` replaces its time."""
+    logger.log(level, text, extra={_FIELDS: fields})
 
 
-def _in_order(_: Any, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    first = {name: event[name] for name in ("at", "level", "logger", "event") if name in event}
-    return first | dict(event)
+class _Json(logging.Formatter):
+    """Formats an event as a JSON object: its time in UTC, level, logger and text, then its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps(self._event(record), default=str, ensure_ascii=False)
+
+    def _event(self, record: logging.LogRecord) -> dict[str, Any]:
+        found = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(), "logger": record.name, "event": record.getMessage(),
+        } | getattr(record, _FIELDS, {})  # fmt: skip
+        if record.exc_info:
+            found["exception"] = self.formatException(record.exc_info)
+        return found
 
 
-def _to_json(event: Mapping[str, Any], **_: Any) -> str:
-    return json.dumps(event, default=str, ensure_ascii=False)
+class _Text(_Json):
+    """Formats an event as a line for people, and a traceback below it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        found = self._event(record)
+        trace = found.pop("exception", None)
+        line = "{at} [{level:<8}] {event} [{logger}]".format(**found)
+        fields = "".join(f" {name}={value}" for name, value in found.items() if name not in _FIRST)
+        return line + fields + ("" if trace is None else f"\n{trace}")
 
 
 def relay(descriptor: int, **fields: Any) -> None:
@@ -103,15 +91,15 @@ def _log_lines(lines: list[bytes], fields: Mapping[str, Any]) -> None:
     foreign: list[str] = []
     for line in lines:
         text = line.decode("utf-8", "replace").rstrip()
-        if (event := _event_of(text)) is None:
+        if (found := _event_of(text)) is None:
             if text:
                 foreign.append(text)
             continue
         _log_foreign(foreign, fields)
         foreign = []
-        level = logging.getLevelNamesMapping().get(str(event.pop("level", "info")).upper(), logging.INFO)
-        logger = structlog.get_logger(str(event.pop("logger", "statflight.worker")))
-        logger.log(level, str(event.pop("event", "")), **{**fields, **event})
+        level = logging.getLevelNamesMapping().get(str(found.pop("level", "info")).upper(), logging.INFO)
+        logger = logging.getLogger(str(found.pop("logger", "statflight.worker")))
+        event(logger, level, str(found.pop("event", "")), {**fields, **found})
     _log_foreign(foreign, fields)
 
 
@@ -120,12 +108,13 @@ def _event_of(line: str) -> dict[str, Any] | None:
     if not line.startswith('{"at": '):
         return None
     try:
-        event = json.loads(line)
+        found = json.loads(line)
     except ValueError:
         return None
-    return event if isinstance(event, dict) and "event" in event else None
+    return found if isinstance(found, dict) and "event" in found else None
 
 
 def _log_foreign(lines: list[str], fields: Mapping[str, Any]) -> None:
     if lines:
-        structlog.get_logger("statflight.worker").info("output", text="\n".join(lines)[:_LONGEST], **fields)
+        text = "\n".join(lines)[:_LONGEST]
+        event(logging.getLogger("statflight.worker"), logging.INFO, "output", {"text": text, **fields})

@@ -17,7 +17,7 @@ from flight_server.config import CHILD_VARIABLE
 from flight_server.process.log import configure
 from flight_server.process.runtime import (
     die_with_parent,
-    import_pandas_early,
+    postpone_pandas,
     report_crashes,
     switch_threads_sooner,
 )
@@ -38,7 +38,7 @@ def run_worker(
     report_crashes()
     if parent_pid is not None:
         die_with_parent()
-    import_pandas_early()
+    postpone_pandas()
     switch_threads_sooner()
     spark = Spark(spark_master, settings=spark_conf)
     worker = Worker(

@@ -124,13 +124,16 @@ def leave_numpy_out() -> None:
         sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
 
 
-def import_pandas_early() -> None:
-    """Makes pyarrow import pandas now, in a worker (`early-pandas`): otherwise it does so at the first conversion, and
-    threads that run into the unfinished import fail."""
-    if not _kept("early-pandas"):
+def postpone_pandas() -> None:
+    """Keeps pyarrow from importing pandas at the start of a worker (`late-pandas`): it would be a third of the start.
+    Libraries that need pandas, such as PySpark, import it themselves."""
+    if not _kept("late-pandas"):
         import pyarrow as pa
 
-        pa.scalar(0)
+        leave_pandas_out()
+        if sys.modules.get("pandas", pa) is None:
+            pa.scalar(0)  # only the second failure keeps some versions from trying again
+            del sys.modules["pandas"]
 
 
 def realign_buffers() -> None:

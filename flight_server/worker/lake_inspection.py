@@ -10,7 +10,7 @@ from typing import Any
 
 from capture.connectors.options import TableFilter
 from capture.connectors.spi import Connector
-from capture.store_sink import look_at_table
+from capture.inspection import look_at_table
 from store.model.errors import Cancelled, NotFound, StatflightError, first_line
 
 Progress = Callable[[float | None, str], None]

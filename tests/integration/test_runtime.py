@@ -57,6 +57,17 @@ print(sys.getswitchinterval())
 """
 
 
+STARTED = """
+import sys
+from flight_server.process.run_worker import postpone_pandas
+postpone_pandas()
+import pyarrow
+pyarrow.scalar(0)
+print(*sys.modules)
+pyarrow.table({"a": [1]}).to_pandas()  # as PySpark may ask for
+"""
+
+
 def output(code: str, variables: dict[str, str]) -> str:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     command = [sys.executable, "-c", code]
@@ -90,3 +101,16 @@ def test_server_loads_no_pandas(tmp_path):
     with serving(tmp_path, "--http-port", 0) as server:
         loaded = Path(f"/proc/{server.process.pid}/maps").read_text()
     assert "pyarrow" in loaded and "pandas" not in loaded
+
+
+def test_worker_starts_without_libraries_that_few_captures_need():
+    loaded = set(output(STARTED, {}).split())
+    assert "pyarrow" in loaded and not loaded & {
+        "pandas",
+        "duckdb",
+        "sqlglot",
+        "rich",
+        "asyncio",
+        "pyspark",
+        "deltalake",
+    }

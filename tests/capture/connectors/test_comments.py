@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from capture.connectors import open_connector
 from capture.connectors.comments import comments_in
 from capture.connectors.spi import ConnectorConfig
-from capture.store_sink import look_at_table
+from capture.inspection import look_at_table
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "who": pa.array([{"name": "a"}, {"name": "b"}])})
 SPARK = {

@@ -10,7 +10,7 @@ import pytest
 
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
-from capture.store_sink import look_at_table
+from capture.inspection import look_at_table
 from flight_server.actions import ACTIONS, Call
 from flight_server.auth.principal import ALL_SCOPES, Principal
 from store.catalog.discovery import Discovery

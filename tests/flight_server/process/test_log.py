@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from flight_server.process import audit_log
 from flight_server.process.log import configure, relay
@@ -25,7 +24,6 @@ def restored_logging() -> Iterator[None]:
     yield
     root.handlers[:], root.level, own.level = handlers, level, own_level
     logging.captureWarnings(False)
-    structlog.reset_defaults()
 
 
 def configured_stream(form: str, level: str = "info") -> io.StringIO:
