@@ -281,7 +281,7 @@ class Database:
                 self._commit(connection, together)
                 together = []
                 if item is not None:
-                    _resolve(connection, item)
+                    self._resolve(connection, item)
             self._commit(connection, together)
         connection.close()
 
@@ -335,6 +335,18 @@ class Database:
             callback()
         self.versions.note(self._touched)  # after the rows are visible, before any caller continues
         self.acknowledge(lambda error: _settle(group, results, error))
+
+    def _resolve(self, connection: Connection, item: _Item) -> None:
+        try:
+            try:
+                result = item.function(connection)
+            finally:
+                if self._files is not None:
+                    self._files.committed()  # DuckDB may have removed its log, or created one
+        except BaseException as error:
+            item.future.set_exception(error)
+        else:
+            item.future.set_result(result)
 
     def _invalidate(self, connection: Connection, error: BaseException) -> None:
         """Refuses all further writes, and keeps DuckDB from writing what it has in memory to the file, which together
@@ -463,10 +475,3 @@ def _settle(group: Sequence[_Item], results: Sequence[Any], error: BaseException
             item.future.set_result(result)
         else:
             item.future.set_exception(error)
-
-
-def _resolve(connection: Connection, item: _Item) -> None:
-    try:
-        item.future.set_result(item.function(connection))
-    except BaseException as error:
-        item.future.set_exception(error)
