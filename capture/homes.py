@@ -8,56 +8,34 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from capture.connectors import plugin
 from capture.connectors.options import takes_source_statistics
 from capture.connectors.spi import Connector, ConnectorConfig
+from capture.plugins import Plugins
 from store.model.errors import InvalidArgument, nearest
 
-if TYPE_CHECKING:
-    from capture.publishers.spi import Publisher
-
-GROUP: Final = "statflight.publishers"
 OPTION: Final = "publish"  # connector option: homes to which its tables are published after each capture
 READ_OPTION: Final = "statistics_from"  # connector option: catalogs from which captures take over statistics
 
-BUILT_IN: Final = {
-    "ducklake": "capture.publishers.ducklake:DuckLakePublisher",
-    "glue": "capture.publishers.glue:GluePublisher",
-    "hive": "capture.publishers.hive:HivePublisher",
-    "iceberg": "capture.publishers.iceberg:IcebergPublisher",
-    "lance": "capture.publishers.lance:LancePublisher",
-    "paimon": "capture.publishers.paimon:PaimonPublisher",
-    "spark": "capture.publishers.spark_catalog:SparkCatalogPublisher",
-    "trino": "capture.publishers.trino_delta:TrinoDeltaPublisher",
-}
+HOMES: Final = Plugins(
+    group="statflight.publishers",
+    field="to",
+    noun="home",
+    code="UNKNOWN_HOME",
+    built_in={
+        "ducklake": "capture.publishers.ducklake:DuckLakePublisher",
+        "glue": "capture.publishers.glue:GluePublisher",
+        "hive": "capture.publishers.hive:HivePublisher",
+        "iceberg": "capture.publishers.iceberg:IcebergPublisher",
+        "lance": "capture.publishers.lance:LancePublisher",
+        "paimon": "capture.publishers.paimon:PaimonPublisher",
+        "spark": "capture.publishers.spark_catalog:SparkCatalogPublisher",
+        "trino": "capture.publishers.trino_delta:TrinoDeltaPublisher",
+    },
+)
 CATALOGS: Final = ("glue", "hive", "spark")  # homes outside the tables, which connectors do not read
 _READING_BACK: Final = "capture.publishers.reading_back"
-
-
-@lru_cache(maxsize=1)
-def known_homes() -> dict[str, str]:
-    """Home → `module:class` of its publisher."""
-    return {point.name: point.value for point in entry_points(group=GROUP)} | BUILT_IN
-
-
-def check_home(home: str, field: str = "to") -> str:
-    """Checks that a home exists and returns its name; `field` is where the name was given, for errors.
-
-    Raises:
-        InvalidArgument: The home does not exist; lists the homes.
-    """
-    homes = known_homes()
-    if home not in homes:
-        raise InvalidArgument(
-            f'{field}: "{home}" is not a home; expected one of {", ".join(sorted(homes))}',
-            hint=nearest(home.lower(), sorted(homes)), code="UNKNOWN_HOME",
-            params={"field": field, "expected": "|".join(sorted(homes)), "actual": home},
-        )  # fmt: skip
-    return home
 
 
 def homes_of(options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -66,7 +44,7 @@ def homes_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     Raises:
         InvalidArgument: A home does not exist.
     """
-    return tuple(check_home(name, f"options.{OPTION}") for name in _names(options, OPTION))
+    return tuple(HOMES.check(name, f"options.{OPTION}") for name in _names(options, OPTION))
 
 
 def catalogs_of(options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -78,8 +56,8 @@ def catalogs_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     names = _names(options, READ_OPTION)
     field = f"options.{READ_OPTION}"
     for name in names:
-        check_home(name, field)
-        if name in BUILT_IN and name not in CATALOGS:
+        HOMES.check(name, field)
+        if name in HOMES.built_in and name not in CATALOGS:
             raise InvalidArgument(
                 f"{field}: statistics of {name} are in the table and are always read; expected some of "
                 + ", ".join(CATALOGS),
@@ -101,8 +79,8 @@ def check_home_options(options: Mapping[str, Any]) -> None:
         home, _, own = rest.partition(".")
         if word not in (OPTION, READ_OPTION) or not rest:
             continue
-        check_home(home, f"options.{name}")
-        known = publisher_class(home).options if home in CATALOGS else frozenset({own})
+        HOMES.check(home, f"options.{name}")
+        known = HOMES.load(home).options if home in CATALOGS else frozenset({own})
         if own not in known:
             raise InvalidArgument(
                 f"options.{name}: is not an option of {home}; expected {', '.join(sorted(known))}",
@@ -125,17 +103,6 @@ def options_of(options: Mapping[str, Any], home: str, *prefixes: str) -> dict[st
 def _names(options: Mapping[str, Any], option: str) -> tuple[str, ...]:
     names = (name.strip() for name in str(options.get(option) or "").split(","))
     return tuple(dict.fromkeys(filter(None, names)))
-
-
-def publisher_class(home: str) -> type[Publisher]:
-    """The publisher class of a home.
-
-    Raises:
-        InvalidArgument: The home does not exist, or its publisher or library is not installed.
-    """
-    hint = "pip install 'statflight[all]', or the extra of that name"
-    publisher: type[Publisher] = plugin(known_homes()[check_home(home)], "to", home, hint)
-    return publisher
 
 
 def with_catalogs(connector: Connector, config: ConnectorConfig, spark: Callable[[], Any] | None = None) -> Connector:

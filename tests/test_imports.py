@@ -64,7 +64,8 @@ ROOMS = {
         "stats_store": HISTORY | {"catalog", "staged_listings", "stores"},
     },
     "capture": {
-        "connectors": set(),
+        "plugins": set(),
+        "connectors": {"plugins"},
         "flight_rows": set(),
         "policy": set(),
         "spec": set(),
@@ -73,9 +74,9 @@ ROOMS = {
         "compute": READING | SPEC,
         "kinds": {"compute"},
         "partitions": READING | SPEC,
-        "spark": READING | {"compute"},
+        "spark": READING | {"compute", "plugins"},
         "engines": READING | SPEC | {"compute", "kinds", "partitions", "spark"},
-        "homes": {"connectors"},  # publishers only once one is needed
+        "homes": {"connectors", "plugins"},  # publishers only once one is needed
         "publishers": {"compute", "connectors", "homes"},
         "registry": {"spi"},
         "orchestrator": {"spi"} | SPEC,

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from capture.connectors.options import takes_source_statistics
 from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds, Connector, ConnectorConfig, NativeStats, Snapshot
-from capture.homes import OPTION, READ_OPTION, catalogs_of, options_of, publisher_class
+from capture.homes import HOMES, OPTION, READ_OPTION, catalogs_of, options_of
 from capture.publishers.spi import ColumnStatistics, Destination, HomeStatistics, TableStatistics
 from store.model.errors import StatflightError
 
@@ -89,7 +89,7 @@ class WithCatalogs:
         requested = tuple(ColumnStatistics(i, column.name, column.logical_type) for i, column in wanted.items())
         about = TableStatistics(namespace, name, snapshot.snapshot_id, requested)
         options = options_of(self._config.options, home, OPTION, READ_OPTION)
-        publisher = publisher_class(home)(Destination(self._connector, self._config, options, self._spark), about)
+        publisher = HOMES.load(home)(Destination(self._connector, self._config, options, self._spark), about)
         ids = {column.name: column_id for column_id, column in wanted.items()}
         records: dict[int, dict[str, Any]] = {}
         why = "it has none" if wanted else ""

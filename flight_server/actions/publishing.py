@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capture.homes import check_home
+from capture.homes import HOMES
 from flight_server.actions.registry import Call, Results, action
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import InvalidArgument
@@ -23,7 +23,7 @@ class _Publish(_Home):
 
 @action(_Publish, "Writes statistics where other engines look for them")
 def publish(call: Call, wanted: _Publish) -> Results:
-    check_home(wanted.to)
+    HOMES.check(wanted.to)
     app = call.app
     table = _table(call, wanted.table)
     snapshot_id = app.catalog.snapshot_id(table, wanted.snapshot)
@@ -37,7 +37,7 @@ def publish(call: Call, wanted: _Publish) -> Results:
 
 @action(_Home, "Removes published statistics from where `publish` has written them")
 def withdraw(call: Call, home: _Home) -> Results:
-    check_home(home.to)
+    HOMES.check(home.to)
     table = _table(call, home.table)
     withdrawn = call.app.publishing.withdraw(table, home.to, options=home.options or {}, is_cancelled=call.is_cancelled)
     yield {"table": table.full_name, "to": home.to, "withdrawn": withdrawn}

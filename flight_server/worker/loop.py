@@ -27,7 +27,7 @@ from capture.connectors.progress import reporting
 from capture.connectors.secrets import resolve
 from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema
 from capture.engines import described
-from capture.homes import publisher_class, with_catalogs
+from capture.homes import HOMES, with_catalogs
 from capture.registry import Registry
 from capture.spark.session import Spark
 from capture.spec_body import parse_spec
@@ -377,7 +377,7 @@ class Worker:
             (self.spark or Spark()).held() as session,
             reporting(lambda message: keeper.progress(None, message)),
         ):
-            publisher_class(payload["to"])  # says what a build without publishers lacks
+            HOMES.load(payload["to"])  # says what a build without publishers lacks
             from flight_server.worker.publishing import publish_table
 
             return {"result": publish_table(self.server, connector, resolve(config["options"]), payload, session)}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.connectors.spi import CONTAINERS, Connector, ConnectorConfig
-from capture.homes import publisher_class
+from capture.homes import HOMES
 from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import ColumnStatistics, Destination, TableStatistics, may_publish
 from flight_server.client.connection import Connection
@@ -47,7 +47,7 @@ def publish_table(
     Raises:
         StatflightError: The home refused, or failed.
     """
-    chosen = publisher_class(payload["to"])
+    chosen = HOMES.load(payload["to"])
     lake = payload["connector"]
     if chosen.formats and lake["format"] not in chosen.formats:
         raise InvalidArgument(

@@ -36,7 +36,7 @@ import pytest
 
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
-from capture.homes import publisher_class
+from capture.homes import HOMES
 from capture.publishers.publishing import publish
 from capture.publishers.spi import Destination
 from capture.spark.plans import Operator, cost_based, plan_of, true_rows
@@ -224,7 +224,7 @@ def capture_and_publish(
     spark: Any, tmp_path: Path, lake: ConnectorConfig, tables: Any, home: str = "spark", histograms: bool = True
 ) -> tuple[Seconds, Seconds]:
     """Times of the capture and of the publications of all tables."""
-    publisher = publisher_class(home)
+    publisher = HOMES.load(home)
     kinds = {} if histograms else {"kinds": ["ROW_COUNT", "NULL_COUNT", "NDV", "MIN_MAX", "WIDTH"]}  # those of ANALYZE
     home = tmp_path / "home"
     home.mkdir(parents=True, exist_ok=True)

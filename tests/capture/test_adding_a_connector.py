@@ -28,23 +28,23 @@ NEEDED = (ConnectorConfig, ConnectorContract, Truth, pa, pq)  # names the last b
 @pytest.fixture(scope="module", autouse=True)
 def installed():
     """The example as a distribution installs it: a module, and an entry point in its metadata."""
-    ((format, target),) = SETTINGS["project"]["entry-points"][connectors.GROUP].items()
+    ((format, target),) = SETTINGS["project"]["entry-points"][connectors.FORMATS.group].items()
     module = target.partition(":")[0]
     with TemporaryDirectory() as folder:
         Path(folder, f"{module}.py").write_text("".join(CODE[:3]), encoding="utf-8")
         metadata = Path(folder, "toy_pointed-1.0.dist-info")
         metadata.mkdir()
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-pointed\nVersion: 1.0\n")
-        (metadata / "entry_points.txt").write_text(f"[{connectors.GROUP}]\n{format} = {target}\n")
+        (metadata / "entry_points.txt").write_text(f"[{connectors.FORMATS.group}]\n{format} = {target}\n")
         sys.path.insert(0, folder)
         importlib.invalidate_caches()
-        connectors.known_formats.cache_clear()
+        vars(connectors.FORMATS).pop("known", None)
         try:
             yield
         finally:
             sys.path.remove(folder)
             sys.modules.pop(module, None)
-            connectors.known_formats.cache_clear()
+            vars(connectors.FORMATS).pop("known", None)
 
 
 exec(compile(CODE[3], str(GUIDE), "exec"))

@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from capture import homes
 from capture.connectors.spi import ConnectorConfig
 from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
-from capture.homes import publisher_class
 from capture.publishers.publishing import publish
 from capture.publishers.spi import ColumnStatistics, Destination, TableStatistics
 from capture.registry import Registry
@@ -220,7 +220,7 @@ def check_published(home: str, seed: int, root: Path) -> None:
         before = state.local.catalog.get(state.name).current_snapshot_id
         config = ConnectorConfig("lake", format, lake.uri, lake.options)
         statistics = stored(state, before)
-        result = publish(publisher_class(home)(Destination(state.handle.connector, config), statistics))
+        result = publish(homes.HOMES.load(home)(Destination(state.handle.connector, config), statistics))
         after = before if result.made_snapshot_id is None else result.made_snapshot_id
         assert lake.append is not None
         lake.versions.append(lake.append())

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from capture.connectors.spi import ConnectorConfig
-from capture.homes import publisher_class
+from capture.homes import HOMES
 from capture.publishers.publishing import publish
 from store.model.errors import UpstreamError
 from tests.capture.publishers import test_iceberg, test_lance, test_paimon, test_trino_delta
@@ -148,7 +148,7 @@ def test_killed_publisher_leaves_a_complete_state_and_no_orphan(home, kills, tmp
         assert contract.count(table) == 150
         published = table.publisher().read()
         assert published is None or set(published.distinct) in ({"id", "label"}, {"label"})
-    publisher = publisher_class(home)
+    publisher = HOMES.load(home)
     if hasattr(publisher, "orphan_seconds"):
         monkeypatch.setattr(publisher, "orphan_seconds", 0.0)
     statistics = table.statistics()

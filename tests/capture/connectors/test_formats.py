@@ -4,14 +4,14 @@ import sys
 
 import pytest
 
-from capture.connectors import BUILT_IN, connector_class, known_formats, open_connector
+from capture.connectors import FORMATS, open_connector
 from capture.connectors.spi import ConnectorConfig
 from store.model.errors import InvalidArgument
 
 
 def test_built_in_formats_are_known_and_others_are_refused():
-    assert set(BUILT_IN) <= set(known_formats())
-    with pytest.raises(InvalidArgument, match=r'"detla" is unknown; known are .*delta.*did you mean "delta"'):
+    assert set(FORMATS.built_in) <= set(FORMATS.known)
+    with pytest.raises(InvalidArgument, match=r'"detla" is not a format; .*delta.*did you mean "delta"'):
         open_connector(ConnectorConfig("c", "detla", "/"))
 
 
@@ -19,5 +19,5 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch):
     for module in ("connector", "snapshot_view", "deletion_vectors"):
         monkeypatch.delitem(sys.modules, f"capture.connectors.delta.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "pyroaring", None)
-    with pytest.raises(InvalidArgument, match=r"pyroaring.*pip install 'statflight\[delta\]'"):
-        connector_class("delta")
+    with pytest.raises(InvalidArgument, match=r"pyroaring.*pip install 'statflight\[all\]'"):
+        FORMATS.load("delta")

@@ -18,7 +18,7 @@ import pytest
 
 from capture.connectors import open_connector
 from capture.connectors.spi import Connector, ConnectorConfig
-from capture.homes import publisher_class
+from capture.homes import HOMES
 from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import ColumnStatistics, Destination, LostRace, Publisher, TableStatistics
 from store.model import sketches
@@ -61,7 +61,7 @@ class Table:
 
     def publisher(self, statistics: TableStatistics | None = None) -> Publisher:
         destination = Destination(self.connector, self.config, self.options, self.spark)
-        return publisher_class(self.home)(destination, statistics or self.statistics())
+        return HOMES.load(self.home)(destination, statistics or self.statistics())
 
     def files(self) -> dict[str, bytes]:
         return {str(f.relative_to(self.path)): f.read_bytes() for f in sorted(self.path.rglob("*")) if f.is_file()}
@@ -239,7 +239,7 @@ class PublisherContract(ABC):
         assert statistics.snapshot_id != table.statistics().snapshot_id
 
     def test_an_inherited_distribution_is_published_only_with_leave(self, table: Table):
-        reads_data = publisher_class(table.home).reads_data
+        reads_data = HOMES.load(table.home).reads_data
         statistics = table.statistics()
         at = statistics.snapshot_id
         old = {"distribution_snapshot_id": at, "distribution_freshness": "INHERITED"}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import capture
+from capture.homes import HOMES
 from tests.capture.publishers import parquet_tables
 from tests.capture.publishers.contract import PublisherContract, Table, rows
 
@@ -24,7 +25,7 @@ def note(monkeypatch):
     module.NotePublisher = space["NotePublisher"]
     monkeypatch.setitem(__import__("sys").modules, "my_package", module)
     homes = {"note": re.search(r'^note = "(.*)"$', DOCUMENT, re.M)[1]}
-    monkeypatch.setattr("capture.homes.known_homes", lambda: homes)
+    monkeypatch.setitem(vars(HOMES), "known", homes)
 
 
 class TestContract(PublisherContract):
