@@ -106,6 +106,9 @@ def worker(
     log_format: _LogFormat = None,
 ) -> None:
     """Run another capture worker, here or on any machine that reaches the server and the lake."""
+    from flight_server.process.runtime import WORKER_MEMORY, reuse_memory
+
+    reuse_memory(WORKER_MEMORY)  # before pyarrow is imported
     credentials = connection.credentials()
     settings = _settings(None, {
         "engine": engine, "spark_master": spark_master, "spark": spark_conf or None, "log_level": log_level,

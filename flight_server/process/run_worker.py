@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -13,7 +12,6 @@ from capture.registry import Registry
 from capture.spark.session import Spark
 from capture.spec import Engine, FileSketches
 from flight_server.client.connection import Connection
-from flight_server.config import CHILD_VARIABLE
 from flight_server.process.log import configure
 from flight_server.process.runtime import (
     die_with_parent,
@@ -57,7 +55,3 @@ def run_worker(
     # threads are polling, or working under a lease that will expire: exiting loses nothing
     sys.stderr.flush()
     os._exit(0 if is_stopped or parent_pid is not None else 1)
-
-
-if __name__ == "__main__":  # started by `statflight serve`, with arguments in a variable, hidden from the process list
-    sys.exit(run_worker(**json.loads(os.environ.pop(CHILD_VARIABLE))))

@@ -15,15 +15,23 @@ import sys
 import traceback
 import warnings
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 VARIABLE: Final = "STATFLIGHT_KEEP"
 
-_WORKER_MEMORY: Final = {
-    "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
-    "MIMALLOC_PURGE_DELAY": "10000",
-}  # fmt: skip
 
+class MemoryReuse(NamedTuple):
+    """How much freed memory a process keeps: blocks of up to `largest_bytes`, `most_bytes` at the end of an arena, in
+    `arenas` for all threads; for `arrow_ms` what Arrow's mimalloc has freed, if pyarrow is not yet imported."""
+
+    largest_bytes: int
+    most_bytes: int
+    arenas: int | None = None
+    arrow_ms: int | None = None
+
+
+SERVER_MEMORY: Final = MemoryReuse(4 << 20, 16 << 20)  # a batch's columns
+WORKER_MEMORY: Final = MemoryReuse(32 << 20, 64 << 20, arenas=2, arrow_ms=10_000)  # arrays of some MiB, all the time
 
 _LIMITED_SINCE: Final = 24  # pyarrow's first major version with mimalloc 3, whose arenas are shared by all threads
 _LEAST_ARROW_BYTES: Final = 256 << 20  # with which a server can start
@@ -158,12 +166,21 @@ def switch_threads_sooner() -> None:
         sys.setswitchinterval(0.0005)
 
 
-def worker_memory() -> dict[str, str]:
-    """Variables that make glibc, and for ten seconds Arrow's mimalloc, keep a worker's freed blocks for the next ones
-    (`memory`). Kernels allocate and free arrays of some MiB all the time, and clearing a new page costs more than most
-    work on it. All threads share two arenas of glibc, so that each captures in memory that another has freed. Other
-    allocators ignore the variables."""
-    return {} if _kept("memory") else dict(_WORKER_MEMORY)
+def reuse_memory(of: MemoryReuse) -> None:
+    """Makes glibc keep blocks that the process has freed for the next ones (`memory`): clearing a new page costs more
+    than most work on it. Its variables in the environment take precedence; other allocators have none of this."""
+    if _kept("memory"):
+        return
+    if of.arrow_ms is not None:
+        os.environ.setdefault("MIMALLOC_PURGE_DELAY", str(of.arrow_ms))
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        for variable, parameter, value in (
+            ("MALLOC_ARENA_MAX", -8, of.arenas), ("MALLOC_MMAP_THRESHOLD_", -3, of.largest_bytes),
+            ("MALLOC_TRIM_THRESHOLD_", -1, of.most_bytes),
+        ):  # fmt: skip
+            if value is not None and variable not in os.environ:
+                libc.mallopt(parameter, value)
 
 
 def die_with_parent() -> None:

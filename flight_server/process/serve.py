@@ -27,6 +27,7 @@ from flight_server.process.lazy_endpoint import LazyEndpoint
 from flight_server.process.listener import Listener, tls_options
 from flight_server.process.log import configure
 from flight_server.process.runtime import (
+    SERVER_MEMORY,
     FreeMemory,
     allow_open_files,
     freeze_garbage,
@@ -34,6 +35,7 @@ from flight_server.process.runtime import (
     keep_files_private,
     quiet_duckdb,
     realign_buffers,
+    reuse_memory,
 )
 from flight_server.process.signals import Signals
 from flight_server.process.workers import OwnWorkers, WorkersEndpoint
@@ -58,6 +60,7 @@ def serve(settings: Settings) -> int:
     hush_tracebacks()
     quiet_duckdb()
     realign_buffers()
+    reuse_memory(SERVER_MEMORY)
     allow_open_files()
     internal = secrets.token_urlsafe(32)
     guard = Guard(settings.auth, internal)
@@ -155,7 +158,7 @@ def _serve_http(
     """Starts the ports of HTTP that are set, and logs their addresses.
 
     Raises:
-        InvalidArgument: A port is in use, or the extra `web` is not installed.
+        InvalidArgument: A port is in use, or a library is not installed.
     """
     from flight_server.process.http import Http, Probes
 
@@ -171,7 +174,7 @@ def _serve_http(
             if str(missing.name).startswith("flight_server.web"):
                 raise InvalidArgument("--http-port: the pages are not part of this build") from None
             raise InvalidArgument(
-                f"--http-port needs {missing.name or missing}", hint="pip install 'statflight[web]'"
+                f"--http-port needs {missing.name or missing}", hint="pip install 'statflight[server]'"
             ) from None
         door = Door(app, guard, partial(capture_files, app))
         site, tls = Site(settings, app, guard, probes, sql.select, door), (settings.tls_cert, settings.tls_key)

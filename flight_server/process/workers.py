@@ -15,7 +15,6 @@ from typing import Any, Final
 from flight_server.config import CHILD_VARIABLE, Settings
 from flight_server.process.listener import Listener, Start
 from flight_server.process.log import relay
-from flight_server.process.runtime import worker_memory
 
 RESTART_SECONDS: Final = 2.0  # a worker that dies at once is not restarted in a tight loop
 STOP_SECONDS: Final = 5.0
@@ -83,8 +82,8 @@ class OwnWorkers:
         output, written = os.pipe()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "flight_server.process.run_worker"], stdin=subprocess.DEVNULL, stdout=written,
-                stderr=written, env=os.environ | worker_memory() | {CHILD_VARIABLE: json.dumps(arguments)},
+                [sys.executable, "-m", "flight_server.process.own_worker"], stdin=subprocess.DEVNULL, stdout=written,
+                stderr=written, env=os.environ | {CHILD_VARIABLE: json.dumps(arguments)},
             )  # fmt: skip
         finally:
             os.close(written)

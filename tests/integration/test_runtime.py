@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from flight_server.process.runtime import worker_memory
 from tests.flight_server.live_server import serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="settings of glibc and mimalloc")
@@ -68,33 +67,34 @@ pyarrow.table({"a": [1]}).to_pandas()  # as PySpark may ask for
 """
 
 
-def output(code: str, variables: dict[str, str]) -> str:
+REUSES = """
+from flight_server.process.runtime import WORKER_MEMORY, reuse_memory
+reuse_memory(WORKER_MEMORY)
+"""
+
+
+def output(code: str, **variables: str) -> str:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     command = [sys.executable, "-c", code]
     return subprocess.run(command, check=True, capture_output=True, text=True, env=plain | variables).stdout
 
 
 def test_worker_memory_settings_reuse_freed_memory():
-    assert int(output(FAULTS, worker_memory())) * 10 < int(output(FAULTS, {}))
+    assert int(output(REUSES + FAULTS)) * 10 < int(output(REUSES + FAULTS, STATFLIGHT_KEEP="memory"))
 
 
 def test_worker_memory_settings_limit_arenas():
-    assert 1 <= output(ARENAS, worker_memory()).count("<heap nr=") <= 2
+    assert 1 <= output(REUSES + ARENAS).count("<heap nr=") <= 2
 
 
 def test_arrow_keeps_freed_memory_for_ten_seconds():
-    settings = output(SETTINGS, worker_memory() | {"MIMALLOC_VERBOSE": "1"})
+    settings = output(REUSES + SETTINGS, MIMALLOC_VERBOSE="1")
     assert "'purge_delay': 10000" in settings
 
 
 @pytest.mark.parametrize(("kept", "seconds"), [("", "0.0005"), ("switching", "0.005")])
 def test_waiting_threads_ask_for_the_lock_after_half_a_millisecond(kept, seconds):
-    assert output(SWITCHING, {"STATFLIGHT_KEEP": kept}).strip() == seconds
-
-
-def test_keep_variable_disables_the_memory_settings(monkeypatch):
-    monkeypatch.setenv("STATFLIGHT_KEEP", "memory")
-    assert worker_memory() == {}
+    assert output(SWITCHING, STATFLIGHT_KEEP=kept).strip() == seconds
 
 
 def test_server_loads_no_pandas(tmp_path):
@@ -104,7 +104,7 @@ def test_server_loads_no_pandas(tmp_path):
 
 
 def test_worker_starts_without_libraries_that_few_captures_need():
-    loaded = set(output(STARTED, {}).split())
+    loaded = set(output(STARTED).split())
     assert "pyarrow" in loaded and not loaded & {
         "pandas",
         "duckdb",
