@@ -1,6 +1,6 @@
 """Statistics as a Spark data source: `spark.read.format("statflight")`, batches of Arrow straight into Spark.
 
-    from flight_server.spark_reader import StatflightDataSource
+    from statflight import StatflightDataSource
     spark.dataSource.register(StatflightDataSource)
     columns = spark.read.format("statflight").option("uri", "grpc://…").option("flight", "stats.columns").load()
 

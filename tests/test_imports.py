@@ -85,6 +85,7 @@ ROOMS = {
     },
     "flight_server": {
         "alarm_address": set(),
+        "deploy": set(),
         "guides": {"actions", "cli", "config", "process"},  # makes the reference of the documentation
         "config": {"alarm_address"},
         "estimates": set(),

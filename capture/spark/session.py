@@ -27,6 +27,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from capture.plugins import OWN_PACKAGES
 from capture.spark.java import MIN_VERSION, java_home, java_version
 from store.model.errors import UpstreamError, first_line
 
@@ -36,7 +37,7 @@ IDLE_SECONDS: Final = 900.0
 _POLL_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = 60.0  # wait after a failed start, which itself takes seconds
 _STOP_TRIES: Final = 150  # one per poll, half a minute
-ROOT: Final = Path(__file__).resolve().parents[2]  # parent directory of `store` and `capture`
+ROOT: Final = Path(__file__).resolve().parents[len(__name__.split(".")) - 1]  # of the modules on the path
 
 NO_JAVA: Final = (
     "no Java found: install a JRE 17 or newer (e.g. apt-get install openjdk-17-jre-headless), "
@@ -348,7 +349,7 @@ def _packages() -> Path:
     """Zip file with the modules of this project that executors need."""
     path = Path(tempfile.mkdtemp(prefix="statflight-")) / "statflight-capture.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in ("store", "capture"):
+        for package in sorted(OWN_PACKAGES):
             for module in sorted((ROOT / package).rglob("*.py")):
                 archive.write(module, module.relative_to(ROOT))
     return path
@@ -369,5 +370,5 @@ def _is_sparks(error: BaseException) -> bool:
 
 def _reason(error: BaseException) -> str:
     """Reason of a failed job; our own message if it was raised on an executor."""
-    own = re.search(r"^store\.model\.errors\.\w+: (.*)$", str(error), re.M)
+    own = re.search(r"^(?:statflight\.)?store\.model\.errors\.\w+: (.*)$", str(error), re.M)
     return own[1].strip() if own else f"Spark failed: {first_line(error)}"

@@ -25,7 +25,7 @@ from flight_server.present.doctor import java
 STARTED_WITHIN = 60.0  # seconds for the server to print its address
 STOPPED_WITHIN = 30.0
 MARK = ".statflight-demo"  # only a directory with this file is ever emptied
-STATFLIGHT = (sys.executable, "-m", "flight_server.cli")
+STATFLIGHT = (sys.executable, "-m", "statflight")
 TRIP_DAYS, TRIPS_A_DAY = 6, 60_000  # with 8 columns 2.9 million values, enough to make Spark worth its start
 
 

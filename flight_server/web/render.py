@@ -32,7 +32,7 @@ CELL = 14  # the same of a value in a list; the title has all of it
 def environment() -> Environment:
     """The environment of all templates."""
     jinja = Environment(
-        loader=PackageLoader("flight_server.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )  # fmt: skip
     jinja.filters |= {
         "value": _value, "label": label, "count": table_summary.count, "size": table_summary.size,
@@ -68,7 +68,7 @@ def to_json(values: Mapping[str, Any]) -> str:
 @lru_cache(maxsize=1)
 def style() -> str:
     """The style sheet of all pages."""
-    return resources.files("flight_server.web").joinpath("style.css").read_text(encoding="utf-8")
+    return resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
 
 
 ICON = (

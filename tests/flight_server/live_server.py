@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,11 +60,13 @@ class LiveServer:
 
 
 @contextlib.contextmanager
-def serving(directory: Path, *flags: object, env: dict[str, str] | None = None) -> Iterator[LiveServer]:
+def serving(
+    directory: Path, *flags: object, env: dict[str, str] | None = None, program: Sequence[object] = (STATFLIGHT,)
+) -> Iterator[LiveServer]:
     """A server on a free port with its database in the directory; SIGTERM at the end must exit with 0, unless it was
     killed. A flag given twice has its last value."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("STATFLIGHT_")}
-    command = [STATFLIGHT, "serve", "--db", directory / "stats.duckdb", "--port", "0", *map(str, flags)]
+    command = [*program, "serve", "--db", directory / "stats.duckdb", "--port", "0", *map(str, flags)]
     if "--workers" not in flags:
         command += ["--workers", "0"]
     log = directory / "server.log"

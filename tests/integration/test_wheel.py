@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
 import zipfile
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.flight_server.live_server import serving
@@ -69,8 +72,33 @@ def test_client_reads_beside_another_module_named_store(installed: Path, tmp_pat
     assert (done.stdout, done.returncode) == ("read\n", 0), done.stderr
 
 
-def test_wheel_has_typed_packages_and_no_file_twice(installed: Path) -> None:
+def test_wheel_takes_one_name_and_has_typed_packages(installed: Path) -> None:
     (packages,) = (installed.parents[1] / "lib").glob("python*/site-packages")
-    for name in ("statflight", "flight_server", "capture", "store"):
-        assert (packages / name / "py.typed").is_file(), name
-    assert (packages / "statflight/__init__.py").is_file() and not (packages / "flight_server/public").exists()
+    assert not [name for name in ("flight_server", "capture", "store", "tests") if (packages / name).exists()]
+    for name in (".", "flight_server", "capture", "store"):
+        assert (packages / "statflight" / name / "py.typed").is_file(), name
+    assert not (packages / "statflight/flight_server/public").exists()
+
+
+def test_server_and_worker_run_beside_modules_named_as_our_packages(installed: Path, tmp_path: Path) -> None:
+    """The wheel's server and worker capture a table in a directory with a `store` and a `capture` of the user's."""
+    for name in ("store", "capture", "flight_server"):
+        (tmp_path / f"{name}.py").write_text("raise AssertionError('not for us')\n")
+    (tmp_path / "lake/t").mkdir(parents=True)
+    pq.write_table(pa.table({"a": [1, 2, 2, None]}), tmp_path / "lake/t/a.parquet")
+    (packages,) = (installed.parents[1] / "lib").glob("python*/site-packages")
+    environment = dict(os.environ, PYTHONPATH=f"{packages}:{sysconfig.get_path('purelib')}")
+
+    def statflight(*arguments: str) -> str:
+        command = [installed, "-m", "statflight", *arguments]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    with serving(tmp_path, "--workers", "1", program=[installed, "-m", "statflight"], env=environment) as server:
+        environment["STATFLIGHT_SERVER"] = server.uri
+        statflight("connect", "lake", "parquet", str(tmp_path / "lake"))
+        statflight("capture", "lake.default.t")
+        assert "1.66667" in statflight("show", "lake.default.t")
