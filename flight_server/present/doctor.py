@@ -28,7 +28,7 @@ LIBRARIES = {  # purpose: distribution, extra of statflight that installs it
     "lance": ("pylance", "lance"),
     "paimon": ("pypaimon", "paimon"),
     "parquet": ("pyarrow", ""),
-    "pages": ("starlette", "web"),
+    "pages": ("starlette", "server"),
     "glue": ("boto3", "glue"),
     "hive": ("pymetastore", "hive"),
     "grpc health": ("grpcio", "health"),
