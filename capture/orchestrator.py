@@ -112,7 +112,6 @@ class Orchestrator:
         sync_enabled: False: never capture while the caller waits, answer SKIPPED instead.
         budget_ms: Latency budget of questions without one.
         max_budget_ms: Largest latency budget.
-        clock: Monotonic time in seconds, used for latency budgets.
         outcomes: Number of answers so far, by outcome.
     """
 

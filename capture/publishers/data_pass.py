@@ -27,7 +27,6 @@ def scan(
     """Reads the live rows of some columns: several files concurrently, each column by column.
 
     Args:
-        connector: The opened lake.
         ids: Column name → column id, for the columns to read.
         read: Computes a partial result from a column's values in one file; called in several threads.
 

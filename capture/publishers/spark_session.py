@@ -27,9 +27,6 @@ _CATALYST: Final = "org.apache.spark.sql.catalyst.catalog"
 class SessionCatalog:
     """The session catalog of one Spark session.
 
-    Args:
-        session: A classic session.
-
     Raises:
         InvalidArgument: The session is a Spark Connect session.
     """

@@ -65,7 +65,6 @@ def capture_files(app: App, table: TableEntry, snapshot: str | int) -> None:
     """Captures the files of a table, which metadata lists, for a reader without the scope `capture.run`.
 
     Args:
-        app: The server's parts.
         snapshot: "current" or an id.
 
     Raises:

@@ -34,11 +34,7 @@ class TableCondition:
 
 
 def plan(node: Node | None, schema: pa.Schema) -> TableCondition:
-    """Decomposes a condition on a flight's rows.
-
-    Args:
-        node: The condition; None for all rows.
-    """
+    """Decomposes a condition on a flight's rows."""
     columns = set(schema.names)
     if not columns.issuperset(NAMES):
         return TableCondition(None)

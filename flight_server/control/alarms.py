@@ -41,7 +41,6 @@ class Alarms:
     Args:
         receivers: Where they go.
         digest_seconds: For how long changes are gathered; 0 sends each at once.
-        clock: Seconds, monotonic.
         today: The time, which silences name.
     """
 

@@ -42,7 +42,6 @@ class Checking:
         scanner: Reads the statistics that rules need.
         alarms: Where changes of state are sent.
         late_seconds: Time after a table's first look at a snapshot in which a rule waits for what it is about.
-        clock: Seconds, monotonic.
 
     Attributes:
         results: The newest results by table, for metrics.

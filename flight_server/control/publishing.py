@@ -40,7 +40,6 @@ class Publishing:
         catalog: Tables, and their publications.
         lakes: Configurations of the connectors.
         queue: Has workers publish.
-        clock: Seconds, monotonic.
 
     Attributes:
         outcomes: Publications by home and state, since the server started; for metrics.

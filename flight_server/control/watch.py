@@ -45,7 +45,6 @@ class Watch:
         queue: Runs the inspections.
         catalogs: Names of the connected lakes.
         interval_of: Seconds between two inspections of a lake; None means never.
-        clock: Seconds, monotonic.
     """
 
     def __init__(

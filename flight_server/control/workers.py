@@ -33,7 +33,6 @@ class Workers:
 
     Args:
         lock: The queue's; callers of `wait` and `wake` hold it.
-        clock: Seconds, monotonic.
     """
 
     def __init__(self, lock: threading.RLock, clock: Callable[[], float]):

@@ -58,8 +58,6 @@ class Door:
     """The catalog of one server, as an ASGI application.
 
     Args:
-        app: The server's parts.
-        guard: Checks tokens.
         capture: Captures the files of a table at a snapshot, without its caller's scope `capture.run`.
     """
 

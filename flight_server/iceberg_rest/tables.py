@@ -84,7 +84,6 @@ class Tables:
     """Loads what is served of tables. A worker reads files of the lake, once for each metadata file and snapshot.
 
     Args:
-        app: The server's parts.
         capture: Captures the files of a table at a snapshot, without its caller's scope `capture.run`.
     """
 

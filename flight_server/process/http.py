@@ -69,7 +69,6 @@ class Http:
         asgi: The application that answers.
         host: Name or address to listen on.
         port: Port; 0 picks a free one.
-        flag: The option that sets the port, for errors.
         tls: PEM files of the certificate and its key; None for plain HTTP.
 
     Raises:

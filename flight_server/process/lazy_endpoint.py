@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 class LazyEndpoint:
     """The endpoint of an app, shared by all servers of the process, so that prepared statements survive a renewal of
     TLS certificates.
-
-    Args:
-        release: The server's version, for clients.
     """
 
     def __init__(self, app: App, release: str):

@@ -71,11 +71,7 @@ _NO_PLAN: Final = Plan((), (), "", "", False, None)
 
 
 class SqlEndpoint:
-    """Answers the commands of Flight SQL.
-
-    Args:
-        release: The server's version, for clients.
-    """
+    """Answers the commands of Flight SQL."""
 
     def __init__(self, app: App, release: str):
         self._app, self._release = app, release

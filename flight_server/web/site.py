@@ -57,8 +57,6 @@ class Site:
 
     Args:
         settings: With TLS, the cookie gets the attribute Secure.
-        app: The server's parts.
-        guard: Checks tokens.
         probes: An ASGI application that serves `/metrics` and `/health`.
         select: Runs a statement for a caller and answers at most so many rows; None where there is no SQL.
         iceberg: An ASGI application that serves what is below `/iceberg`; None for nothing.

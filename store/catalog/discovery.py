@@ -131,7 +131,6 @@ class Discovery:
         """`store` for many tables, in order; new ones are stored together.
 
         Args:
-            catalog: The connector's name.
             found: The tables as a worker describes them.
             present: (schema, name) of all tables of the lake; empty if not all were listed.
             full: Store snapshots again that are stored already.
@@ -221,11 +220,7 @@ class Discovery:
         return entries
 
     def is_as_known(self, catalog: str, format: str, found: Found) -> bool:
-        """True if a table is unchanged since its last inspection, so that only the time of the inspection is new.
-
-        Args:
-            catalog: The connector's name.
-        """
+        """True if a table is unchanged since its last inspection, so that only the time of the inspection is new."""
         entry = self._catalog.find((catalog, found["schema"], found["name"]))
         if entry is None or found["snapshots"] or found["table_id"] not in (entry.table_id, None):
             return False
@@ -241,7 +236,6 @@ class Discovery:
         the two is a copy.
 
         Args:
-            catalog: The connector's name.
             present: (schema, name) of all tables of the lake; empty if not all were listed.
         """
         name = (catalog, found["schema"], found["name"])

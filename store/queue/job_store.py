@@ -62,7 +62,6 @@ class JobStore:
     running transaction, or use one of their own.
 
     Args:
-        database: Database of the queue.
         table_of: Finds a table by its key.
         now: Clock, in UTC; None for the system's.
     """
@@ -84,9 +83,6 @@ class JobStore:
 
     def enqueue(self, jobs: Sequence[Job], connection: Connection | None = None) -> list[str]:
         """Queues jobs, except those equal to an active one. A job with attempts starts WAITING, as after that many.
-
-        Args:
-            jobs: Durable jobs of any tables.
 
         Returns:
             The id of each, in order: of the new job, or of the equal active one.

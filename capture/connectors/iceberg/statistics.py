@@ -37,7 +37,6 @@ class ColumnStatistics:
     """Per-file statistics of some columns.
 
     Args:
-        metadata: The table's metadata.
         open_place: Opens the location of a file whose footer is read.
     """
 

@@ -17,7 +17,6 @@ class ScanProgress:
 
     Args:
         report: Called with the completed share of the capture, 0 to 1, and a message.
-        clock: Monotonic time in seconds, for the rate.
     """
 
     def __init__(self, report: Callable[[float, str], None], clock: Callable[[], float] = time.monotonic):

@@ -237,7 +237,6 @@ def canonicalize_array(texts: pa.Array | pa.ChunkedArray, lt: LogicalType, polic
 
     Args:
         texts: utf8.
-        policy: Treatment of texts with a zone for TIMESTAMP.
 
     Raises:
         BadBound: A text is not a value of the type; has the first such row.

@@ -383,7 +383,6 @@ def equal_values(node: Node | None, column: str) -> set[str] | None:
     """The only values of a utf8 column that selected rows can have; not every row with such a value is selected.
 
     Args:
-        node: The tree; None selects every row.
         column: A utf8 column, in lower case.
 
     Returns:
