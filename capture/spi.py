@@ -263,12 +263,7 @@ class Sink(Protocol):
         """
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
-        """Stored rows of the table from captures at any snapshot: at most one per target, the newest.
-
-        Args:
-            flight: Name of a `stats.*` flight.
-            columns: Columns to read; all by default.
-        """
+        """Stored rows of a `stats.*` flight of the table, from captures at any snapshot: the newest of each target."""
 
     def requested(self, flight: str, table: TableHandle, columns: Sequence[str]) -> pa.Table:  # noqa: ARG002
         """Rows put so far without `extra`; extra rows of the same targets will not be stored.

@@ -104,11 +104,7 @@ class _Answering:
         context.add_header("x-correlation-id", self.correlation_id)
 
     def tell(self, role: Role, generation: int | None) -> None:
-        """Adds the headers of a follower's answers.
-
-        Args:
-            generation: The generation of what is answered.
-        """
+        """Adds the headers of a follower's answers, which are of a generation."""
         self._context.add_header("x-statflight-generation", str(generation))
         self._context.add_header("x-statflight-lag-ms", str(role.lag_ms))
 

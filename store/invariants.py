@@ -60,10 +60,7 @@ class Violation(NamedTuple):
 
 
 def check_file(path: Path) -> Iterator[Violation]:
-    """Checks a database file, which is opened for reading.
-
-    Args:
-        path: The file; its server must not run.
+    """Checks a database file, which is opened for reading; its server must not run.
 
     Yields:
         The violations. After one that keeps the others from being found there is no other.

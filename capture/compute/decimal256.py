@@ -26,11 +26,7 @@ def is_wide(lt: LogicalType) -> bool:
 
 
 def words(values: pa.ChunkedArray, lt: LogicalType) -> Words:
-    """The words of decimals, shape (n, 4).
-
-    Args:
-        values: Decimals of any width, without nulls.
-        lt: The column's type, which determines the scale.
+    """The words of decimals of any width, without nulls, at the scale of the type, shape (n, 4).
 
     Raises:
         pyarrow.ArrowInvalid: A value does not fit the type.
@@ -55,12 +51,7 @@ def to_arrow(values: Words, lt: LogicalType) -> pa.Array:
 
 
 def doubles(values: Words, lt: LogicalType) -> npt.NDArray[np.float64]:
-    """The values as doubles, shape (n,), for quantiles and moments.
-
-    Args:
-        values: Shape (n, 4).
-        lt: The type, whose scale is applied.
-    """
+    """The values, shape (n, 4), as doubles at the scale of the type, shape (n,), for quantiles and moments."""
     # Convert the magnitude: the words of a small negative value are large and nearly cancel.
     negative = values[:, 3].view(np.int64) < 0
     words_as_doubles = np.where(negative[:, None], ~values, values).astype(np.float64)

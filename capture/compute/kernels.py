@@ -84,12 +84,7 @@ def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: SketchSelection 
 
 
 def merge(parts: Sequence[Partial], lt: LogicalType) -> Partial:
-    """Merges the statistics of disjoint rows. A sketch or bound that one part lacks is missing in the result.
-
-    Args:
-        parts: Statistics of each part, at least one.
-        lt: The column's logical type, whose order the bounds follow.
-    """
+    """Merges the statistics of disjoint rows, at least one. A sketch or bound that one part lacks is missing."""
     if len(parts) == 1:
         return parts[0]
     nans = [part.nan_count for part in parts if part.nan_count is not None]

@@ -25,12 +25,7 @@ _NONE: Final[Moments] = (None, None)
 
 
 def moments(values: npt.NDArray[np.float64], counts: Longs) -> Moments:
-    """Mean and sample standard deviation of weighted values, each None if undefined.
-
-    Args:
-        values: Shape (n,), no NaN.
-        counts: Number of occurrences of each value, shape (n,), positive.
-    """
+    """Mean and sample standard deviation of values, shape (n,), no NaN, by positive counts; None if undefined."""
     if not len(values):
         return _NONE
     largest = float(max(values.max(), -values.min()))

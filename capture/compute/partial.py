@@ -20,11 +20,7 @@ HASHED: Final = NUMERIC | TEXTUAL | {Kind.BOOLEAN}
 
 
 def width(lt: LogicalType, stored_bytes: int) -> int:
-    """Bytes per value in memory, as in Spark's default size of the type.
-
-    Args:
-        stored_bytes: Bytes per value in the file, used for INT, which has no fixed width.
-    """
+    """Bytes per value in memory, as in Spark's default size of the type; of INT `stored_bytes`, those in the file."""
     if lt.kind is Kind.DECIMAL:
         digits = lt.precision or 0
         return 8 if digits <= 18 else 16 if digits <= 38 else 32

@@ -148,11 +148,7 @@ def spread_points() -> Iterator[float]:
 
 
 def by_metadata(tasks: Sequence[ScanTask], native: NativeStats, types: dict[int, LogicalType]) -> list[ScanTask]:
-    """Sorts files by partition, then by lower bounds of the column with the most distinct lower bounds.
-
-    Args:
-        types: Column id → type, for the columns of the sample.
-    """
+    """Sorts files by partition, then by lower bounds of that column of `types` that has the most distinct ones."""
     places = {task.file_path: at for at, task in enumerate(tasks)}
     partitions = dict(zip(*(native.files[n].to_pylist() for n in ("file_path", "partition_data_json")), strict=True))
     best, most = _ranks([None] * len(tasks), LogicalType(Kind.INT)), 1

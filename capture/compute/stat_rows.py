@@ -132,11 +132,7 @@ class Rows:
         return rows
 
     def column(self, column_id: int, lt: LogicalType, part: Partial, covers: Coverage, files: str = "") -> None:
-        """Adds a column of the table, with its sketches.
-
-        Args:
-            files: Digest of the table's files (`fold.listing`); empty if not all of them are covered.
-        """
+        """Adds a column of the table, with its sketches; `files` is `fold.listing` of all its files, else empty."""
         place = {"column_id": column_id, "column_name": self._names[column_id]}
         self._add("stats.columns", place, part, lt, covers)
         about = {"target_kind": "COLUMN", "storage_id": storage_id(Target.column(column_id)), "column_id": column_id}

@@ -211,11 +211,7 @@ class ScanColumn:
 
 
 def container(column_id: int, column: Column, path: str | None) -> ScanColumn:
-    """A struct, list or map to scan, whose values are only null or not.
-
-    Args:
-        path: Key of the column's path in the file; None if the file does not have it.
-    """
+    """A struct, list or map to scan, whose values are only null or not; `path` is None if the file lacks it."""
     value = pa.nulls(1, pa.bool_()) if path is None else pa.array([True])
     return ScanColumn(column_id, column.name, column.logical_type, None, value, within=path)
 

@@ -42,12 +42,7 @@ def default_engines(
 
 
 def supporting(engines: Sequence[Mapping[str, Any]], format: str, spec: CaptureSpec) -> list[Mapping[str, Any]]:
-    """Engines that support a capture that nobody waits for, the first candidate first.
-
-    Args:
-        engines: Rows of `sys.engines`.
-        format: Format of the table's connector.
-    """
+    """The `engines` (rows of `sys.engines`) that support a capture nobody waits for, the first candidate first."""
     fit = [row for row in engines if not _capabilities(row).mismatch_of(spec, format, Mode.ASYNC)]
     if spec.target.kind is TargetKind.EXPRESSION:
         fit = [row for row in fit if row["engine_id"] == spec.target.engine_kind]

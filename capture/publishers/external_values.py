@@ -18,11 +18,7 @@ _WIDTHS: Final = {Kind.BOOLEAN: 1, Kind.INT: 8, Kind.FLOAT: 4, Kind.DOUBLE: 8, K
 
 
 def catalog_entries(column: ColumnStatistics, bound: Callable[[str | None, str], str | None]) -> dict[str, object]:
-    """The known statistics of a column under the names that Spark's `CatalogColumnStat` and Paimon have for them.
-
-    Args:
-        bound: Converts a bound: `spark_bound` or `paimon_bound`.
-    """
+    """The known statistics of a column under the names that Spark's `CatalogColumnStat` and Paimon have for them."""
     greatest = column.max_width_bytes
     entries = {
         "distinctCount": column.distinct, "min": bound(column.min, column.logical_type),

@@ -21,12 +21,7 @@ MARK = "statflight"  # part of the names of files that are referenced by another
 
 
 def unique_name(prefix: str, suffix: str = "") -> str:
-    """Creates a unique file name that `sweep` recognizes as ours.
-
-    Args:
-        prefix: Part of the name before `MARK`.
-        suffix: End of the name, such as an extension with its dot.
-    """
+    """Creates a unique file name that `sweep` recognizes as ours, between a prefix and a suffix with its dot."""
     return f"{prefix}{MARK}-{uuid.uuid4()}{suffix}"
 
 

@@ -216,11 +216,7 @@ def _without_bytes(document: Mapping[str, Any]) -> tuple[dict[str, Any], set[tup
 
 
 def _sidecar(name: str, thetas: list[tuple[int, int, bytes]]) -> tuple[bytes, list[dict[str, Any]]]:
-    """Content of a sidecar (blobs, footer JSON, footer length, magic), and the metadata of its blobs.
-
-    Args:
-        thetas: Field id, snapshot id and sketch of each column.
-    """
+    """Content of a sidecar (blobs, footer JSON, footer length, magic), and the metadata of its blobs."""
     body = bytearray()
     blobs = []
     for field_id, snapshot_id, data in thetas:

@@ -71,11 +71,7 @@ def bins(column: ColumnStatistics, discrete: bool) -> list[Bin]:
 
 
 def _is_skewed(edges: Sequence[float], distinct: int) -> bool:
-    """True if values are spread unevenly between the bounds, or one of them is frequent.
-
-    Args:
-        edges: Quantiles at equidistant ranks, ascending, bounds included.
-    """
+    """True if values are spread unevenly, or one is frequent, by quantiles at equidistant ranks with the bounds."""
     low, high, count = edges[0], edges[-1], len(edges) - 1
     if low == high:
         return False

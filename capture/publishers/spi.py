@@ -330,11 +330,7 @@ class Publisher(ABC):
     def storable(
         self, reason: Callable[[ColumnStatistics], str]
     ) -> tuple[list[ColumnStatistics], dict[str, str]]:  # fmt: skip
-        """The columns that the home takes, and column → reason for the others.
-
-        Args:
-            reason: Says why the home does not take a column; empty if it does.
-        """
+        """The columns that the home takes, and column → what `reason` says for the others."""
         reasons = {column.name: reason(column) for column in self.statistics.columns}
         columns = [column for column in self.statistics.columns if not reasons[column.name]]
         return columns, dict(self.statistics.left_out) | {name: why for name, why in reasons.items() if why}
@@ -357,11 +353,7 @@ class Publisher(ABC):
             raise self.moved_on(f"snapshot {current}")
 
     def moved_on(self, newest: str) -> Conflict:
-        """The error for statistics of rows that the table no longer has.
-
-        Args:
-            newest: The table's current snapshot, in words.
-        """
+        """The error for statistics of rows that the table no longer has; `newest` is its current snapshot, in words."""
         statistics = self.statistics
         return Conflict(
             f'table "{statistics.full_name}" moved on: the statistics are of snapshot {statistics.snapshot_id}, the '

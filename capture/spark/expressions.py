@@ -68,11 +68,7 @@ def checked(key: bytes) -> str:
 
 
 def named(text: str, types: dict[str, LogicalType]) -> dict[str, LogicalType]:
-    """The columns that an expression may refer to, because all words of their names occur in it; possibly too many.
-
-    Args:
-        types: Dotted name → type, for the table's leaf columns.
-    """
+    """The leaf columns that an expression may refer to, for all words of their names are in it; maybe too many."""
     words = {word.lower() for word in re.findall(r"\w+", text)}
     return {
         name: lt
@@ -153,11 +149,7 @@ def _result_type(spark: Spark, columns: dict[str, Any], text: str, poll: Callabl
 
 
 def _check_deterministic(session: Any, empty: Any, text: str) -> None:
-    """Checks with Spark's analyzer that the value depends on the row only, not on chance, current time or user.
-
-    Raises:
-        NotDeterministic: The value depends on something else.
-    """
+    """Raises NotDeterministic unless the value depends on the row only, not on chance, current time or user."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions
 

@@ -48,11 +48,7 @@ class Distance(NamedTuple):
 
 
 def distance(before: bytes, after: bytes) -> Distance | None:
-    """The distance of two distributions; None if a sketch is empty.
-
-    Args:
-        before, after: Serialized KLL sketches of doubles.
-    """
+    """The distance of two distributions, given as KLL sketches of doubles; None if a sketch is empty."""
     one, other = read_kll(before), read_kll(after)
     if one is None or other is None:
         return None

@@ -101,12 +101,7 @@ class Condition:
     limits: tuple[Limit, ...]
 
     def holds(self, value: Any, limits: Sequence[Any]) -> bool:
-        """True if a value meets the condition.
-
-        Args:
-            value: The value; a float is compared with the nearest float of a limit.
-            limits: The values of `limits`.
-        """
+        """True if a value meets the condition with the values of `limits`; floats compare with the nearest floats."""
         if self.op.endswith("matches"):
             return bool(re.fullmatch(limits[0], value)) == (self.op == "matches")
         if isinstance(value, float):

@@ -78,11 +78,7 @@ def pick_column(table: str, column: str, rows: Sequence[Row]) -> int:
 
 
 def unknown_column(table: str, column: str, known: Iterable[str]) -> pa.ArrowKeyError:
-    """The error for a column that does not exist, with code UNKNOWN_COLUMN.
-
-    Args:
-        known: Names of the table's columns.
-    """
+    """The error for a column that does not exist among the `known` ones, with code UNKNOWN_COLUMN."""
     return pa.ArrowKeyError(f'[UNKNOWN_COLUMN] table "{table}" has no column "{column}"; it has {", ".join(known)}')
 
 

@@ -338,11 +338,7 @@ def _batches(reader: flight.FlightStreamReader) -> pa.RecordBatchReader:
 
 
 def require(module: str, what: str) -> None:
-    """Checks that a library of the extra `client` is installed.
-
-    Args:
-        module: Name of the library.
-        what: The feature that requires it, for the message.
+    """Checks that a library of the extra `client` is installed; `what` requires it, for the message.
 
     Raises:
         ImportError: The library is not installed; the message has the command to install it.

@@ -67,11 +67,7 @@ def from_expression(expression: pc.Expression, *, naive_is_utc: bool = False) ->
 
 
 def weakened(expression: pc.Expression, *, naive_is_utc: bool = False) -> Tree | None:
-    """A filter tree that selects at least the rows of an expression; None if it would select all.
-
-    Args:
-        naive_is_utc: See `from_expression`.
-    """
+    """A filter tree, as of `from_expression`, that selects at least an expression's rows; None if all are."""
     try:
         whole = _read(expression, naive_is_utc)
     except ValueError:

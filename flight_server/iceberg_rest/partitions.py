@@ -13,11 +13,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def result_type(transform: str, source: Any) -> str:
-    """The type of the values of a partition field.
-
-    Args:
-        source: Iceberg type of its source column; None if that was dropped.
-    """
+    """The type of the values of a partition field, by its source column's Iceberg type, None if that was dropped."""
     if transform.startswith("bucket") or transform in ("year", "month", "hour"):
         return "int"
     return "date" if transform == "day" else source if isinstance(source, str) else "string"

@@ -219,11 +219,7 @@ def _secured(settings: Settings) -> Settings:
 
 
 def _check_ports(settings: Settings) -> None:
-    """Checks that the server's ports are free, before anything is created.
-
-    Raises:
-        InvalidArgument: A port is in use, or the host is not an address of this machine.
-    """
+    """Raises InvalidArgument if a port is in use, or the host is not of this machine, before anything is created."""
     ports = {"port": settings.port, "metrics-port": settings.metrics_port, "health-port": settings.health_port,
              "http-port": settings.http_port}  # fmt: skip
     for flag, port in ports.items():

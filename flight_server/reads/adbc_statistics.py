@@ -60,12 +60,7 @@ def _json(value: Any) -> str:
 
 
 def build(tables: Rows, columns: Rows, keep: Callable[[str], bool] = lambda _: True) -> pa.Table:
-    """The flight's rows.
-
-    Args:
-        tables: Current rows of `stats.tables`, with TABLE_COLUMNS.
-        keep: True for a catalog to include.
-    """
+    """The flight's rows of current `stats.tables` rows with TABLE_COLUMNS, for the catalogs to `keep`."""
     statistics: dict[tuple[str, str, str], list[Statistic]] = {}
     for row in tables:
         if found := of_table(row):

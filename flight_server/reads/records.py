@@ -48,12 +48,7 @@ class Record(dict[str, Any]):
 
 
 class RecordFinder:
-    """Finds the record of a target stored at exactly a snapshot.
-
-    Args:
-        store: The store, for records of targets without slices.
-        scanner: The source of slices.
-    """
+    """Finds the record of a target stored at exactly a snapshot: in a slice, or else in the store."""
 
     def __init__(self, store: DuckDBStatsStore, catalog: Catalog, cache: SliceCache, scanner: Scanner):
         self._store, self._catalog, self._cache, self._scanner = store, catalog, cache, scanner

@@ -159,12 +159,7 @@ class SqlEndpoint:
         return write_message((1, handle))
 
     def act(self, name: str, body: bytes, caller: Principal, is_cancelled: Callable[[], bool] = never) -> list[bytes]:
-        """Executes an action; the results are serialized messages.
-
-        Args:
-            name: One of `flight_sql.ACTIONS`.
-            body: Serialized message of the action.
-        """
+        """Executes one of `flight_sql.ACTIONS`; its body and results are serialized messages."""
         if name == "CancelFlightInfo":
             return [self._running.cancel(read_message(name, body), caller)]
         request = flight_sql.read_any(body) if body else Message(name, {})

@@ -18,11 +18,7 @@ _TYPES: Final = {
 
 
 def find(placeholders: Sequence[exp.Placeholder], tables: Sequence[Table]) -> list[pa.DataType]:
-    """The types of the parameters in order: of the column compared with it, a number in arithmetic, else text.
-
-    Args:
-        placeholders: All placeholders of a statement, numbered from 1.
-    """
+    """The types of placeholders, numbered from 1: of the column compared with, a number in arithmetic, else text."""
     if not placeholders:
         return []
     types: dict[str, pa.DataType] = {}

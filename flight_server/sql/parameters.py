@@ -63,10 +63,7 @@ def _python(column: pa.Array) -> Any:
 
 
 def require(parsed: Plan, values: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    """The values of a statement's parameters.
-
-    Args:
-        values: The bound values; None if none were bound.
+    """The values of a statement's parameters; `values` is None if none were bound.
 
     Raises:
         InvalidArgument: The statement has parameters that are not bound (UNBOUND_PARAMETER).

@@ -104,10 +104,6 @@ def _bound(slot: Slot, values: Sequence[Any]) -> Any:
 def literal_of(value: Any, number: int) -> Any:
     """A parameter's value as a predicate's literal: timestamps in ISO 8601 with `Z`, decimals, special floats as text.
 
-    Args:
-        value: A Python value, from Arrow.
-        number: Number of the parameter, from 1, for the error.
-
     Raises:
         InvalidArgument: Values of this type cannot be compared.
     """

@@ -151,11 +151,7 @@ class Sandbox:
             raise self.error_for(error, ()) from None
 
     def error_for(self, error: BaseException, known: Collection[str]) -> BaseException:
-        """The error to raise to the caller for an error of DuckDB; an interruption stays one.
-
-        Args:
-            known: Existing columns, to suggest for unknown ones.
-        """
+        """The error to raise to the caller for DuckDB's, with a hint at `known` columns; an interruption stays one."""
         text = str(error)
         if isinstance(error, duckdb.InterruptException) or "INTERRUPT" in text:
             return duckdb.InterruptException("interrupted")

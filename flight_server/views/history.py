@@ -20,11 +20,7 @@ NUMBERS: Final = ("row_count", "null_count", "nan_count", "ndv", "mean", "stddev
 
 
 def column_rows(reader: Reader, name: str, column: str) -> list[Row]:
-    """Reads every stored row of a column, with `committed_at` of its snapshot, oldest first.
-
-    Args:
-        name: Full name of the table.
-        column: Name of the column, or `#<column_id>`.
+    """Every stored row of a column, by name or `#<column_id>`, with its snapshot's `committed_at`, oldest first.
 
     Raises:
         pa.ArrowKeyError: The table does not exist, or it has no such column.

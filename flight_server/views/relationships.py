@@ -13,11 +13,7 @@ from store.model.errors import NotFound
 
 
 def among(reader: Reader, is_meant: Callable[[str], bool]) -> list[dict[str, Any]]:
-    """The rows of `sys.relationships` with `from` and `to`, full names, of which at least one is meant.
-
-    Args:
-        is_meant: Whether a table is, by its full name.
-    """
+    """The rows of `sys.relationships` with `from` and `to`, full names, of which at least one `is_meant`."""
     rows = []
     try:
         found = reader.read("sys.relationships").to_pylist()

@@ -57,10 +57,5 @@ def read_any(data: bytes) -> Message:
 
 
 def write_any(name: str, *fields: tuple[int, Value]) -> bytes:
-    """Serializes a message of Flight SQL inside of an `Any`.
-
-    Args:
-        name: Name of the message without the package.
-        fields: Number and value of each field.
-    """
+    """Serializes a message of Flight SQL, by its name without the package and its fields, inside of an `Any`."""
     return write_message((1, _GOOGLE + (_PACKAGE + name).encode()), (2, write_message(*fields)))

@@ -227,12 +227,7 @@ def of_command(command: bytes, header_query_id: str | None = None) -> ScanReques
 
 
 def parse_json(data: bytes, what: str, *, exact: bool = False) -> Any:
-    """The value of a JSON text.
-
-    Args:
-        data: The text in UTF-8.
-        what: Name of the text, for messages.
-        exact: See `loads`.
+    """The value of a JSON text in UTF-8, which messages call `what`; for `exact` see `loads`.
 
     Raises:
         InvalidArgument: The text is too large, not JSON, or not valid Unicode.

@@ -372,9 +372,6 @@ class Catalog(Publications, SnapshotRegistry):
     ) -> dict[str, int]:
         """Assigns ids to new column names: the given id, else the next free position.
 
-        Args:
-            names: Names that need an id.
-
         Returns:
             Name → id, for every name the table ever had.
         """

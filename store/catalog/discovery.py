@@ -421,11 +421,7 @@ class Discovery:
     def forget_missing(
         self, connection: Connection, catalog: str, present: Callable[[TableEntry], bool]
     ) -> list[TableEntry]:
-        """Marks the connector's tables that left the lake as dropped.
-
-        Args:
-            present: True for a table that is still in the lake.
-        """
+        """Marks the connector's tables that are not `present` in the lake any more as dropped."""
         gone = [
             e for e in self._catalog.tables() if e.table_catalog == catalog and e.format != EXTERNAL and not present(e)
         ]

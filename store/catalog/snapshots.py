@@ -69,11 +69,7 @@ class SnapshotRegistry(ABC):
         self._places.clear()
 
     def places(self, connection: Connection, seen: pa.Table) -> dict[tuple[int, int], Place]:
-        """(table key, snapshot id) → place, of registered snapshots.
-
-        Args:
-            seen: Distinct table_key and snapshot_id.
-        """
+        """(table key, snapshot id) → place, of the registered ones of `seen`, distinct table_key and snapshot_id."""
         pairs = list(zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True))
         found = {pair: place for pair in pairs if (place := self._places.get(pair)) is not None}
         if len(found) < len(pairs):

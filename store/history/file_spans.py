@@ -76,11 +76,7 @@ def where_target(flight: str, target: Target) -> tuple[str, list[Any]]:
 
 
 def positions(connection: Connection, table_key: int, family: str) -> dict[int, int]:
-    """Snapshot id → position of its listing.
-
-    Args:
-        family: A flight of `BY_SPAN`.
-    """
+    """Snapshot id → position of its listing, of a flight of `BY_SPAN`."""
     rows = connection.execute(
         "SELECT snapshot_id, pos FROM file_snapshots WHERE table_key = ? AND family = ?", [table_key, family]
     )
@@ -174,11 +170,7 @@ def delete_by_span(
 
 
 def end_staged(connection: Connection, family: str, table_keys: Sequence[int]) -> None:
-    """Removes what is staged for tables (`staged_listings`), before another write changes their listings.
-
-    Args:
-        family: A flight of `BY_SPAN`.
-    """
+    """Removes what is staged of a flight of `BY_SPAN` for tables, before another write changes their listings."""
     staged = execute(
         connection, f"SELECT table_key FROM staged_listings WHERE family = '{family}'"
         f" AND {among('table_key', table_keys)}",

@@ -63,11 +63,7 @@ def schema_sql(own_hash: str, snapshot: str) -> str:
 
 
 def holds_sql(row: str, at: str) -> str:
-    """SQL of the condition that a row holds at a snapshot.
-
-    Args:
-        at: Alias of a row with `schema_key` and `ordinal` of a snapshot of the same table.
-    """
+    """SQL of the condition that a row holds at a snapshot, a row `at` with its `schema_key` and `ordinal`."""
     return f"{row}.schema_key = {at}.schema_key AND {row}.from_ord <= {at}.ordinal AND {row}.to_ord > {at}.ordinal"
 
 

@@ -143,12 +143,7 @@ def is_whole(row: Mapping[str, Any]) -> bool:
 
 
 def usable_for(label: str | None, row: Mapping[str, Any]) -> str:
-    """PRUNING or PLANNING.
-
-    Args:
-        label: Freshness of the record for the requested snapshot.
-        row: The record by column name.
-    """
+    """PRUNING or PLANNING, by the record's freshness for the requested snapshot, and the record."""
     unsure = row.get("logical_type") in NAN_TYPES and row.get("nan_count") is None
     return PRUNING if label == EXACT and is_whole(row) and not unsure else PLANNING
 
@@ -191,12 +186,7 @@ def is_whole_arrow(rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArra
 
 
 def usable_for_arrow(label: pa.Array, rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
-    """`usable_for` of each row (utf8, without nulls).
-
-    Args:
-        label: Freshness of each row (utf8).
-        rows: The rows, with those of `USABLE_COLUMNS` that their flight has.
-    """
+    """`usable_for` of each row (utf8, without nulls), by its freshness (utf8) and those of `USABLE_COLUMNS` it has."""
     usable = pc.and_(pc.equal(label, EXACT).fill_null(False), is_whole_arrow(rows))
     if "nan_count" in rows.schema.names:
         floating = pc.is_in(rows["logical_type"], pa.array(NAN_TYPES))

@@ -127,7 +127,7 @@ class JobStore:
         )  # fmt: skip
 
     def take(self, most: int = 1, busy_tables: Iterable[int] = (), up_to: int | None = None) -> list[Job]:
-        """Takes the next jobs that may run, one per table.
+        """Takes the next jobs that may run, one per table: RUNNING, in the order of the queue; none if none may run.
 
         Takes at most 1 + a quarter of the waiting jobs, to leave some for other workers; a job that was tried before
         is taken alone.
@@ -136,9 +136,6 @@ class JobStore:
             most: Greatest number of jobs, at least 1.
             busy_tables: Keys of tables to skip.
             up_to: Greatest priority to take; None for any.
-
-        Returns:
-            The jobs in the order of the queue, RUNNING; empty if no job may run now.
         """
         now = self.now()
         busy = list(busy_tables)

@@ -95,11 +95,7 @@ def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.A
 
 
 def _of_floats(values: pa.Array, *, upwards: bool) -> tuple[pa.Array, pa.Array]:
-    """Adjusts doubles that may be the decimal text of a 32-bit float, since the file then has that float.
-
-    Returns:
-        The values, moved outwards to the float if necessary, and a mask of unchanged ones.
-    """
+    """Doubles, those that may be the text of a 32-bit float moved outwards to it, and a mask of unchanged ones."""
     logged = np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         floats = logged.astype(np.float32).astype(np.float64)

@@ -24,11 +24,7 @@ _UUID_LETTERS: Final = 20
 
 
 def deleted_rows(vector: Mapping[str, Any], table: Place, place_of: Callable[[str], Place]) -> pa.Array:
-    """Ascending positions (int64) of the rows that a vector deletes.
-
-    Args:
-        vector: Descriptor from an add action.
-        place_of: Opens an absolute path.
+    """Ascending positions (int64) of the rows that the vector of an add deletes.
 
     Raises:
         ValueError: The descriptor or the vector is damaged.

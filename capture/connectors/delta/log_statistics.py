@@ -82,11 +82,7 @@ def partition_values(adds: pa.Table, schema: DeltaSchema, partitions: Sequence[s
 
 
 def typed(values: pa.Array, kind: LogicalType, *, lenient: bool = False) -> pa.Array:
-    """Values of a log in the type of their column.
-
-    Args:
-        values: Texts, or values of a similar type.
-        lenient: Whether what is not of the type is null.
+    """Texts or similar values of a log in the type of their column; `lenient` makes what is not of the type null.
 
     Raises:
         pyarrow.ArrowInvalid: A value is not of the type.

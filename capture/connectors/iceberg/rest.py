@@ -55,9 +55,6 @@ def _tolerate(response: Any, *_: Any, **__: Any) -> Any:
 def structured_options(options: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Parses the options `auth` and `ssl`, given as JSON or by dotted names, to the objects that pyiceberg expects.
 
-    Args:
-        options: Connector options; others are ignored.
-
     Raises:
         InvalidArgument: An option is not an object, or `auth` has keys that are not valid for its type.
     """

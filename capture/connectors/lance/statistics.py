@@ -47,12 +47,7 @@ _ZONE = ("fragment_id", "min", "max", "null_count", "nan_count", "zone_length")
 def zone_map_rows(
     dataset: Any, fragments: Mapping[int, Fragment], leaves: Sequence[Column], ids: ColumnIds
 ) -> Iterator[pa.Table]:
-    """Yields rows of FILE_COLUMN_SCHEMA, one table per column with a zone map.
-
-    Args:
-        dataset: The dataset, opened at a version.
-        fragments: Fragment id → live fragment.
-    """
+    """Yields rows of FILE_COLUMN_SCHEMA, one table per column of the opened dataset with a zone map."""
     by_name = {column.name: column for column in leaves if column.id_in(ids) is not None}
     describe = getattr(dataset, "describe_indices", list)  # missing in older releases
     for index in describe():

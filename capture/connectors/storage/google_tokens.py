@@ -53,11 +53,7 @@ def parse_key(text: str) -> Mapping[str, Any]:
 
 
 def access_token(key: Mapping[str, Any], timeout: float) -> Token:
-    """An access token for a key, cached until shortly before its expiry.
-
-    Args:
-        key: Key of a service account.
-        timeout: Seconds to wait for a response.
+    """An access token for a service account's key, cached until shortly before its expiry; `timeout` is in seconds.
 
     Raises:
         InvalidArgument: The key cannot sign, or Google rejects it.

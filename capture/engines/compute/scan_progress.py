@@ -27,12 +27,7 @@ class ScanProgress:
         self._done_bytes = self._total_bytes = self._read_bytes = self._counted = 0
 
     def start(self, tasks: Sequence[ScanTask], known: Iterable[int] = ()) -> None:
-        """Starts counting.
-
-        Args:
-            tasks: The files; the list may grow during the scan.
-            known: Indexes of tasks whose results are stored already.
-        """
+        """Starts counting `tasks`, to which the scan may add; `known` are the indexes of those with stored results."""
         self._tasks, self._begun = tasks, self._clock()
         self.done(known)
         self._read_bytes = 0

@@ -117,12 +117,7 @@ def _frequent_head(data: bytes) -> tuple[int, int, int]:
 
 
 def merge_frequent(sketches: Sequence[bytes], keep: int = FREQUENT_ITEMS_KEPT) -> bytes:
-    """The sketch of all values of all sketches.
-
-    Args:
-        sketches: Apache frequent-items bytes.
-        keep: Most items of the result.
-    """
+    """The sketch of all values of Apache frequent-items sketches, of at most `keep` items."""
     items, weights, total, offset = _all_items(sketches)
     if len(items):
         coded = items.dictionary_encode()

@@ -21,12 +21,7 @@ _READ: Final[dict[str, Callable[[bytes], Any]]] = {
 
 
 def first_unreadable(types: pa.Array | pa.ChunkedArray, data: pa.Array | pa.ChunkedArray) -> tuple[int, str] | None:
-    """The first invalid sketch: its row and the reason; None if all are valid.
-
-    Args:
-        types: The `sketch_type` of each row; only the project's own types are checked.
-        data: The bytes of each row.
-    """
+    """The first invalid sketch of the project's own types: its row and the reason; None if all are valid."""
     for row, (type, sketch) in enumerate(zip(types.to_pylist(), data.to_pylist(), strict=True)):
         if type in _READ:
             try:

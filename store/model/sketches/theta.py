@@ -83,12 +83,7 @@ class ThetaBuilder:
 
 
 def theta(hashes: Hashes, k: int = THETA_K) -> bytes:
-    """The compact sketch of values, by their hashes.
-
-    Args:
-        hashes: uint64, shape (n,), in any order and with repeats.
-        k: Most hashes of the sketch.
-    """
+    """The compact sketch, of at most `k` hashes, of hashes: uint64, shape (n,), in any order and with repeats."""
     builder = ThetaBuilder(k)
     builder.update(hashes)
     return builder.serialize()
@@ -133,12 +128,7 @@ def read_theta(data: bytes) -> Theta:
 
 
 def union(sketches: Sequence[bytes], k: int = THETA_K) -> bytes:
-    """The sketch of all values of all sketches.
-
-    Args:
-        sketches: Apache theta bytes.
-        k: Most hashes of the result.
-    """
+    """The sketch, of at most `k` hashes, of all values of Apache theta sketches."""
     states = [state for state in map(read_theta, sketches) if not state.empty]
     if not states:
         return write_theta(Theta(_MAX_THETA, np.empty(0, np.uint64), True))
