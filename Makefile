@@ -37,7 +37,7 @@ demo: install
 # other, one process a core, and beside what FIRST names; its output follows at the end.
 FIRST ?= true
 test: install
-	@$(BIN)/pytest -m spark >$(VENV)/spark_tests.log 2>&1 & spark=$$!; trap "kill $$spark" INT TERM; \
+	@$(BIN)/pytest -m spark tests/integration >$(VENV)/spark_tests.log 2>&1 & spark=$$!; trap "kill $$spark" INT TERM; \
 	$(FIRST) || { kill $$spark; exit 1; }; \
 	$(BIN)/pytest -n auto -m "not spark and not benchmark and not interop"; others=$$?; \
 	wait $$spark; spark=$$?; cat $(VENV)/spark_tests.log; exit $$((others | spark))
