@@ -20,7 +20,7 @@ from tests.store.contract import put, rows
 from tests.store.history.test_spans import HISTORIES, apply
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=HISTORIES)
 def test_no_history_violates_an_invariant(steps):
     check_history(steps)

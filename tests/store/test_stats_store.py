@@ -252,7 +252,7 @@ def shared():
 _HISTORIES = st.lists(_STEP, min_size=1, max_size=9)
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=_HISTORIES)
 def test_file_spans_agree_with_full_copies(shared, steps):
     """Any history of puts, drops and removals in any order: each snapshot reads as if it was stored in full."""

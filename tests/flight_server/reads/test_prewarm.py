@@ -165,7 +165,7 @@ def test_background_thread_warms_committed_tables(filled: Path):
         assert read_current(app, "new") == 3
 
 
-@pytest.mark.parametrize("puts", [12, pytest.param(300, marks=pytest.mark.benchmark)])
+@pytest.mark.parametrize("puts", [5, pytest.param(300, marks=pytest.mark.benchmark)])
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 def test_read_after_a_put_is_current_while_slices_are_warmed(tmp_path: Path, cache_bytes: int, puts: int):
     """Puts and reads back while two threads warm the tables."""

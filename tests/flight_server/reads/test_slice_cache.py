@@ -75,7 +75,7 @@ def as_json(table: pa.Table) -> str:
     return json.dumps(table.to_pylist(), default=str)  # as text, NaN equals NaN
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=settings.default.max_examples // 4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     tree=st.none() | TREES, table=st.sampled_from(["a", "b", "gone"]), columns=PROJECTIONS,
     snapshot=st.sampled_from([None, "current", 1, 2, 3, 4]), stale=st.booleans(), limit=st.none() | st.integers(0, 5),
@@ -104,7 +104,7 @@ def _request(data):
     return tickets.of_ticket(data)
 
 
-@pytest.mark.parametrize("puts", [10, pytest.param(200, marks=pytest.mark.benchmark)])
+@pytest.mark.parametrize("puts", [4, pytest.param(200, marks=pytest.mark.benchmark)])
 def test_acknowledged_put_is_visible_beside_concurrent_readers(app, puts):
     data = command("hammered", columns=["row_count"], snapshot="current")
     put(app, rows("hammered", 1, [1]))

@@ -135,7 +135,7 @@ STATEMENTS = st.one_of(
 )  # fmt: skip
 
 
-@settings(suppress_health_check=list(HealthCheck))
+@settings(max_examples=settings.default.max_examples // 2, suppress_health_check=list(HealthCheck))
 @given(STATEMENTS)
 def test_scans_never_change_a_result(sql, statement):
     whole = sql("SELECT column_id, ndv, column_name, ndv_exact FROM stats.columns")

@@ -93,7 +93,7 @@ class Browser:
         data = None if form is None else urlencode(form).encode()
         request = urllib.request.Request(urljoin(self.base, url), data, headers, method=method)
         try:
-            response = self._opener.open(request, timeout=20)
+            response = self._opener.open(request, timeout=60)
         except urllib.error.HTTPError as error:
             response = error
         with response:

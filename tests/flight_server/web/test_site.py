@@ -167,7 +167,7 @@ def test_columns_with_the_same_name_have_separate_pages(browser, app):
             assert browser.get(html.unescape(then)).status == 200
 
 
-@pytest.mark.parametrize("most", [40, pytest.param(400, marks=pytest.mark.benchmark)])
+@pytest.mark.parametrize("most", [25, pytest.param(400, marks=pytest.mark.benchmark)])
 def test_every_link_leads_to_a_page_with_a_json_version(browser, most):
     seen, pending = set(), ["/"]
     while pending and len(seen) < most:

@@ -166,9 +166,10 @@ def test_error_of_a_statement_is_one_line_with_a_code(live_client):
     assert query(live_client, "SELECT 1 AS one").to_pylist() == [{"one": 1}]
 
 
-@pytest.mark.parametrize("sql", HUGE.values(), ids=HUGE)
-def test_huge_statement_is_rejected_in_one_line(live_client, sql):
+@pytest.mark.parametrize("name", ["parentheses", "ten megabytes", "parameters", "joins without conditions"])
+def test_huge_statement_is_rejected_in_one_line(live_client, name):
     """Each call that takes a statement rejects it, and the next statement succeeds."""
+    sql = HUGE[name]
     command = write_any("CommandStatementQuery", (1, sql.encode()))
     for call in (
         lambda: live_client.info(command),

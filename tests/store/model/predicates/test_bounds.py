@@ -9,7 +9,7 @@ import uuid
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 
 import duckdb
 import numpy as np
@@ -141,6 +141,7 @@ def value(text, kind):
     return None
 
 
+@lru_cache(None, typed=True)  # False is not 0
 def literal_value(literal, kind):
     if isinstance(literal, str):
         return value(literal, kind)
@@ -228,8 +229,9 @@ def test_each_type_is_compared_with_each_literal_by_value(duck, op):
     batch = pa.Table.from_batches([ALL])  # noqa: F841  DuckDB finds it by its name
     chosen = ", ".join(text for text, _ in forms)
     rows = duck.sql(f"SELECT {chosen} FROM batch s", params=[p for _, given in forms for p in given]).fetchall()
+    given = ALL.to_pylist()
     for node, by_sql in zip(nodes, zip(*rows, strict=True), strict=True):
-        expected = [oracle(node, row) for row in ALL.to_pylist()]
+        expected = [oracle(node, row) for row in given]
         assert list(by_sql) == expected, node
         assert to_mask(node, SCHEMA)(ALL).to_pylist() == expected, node
 
