@@ -148,10 +148,13 @@ class _Slot:
         `is_working`."""
         ended = self._ended
         return bool(ended) and (
-            not (self._leases or is_working) or len(ended) >= REPORT_COUNT
-            or time.monotonic() - ended[0].since > REPORT_SECONDS
-            or sum(end.size_bytes for end in ended) > REPORT_BYTES
-        )  # fmt: skip
+            not (self._leases or is_working) or time.monotonic() - ended[0].since > REPORT_SECONDS or self.is_full()
+        )
+
+    def is_full(self) -> bool:
+        """True if the finished captures are enough for one report."""
+        ended = self._ended
+        return len(ended) >= REPORT_COUNT or sum(end.size_bytes for end in ended) > REPORT_BYTES
 
     def take_ended(self) -> list[Ended]:
         """Removes the finished captures, and returns them."""
@@ -222,7 +225,7 @@ class Worker:
         for slot in list(self._slots):
             if slot.is_slow():
                 self._give_back(slot)
-            if slot.is_due(is_working=slot.keeper is not None) and (slot.report is None or slot.report.done()):
+            if slot.is_due(is_working=slot.keeper is not None):
                 self._report(slot)
             keeper = slot.keeper
             if keeper is None or time.monotonic() - keeper.touched < self.stall_seconds:
@@ -335,14 +338,18 @@ class Worker:
         else:  # the next capture need not wait until this one is stored, but until those before it are
             slot.end(Ended(keeper, body))
             if slot.is_due():
-                if slot.report is not None:
+                if slot.report is not None and slot.is_full():
                     wait([slot.report])
                 self._report(slot)
 
     def _report(self, slot: _Slot) -> None:
-        """Reports finished captures of a slot from another thread."""
-        if ended := slot.take_ended():
-            slot.report = self._reports.submit(self._send, ended)
+        """Reports finished captures of a slot from another thread; those that end during a call, together after it."""
+        if slot.report is None or slot.report.done():
+            slot.report = self._reports.submit(self._send_due, slot)
+
+    def _send_due(self, slot: _Slot) -> None:
+        while ended := slot.take_ended():
+            self._send(ended)
 
     def _send(self, ended: Sequence[Ended]) -> None:
         try:
