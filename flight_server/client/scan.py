@@ -113,9 +113,11 @@ class Scan:
             raise ValueError(f'"{self._table}": only plain Parquet files can be read so, not {shown}')
         may_have_none = self._about["format"] in _NO_DELETES
         if any(row["delete_files"] or (row["delete_files"] is None and not may_have_none) for row in rows):
+            reader = "a reader of its own format"
+            if self._about["format"] == "iceberg":
+                reader = "an Iceberg client, which gets the same plan from the server's HTTP port below /iceberg"
             raise ValueError(
-                f'"{self._table}" has row-level deletes, which this reader would not apply; '
-                "read it by a reader of its own format"
+                f'"{self._table}" has row-level deletes, which this reader would not apply; read it by {reader}'
             )
 
     def _schema(self, file: pa.Schema | None) -> pa.Schema:

@@ -7,15 +7,14 @@ Lance has no jar, and that of Paimon writes manifests that pypaimon does not rea
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from capture.spark.java import java_home
 from tests.interop.java import jars
+from tests.interop.spark import environment, pyspark
 
 pytestmark = pytest.mark.interop
 
@@ -40,24 +39,10 @@ def estimates(request, tpch, tmp_path):
     version, coordinates, needed = FORMATS[request.param]
     class_path = [jar for jar in jars(tmp_path / "jars", [coordinates]) if jar.name.startswith(needed)]
     packages = pyspark(tmp_path / "packages", version)
-    path = os.pathsep.join([str(packages), *sys.path])
     command = [sys.executable, "-m", "tests.interop.spark_with_jars", request.param, tpch, tmp_path, *class_path]
-    environment = os.environ | {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": java_home() or ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, env=environment(packages), capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     return request.param, json.loads(done.stdout.splitlines()[-1])
-
-
-def pyspark(folder: Path, version: str) -> Path:
-    """Installs a version of PySpark into a folder; the test is skipped if it cannot be downloaded."""
-    uv = Path(sys.executable).with_name("uv")
-    if not uv.exists():
-        pytest.skip("needs uv, which make install installs")
-    command = [uv, "pip", "install", "--quiet", "--target", folder, "--no-deps", f"pyspark=={version}"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"uv cannot download pyspark {version}: {done.stderr[-300:]}")
-    return folder
 
 
 def q_error(estimated: int, true: int) -> float:

@@ -5,31 +5,14 @@ Lance has no jar for Spark that reads statistics, so what is published there is 
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pyarrow.parquet as pq
 import pytest
 
-from capture.spark.java import java_home
 from tests.capture.publishers.contract import rows
 from tests.flight_server.live_server import serving
-from tests.interop.test_spark_plans import pyspark
+from tests.interop.spark import pyspark, run
 
 pytestmark = pytest.mark.interop
-
-PROGRAM = """
-import json, sys
-from pyspark.sql import SparkSession
-builder = SparkSession.builder.master("local[1]")
-for name, value in json.loads(sys.argv[1]).items():
-    builder = builder.config(name, value)
-session = builder.getOrCreate()
-print(json.dumps([[list(row) for row in session.sql(text).collect()] for text in sys.argv[2:]], default=str))
-session.stop()
-"""
 
 
 @pytest.mark.parametrize("version", ["3.5.6", "4.0.1", "4.1.4"])
@@ -44,17 +27,8 @@ def test_earlier_spark_plans_by_published_statistics(tmp_path, version):
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path / 'metastore'};create=true",
     }  # fmt: skip
 
-    def read(*statements: str) -> list[list[list[str]]]:
-        """The rows of each statement, run by a new session of the earlier version."""
-        path = os.pathsep.join([str(packages), *sys.path])
-        environment = os.environ | {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": java_home() or ""}
-        environment |= {"SPARK_HOME": str(packages / "pyspark")}
-        command = [sys.executable, "-c", PROGRAM, json.dumps(settings), *statements]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return json.loads(done.stdout.splitlines()[-1])
-
-    ((running,), _) = read("SELECT version()", f"CREATE TABLE events USING parquet LOCATION '{lake}'")
+    create = f"CREATE TABLE events USING parquet LOCATION '{lake}'"
+    ((running,), _) = run(packages, settings, ["SELECT version()", create])
     assert running[0].startswith(version)
     toml = tmp_path / "statflight.toml"
     toml.write_text("[spark]\n" + "".join(f'"{name}" = "{value}"\n' for name, value in settings.items()))
@@ -66,7 +40,8 @@ def test_earlier_spark_plans_by_published_statistics(tmp_path, version):
         requests = [{"table": "lake.default.events", "target": target} for target in targets]
         assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
         client.act("publish", {"table": "lake.default.events", "to": "spark"})
-    of_id, (plan,) = read("DESCRIBE EXTENDED events id", "EXPLAIN COST SELECT * FROM events WHERE id < 15")
+    asked = ["DESCRIBE EXTENDED events id", "EXPLAIN COST SELECT * FROM events WHERE id < 15"]
+    of_id, (plan,) = run(packages, settings, asked)
     facts = dict(row[:2] for row in of_id)
     assert (facts["distinct_count"], facts["min"], facts["max"], facts["num_nulls"]) == ("150", "0", "149", "0")
     assert "rowCount=16" in plan[0] or "rowCount=15" in plan[0]

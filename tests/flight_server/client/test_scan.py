@@ -118,7 +118,7 @@ def test_paths_may_be_urls(scanned):
 
 
 @pytest.mark.parametrize(("row", "format", "message"), [
-    ({"delete_files": [{"file_path": "d", "file_content": "POSITION_DELETES"}]}, "iceberg", "row-level deletes"),
+    ({"delete_files": [{"file_path": "d", "file_content": "POSITION_DELETES"}]}, "iceberg", "by an Iceberg client"),
     ({"delete_files": None}, "delta", "row-level deletes"), ({"file_format": "ORC"}, "iceberg", "not ORC"),
     ({}, "paimon", "not paimon"),
 ])  # fmt: skip

@@ -1,0 +1,232 @@
+"""Spark reads tables of every format that the Iceberg REST catalog serves, planned by the server: its rows are those of
+brute force, and it opens no file that the plan leaves out."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DateType, DecimalType, DoubleType, LongType, NestedField, StringType, TimestampType
+
+from tests.capture.connectors import iceberg_tables as built
+from tests.flight_server.live_server import serving
+from tests.interop import spark
+from tests.interop.java import jars
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning"),
+]
+
+SPARK: Final = "4.1.4"
+JAR: Final = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+PARTS: Final = 6
+CONDITIONS: Final = int(os.environ.get("STATFLIGHT_CONDITIONS", "20"))  # of each table
+AT_ONCE: Final = 10  # conditions in one statement
+START: Final = datetime(2026, 1, 1)
+WORDS: Final = ("", "a", "ab", "b", "é", "z" * 40)
+
+
+def rows(part: int) -> pa.Table:
+    """Ten rows of a part: ids in order, every other column in any order, with nulls. Without NaN: Iceberg's reader of
+    Parquet skips row groups in which nothing else is greater than a number, whatever is planned."""
+    rng = random.Random(part)
+    ids = range(10 * part, 10 * part + 10)
+
+    def some(values: Any) -> list[Any]:
+        return [None if rng.random() < 0.2 else rng.choice(values) for _ in ids]
+
+    near = [Decimal(10 * part + i) / 4 for i in range(10)]
+    return pa.table({
+        "id": pa.array(ids, pa.int64()), "price": pa.array(some(near), pa.decimal128(9, 2)),
+        "ratio": pa.array(some([-0.0, 0.5 * part, float(part)]), pa.float64()),
+        "word": pa.array(some(WORDS[part % 3 : part % 3 + 3])), "day": pa.array([date(2026, 1, 1 + part % 3)] * 10),
+        "moment": pa.array(some([START + timedelta(hours=part, microseconds=i) for i in range(3)]), pa.timestamp("us")),
+    })  # fmt: skip
+
+
+SCHEMA: Final = Schema(
+    NestedField(1, "id", LongType()), NestedField(2, "price", DecimalType(9, 2)), NestedField(3, "ratio", DoubleType()),
+    NestedField(4, "word", StringType()), NestedField(5, "day", DateType()), NestedField(6, "moment", TimestampType()),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A table `t`: format and place of its catalog, schema, and the rows that readers see."""
+
+    format: str
+    uri: Path
+    schema: str
+    rows: pa.Table
+
+
+def iceberg_deletes(root: Path) -> Lake:
+    """Rows deleted by position and by equality; a column renamed and one added halfway."""
+    days = PartitionSpec(PartitionField(5, 1000, IdentityTransform(), "day"))
+    table = built.simple_table(root, SCHEMA, *map(rows, range(3)), partition_spec=days)
+    with table.update_schema() as update:
+        update.rename_column("ratio", "share")
+    with table.update_schema() as update:
+        update.add_column("note", StringType())
+    whole = [rows(part).rename_columns({"ratio": "share"}) for part in range(PARTS)]
+    whole = [
+        part.append_column("note", pa.array([f"n{at}" if at > 2 else None] * len(part), pa.string()))
+        for at, part in enumerate(whole)
+    ]
+    for part in whole[3:]:
+        table.append(part)
+    (path, partition), (_, other), *_ = built.data_paths(table)
+    gone = [ids_of(path)[0], *ids_of(built.data_paths(table)[1][0])[:1]]
+    built.commit_deletes(table, built.position_deletes(table, [(path, 0)], partition))
+    built.commit_deletes(table, built.equality_deletes(table, {"id": gone[1:]}, other))
+    return Lake("iceberg", root / "warehouse", "db", without(pa.concat_tables(whole), gone))
+
+
+def ids_of(path: str) -> list[int]:
+    found: list[int] = pq.read_table(path.removeprefix("file://"))["id"].to_pylist()
+    return found
+
+
+def without(live: pa.Table, ids: list[int]) -> pa.Table:
+    return live.filter(pc.invert(pc.is_in(live["id"], pa.array(ids))))
+
+
+def iceberg_vectors(root: Path) -> Lake:
+    table = built.simple_table(root, SCHEMA, *map(rows, range(PARTS)))
+    first, second, *_ = (path for path, _ in built.data_paths(table))
+    built.commit_deletes(table, *built.deletion_vectors(table, {first: [1], second: [0, 9]}), format_version=3)
+    gone = [ids_of(first)[1], ids_of(second)[0], ids_of(second)[9]]
+    return Lake("iceberg", root / "warehouse", "db", without(pa.concat_tables(map(rows, range(PARTS))), gone))
+
+
+def delta(root: Path) -> Lake:
+    """Partitions of days; the last column came later."""
+    from deltalake import write_deltalake
+
+    parts = [rows(part) for part in range(PARTS)]
+    for at, part in enumerate(parts):
+        if at > 2:
+            parts[at] = part.append_column("note", pa.array([f"n{at}"] * len(part)))
+        write_deltalake(root / "t", parts[at], mode="append", partition_by=["day"], schema_mode="merge")
+    return Lake("delta", root, "default", pa.concat_tables(parts, promote_options="default"))
+
+
+def parquet(root: Path) -> Lake:
+    """Partitions of days in directories, one of them null."""
+    parts = []
+    for at in range(PARTS):
+        day = date(2026, 1, 1 + at) if at else None
+        folder = root / f"t/day={day or '__HIVE_DEFAULT_PARTITION__'}"
+        folder.mkdir(parents=True)
+        part = rows(at).drop_columns("day")
+        pq.write_table(part, folder / f"{at}.parquet")
+        parts.append(part.append_column("day", pa.array([day] * len(part), pa.date32())))
+    return Lake("parquet", root, "default", pa.concat_tables(parts))
+
+
+LAKES: Final = {
+    "deletes": iceberg_deletes,
+    "vectors": iceberg_vectors,
+    "delta": delta,
+    "files": parquet,
+    "gap": parquet,
+}
+
+
+def conditions(live: pa.Table, seed: str) -> Iterator[str]:
+    """Random conditions in SQL that DuckDB and Spark read alike, with literals near the values."""
+    rng = random.Random(seed)
+
+    def literal(column: str) -> str:
+        value = rng.choice([value for value in live[column].to_pylist() if value is not None and value == value])
+        if isinstance(value, float):
+            return f"CAST({value} AS DOUBLE)"
+        kind = {date: "DATE ", datetime: "TIMESTAMP "}.get(type(value), "")
+        return str(value) if isinstance(value, int | Decimal) else f"{kind}'{value}'"
+
+    def tree(depth: int) -> str:
+        kind = rng.random()
+        if depth < 2 and kind < 0.5:
+            if kind < 0.1:
+                return f"NOT ({tree(depth + 1)})"
+            return f"({tree(depth + 1)} {rng.choice(('AND', 'OR'))} {tree(depth + 1)})"
+        column = rng.choice(live.column_names)
+        if kind > 0.92:
+            return f"{column} IS {rng.choice(('', 'NOT '))}NULL"
+        if kind > 0.84:
+            return f"{column} IN ({', '.join(literal(column) for _ in range(3))})"
+        return f"{column} {rng.choice(('=', '<>', '<', '<=', '>', '>='))} {literal(column)}"
+
+    for _ in range(CONDITIONS):
+        yield tree(0)
+
+
+def asked(table: str, wheres: list[str]) -> list[str]:
+    """Statements of the number of rows and the sum of ids for each condition."""
+    each = [
+        f"SELECT {at} AS number, count(*), coalesce(sum(id), 0) FROM {table} WHERE {where}"
+        for at, where in enumerate(wheres)
+    ]
+    return [
+        f"{' UNION ALL '.join(each[start : start + AT_ONCE])} ORDER BY number" for start in range(0, len(each), AT_ONCE)
+    ]
+
+
+def by_brute_force(lake: Lake, wheres: list[str]) -> list[list[int]]:
+    with duckdb.connect() as database:
+        database.register("live", lake.rows)
+        answers = [database.execute(text).fetchall() for text in asked("live", wheres)]
+    return [[number, count, int(total)] for rows in answers for number, count, total in rows]
+
+
+def test_spark_reads_what_the_server_plans(tmp_path):
+    lakes = {name: make(tmp_path / name) for name, make in LAKES.items()}
+    wheres = {name: list(conditions(lake.rows, name)) for name, lake in lakes.items()}
+    wheres["gap"] = ["id < 20 OR day = DATE '2026-01-05'"]
+    expected = {name: by_brute_force(lake, wheres[name]) for name, lake in lakes.items()}
+    (jar,) = (jar for jar in jars(tmp_path / "jars", [JAR]) if jar.name.startswith("iceberg-spark"))
+    packages = spark.pyspark(tmp_path / "packages", SPARK)
+    with (
+        serving(tmp_path, "--http-port", 0, "--workers", 1, "--engine", "local") as server,
+        server.connect() as client,
+    ):
+        client.timeout = 600.0
+        (base,) = re.findall(r"pages on (http://[^/]+/)", server.log.read_text())
+        statements = {}
+        for name, lake in lakes.items():
+            client.act("register_connector", {"catalog": name, "format": lake.format, "uri": str(lake.uri)})
+            client.act("discover", {"catalog": name})
+            body = {"table": f"{name}.{lake.schema}.t", "target": {"kind": "TABLE"}}
+            assert {o["outcome"] for o in client.act("capture", {"requests": [body]})} == {"CAPTURED"}
+            statements[name] = asked(f"door.{name}.{lake.schema}.t", wheres[name])
+        next(lakes["gap"].uri.glob("t/day=2026-01-03/*.parquet")).unlink()  # no reader can open it any more
+        settings = {
+            "spark.jars": str(jar), "spark.sql.catalog.door": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.door.type": "rest", "spark.sql.catalog.door.uri": f"{base}iceberg",
+            "spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1",
+            "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than these queries
+        }  # fmt: skip
+        answers = iter(spark.run(packages, settings, [text for texts in statements.values() for text in texts]))
+        used = client.read({"table": "sys.column_usage"})
+    for name in lakes:
+        found = [[at, count, int(total)] for _ in statements[name] for at, count, total in next(answers)]
+        pairs = zip(found, expected[name], strict=True)
+        assert found == expected[name], f"{name}: {[wheres[name][true[0]] for mine, true in pairs if mine != true]}"
+    assert expected["gap"] == [[0, 30, sum(range(20)) + sum(range(40, 50))]]
+    assert {"id", "day"} <= set(used["column_name"].to_pylist())
