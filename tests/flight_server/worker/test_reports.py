@@ -118,6 +118,29 @@ def test_captures_before_a_long_one_are_reported(monkeypatch):
     assert [body["job_id"] for body in server.finished] == ["j0"]
 
 
+def test_captures_that_end_during_a_report_are_reported_together_after_it():
+    server = FakeServer()
+    sizes: list[int] = []
+    sending, release = threading.Event(), threading.Event()
+
+    def finish(body: Any) -> Any:
+        sizes.append(len(body["finishes"]))
+        sending.set()
+        assert release.wait(60)
+        return [{"job_id": end["job_id"], "state": "SUCCEEDED"} for end in body["finishes"]]
+
+    server.answers["finish_jobs"] = finish
+    worker, slot = Worker(server, Registry([])), slot_of(0)  # type: ignore[arg-type]
+    for number in range(4):
+        slot.end(ended(number))
+        worker._report(slot)
+        assert sending.wait(60)
+    release.set()
+    assert slot.report is not None
+    slot.report.result(60)
+    assert sizes == [1, 3]
+
+
 def test_rows_of_one_schema_are_sent_as_one_stream():
     (first, other) = rows_together([ended(0, 2), ended(1, 3), ended(2, 1, name="b"), ended(3, 0)])
     assert first["counts"] == [[0, 2], [1, 3], [3, 0]]
