@@ -1,5 +1,5 @@
 """Spark reads tables of every format that the Iceberg REST catalog serves, planned by the server: its rows are those of
-brute force, and it opens no file that the plan leaves out."""
+brute force, and it opens no file that the plan leaves out. DuckDB reads those of Iceberg."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from pyiceberg.types import DateType, DecimalType, DoubleType, LongType, NestedF
 from tests.capture.connectors import iceberg_tables as built
 from tests.flight_server.live_server import serving
 from tests.interop import spark
+from tests.interop.duckdb_peer import installed
 from tests.interop.java import jars
 
 pytestmark = [
@@ -230,3 +231,22 @@ def test_spark_reads_what_the_server_plans(tmp_path):
         assert found == expected[name], f"{name}: {[wheres[name][true[0]] for mine, true in pairs if mine != true]}"
     assert expected["gap"] == [[0, 30, sum(range(20)) + sum(range(40, 50))]]
     assert {"id", "day"} <= set(used["column_name"].to_pylist())
+
+
+def test_duckdb_plans_iceberg_tables_by_itself(tmp_path):
+    """Its extension reads the manifests that the catalog's metadata names."""
+    peer = installed(tmp_path / "duckdb")
+    lake = iceberg_deletes(tmp_path / "deletes")
+    wheres = list(conditions(lake.rows, "duckdb"))
+    with serving(tmp_path, "--http-port", 0, "--workers", 1) as server, server.connect() as client:
+        client.timeout = 600.0
+        (base,) = re.findall(r"pages on (http://[^/]+/)", server.log.read_text())
+        client.act("register_connector", {"catalog": "lake", "format": "iceberg", "uri": str(lake.uri)})
+        client.act("discover", {"catalog": "lake"})
+        attach = (
+            f"ATTACH 'any' AS door (TYPE iceberg, ENDPOINT '{base}iceberg', AUTHORIZATION_TYPE 'none',"
+            " ACCESS_DELEGATION_MODE 'none')"
+        )
+        _, *answers = peer.run(("httpfs", "avro", "iceberg"), attach, *asked('door."lake.db".t', wheres))
+    found = [[number, count, int(total)] for rows in answers for number, count, total in rows]
+    assert found == by_brute_force(lake, wheres)

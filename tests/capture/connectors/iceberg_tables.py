@@ -151,6 +151,7 @@ def commit_deletes(table: Table, *files: DataFile, spec_id: int | None = None, f
         "timestamp-ms": current["timestamp-ms"] + 1, "manifest-list": manifest_list,
         "summary": {"operation": "delete"}, "schema-id": current["schema-id"],
     })  # fmt: skip
+    document["snapshot-log"].append({"snapshot-id": snapshot_id, "timestamp-ms": current["timestamp-ms"] + 1})
     document |= {"current-snapshot-id": snapshot_id, "last-sequence-number": sequence, "format-version": format_version}
     document["refs"]["main"]["snapshot-id"] = snapshot_id
     if format_version == 3:
