@@ -15,6 +15,7 @@ from flight_server.client.connection import Connection
 from flight_server.process.log import configure
 from flight_server.process.runtime import (
     die_with_parent,
+    freeze_garbage,
     postpone_pandas,
     report_crashes,
     switch_threads_sooner,
@@ -45,6 +46,7 @@ def run_worker(
         spark=spark,
     )
     signals, is_stopped = Signals(signal.SIGTERM, signal.SIGINT), False
+    freeze_garbage()
     worker.start((("control",), ("control",), ("watch",), ("publish",)) if control_only else ROLES)
     while not (is_stopped or worker.stopping.is_set()):
         is_stopped = signals.next(0.5) is not None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 VARIABLE: Final = "STATFLIGHT_KEEP"
+_COLLECTIONS: Final = gc.get_threshold()
 
 
 class MemoryReuse(NamedTuple):
@@ -153,14 +154,16 @@ def realign_buffers() -> None:
 
 def collect_less_often() -> None:
     """Lets 50,000 objects be made between two garbage collections, not 700 (`collections`): modules, which live as long
-    as the process, make half a million at its start, and collections would be a twentieth of it."""
+    as the process, make half a million at its start, and collections would be a twentieth of it. `freeze_garbage` ends
+    it: the garbage of calls would be hundreds of MB."""
     if not _kept("collections"):
         gc.set_threshold(50_000, 20, 20)
 
 
 def freeze_garbage() -> None:
     """Exempts the objects made at the start from garbage collection (`gc`): they live as long as the process, and each
-    full collection would visit them all."""
+    full collection would visit them all. Collections are as frequent again as Python makes them."""
+    gc.set_threshold(*_COLLECTIONS)
     if not _kept("gc"):
         gc.freeze()
 
