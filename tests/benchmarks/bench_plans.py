@@ -221,14 +221,15 @@ def lake_of(directory: Path, format: str = "parquet") -> ConnectorConfig:
 
 
 def capture_and_publish(
-    spark: Any, tmp_path: Path, lake: ConnectorConfig, tables: Any, home: str = "spark", histograms: bool = True
-) -> tuple[Seconds, Seconds]:
-    """Times of the capture and of the publications of all tables."""
+    spark: Any, tmp_path: Path, lake: ConnectorConfig, tables: Any, home: str = "spark", histograms: bool = True,
+    options: dict[str, str] | None = None,
+) -> tuple[Seconds, Seconds]:  # fmt: skip
+    """Times of the capture and of the publications of all tables. The options are those of the home."""
     publisher = HOMES.load(home)
     kinds = {} if histograms else {"kinds": ["ROW_COUNT", "NULL_COUNT", "NDV", "MIN_MAX", "WIDTH"]}  # those of ANALYZE
-    home = tmp_path / "home"
-    home.mkdir(parents=True, exist_ok=True)
-    with serving(home, "--workers", 1, env=INLINE) as server, server.connect() as client:
+    place = tmp_path / "home"
+    place.mkdir(parents=True, exist_ok=True)
+    with serving(place, "--workers", 1, env=INLINE) as server, server.connect() as client:
         client.timeout = 3600.0
         client.act("register_connector", {"catalog": "lake", "format": lake.format, "uri": lake.uri, "replace": True})
         client.act("discover", {"catalog": "lake"})
@@ -248,7 +249,7 @@ def capture_and_publish(
                 name = {"catalog": "lake", "schema": "default", "name": table, "full_name": table}
                 payload = {"table": name, "snapshot_id": row["snapshot_id"], "allow_inherited": False}
                 stored = stored_statistics(answers, payload, publisher.sketches)
-                publish(publisher(Destination(connector, lake, {}, spark), stored))
+                publish(publisher(Destination(connector, lake, options or {}, spark), stored))
             published = taken()
         answers.close()
     return captured, published

@@ -1,13 +1,14 @@
 """The value of published statistics to Trino: plans, estimates and cost of TPC-H without and with them.
 
-Eight Delta tables, written without Trino, three times: with the statistics of the log alone; with those of `publish
---to trino`; with those of Trino's own ANALYZE. Each query runs on all three in turns, in the other order every other
-time, and the least processor time counts, which depends less on other load than run times do. Rows of operators are
-those that EXPLAIN ANALYZE estimates and counts; the plan is that of EXPLAIN without numbers.
+Eight Delta or Iceberg tables, or Parquet tables in a Hive metastore, written without Trino, three times: with the
+statistics of their writer alone; with those of `publish`; with those of Trino's own ANALYZE. Each query runs on all
+three in turns, in the other order every other time, and the least processor time counts, which depends less on other
+load than run times do. Rows of operators are those that EXPLAIN ANALYZE estimates and counts; the plan is that of
+EXPLAIN without numbers.
 
 `python -m pytest tests/benchmarks/bench_trino.py -m benchmark -s`; needs mvn and Java 24. STATFLIGHT_BENCH_SCALE makes
-it smaller (default 1), STATFLIGHT_BENCH_QUERIES=1,2,3 runs some of the queries, STATFLIGHT_BENCH_DIR keeps the tables
-and measurements, STATFLIGHT_TRINO the unpacked server.
+it smaller (default 1), STATFLIGHT_BENCH_FORMAT is delta, iceberg or hive, STATFLIGHT_BENCH_QUERIES=1,2,3 runs some of
+the queries, STATFLIGHT_BENCH_DIR keeps the tables and measurements, STATFLIGHT_TRINO the unpacked server.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import re
 import shutil
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
+from pyiceberg.catalog.sql import SqlCatalog
 
+from capture.connectors.spi import ConnectorConfig
 from tests.benchmarks.bench_plans import (
     CHOSEN,
     RUNS,
@@ -37,11 +42,15 @@ from tests.benchmarks.bench_plans import (
     tpch_files,
 )
 from tests.benchmarks.tpch_queries import QUERIES
+from tests.interop import metastore_server
 from tests.interop.trino_server import Trino, running
 
 pytestmark = pytest.mark.benchmark
 
+FORMAT = os.environ.get("STATFLIGHT_BENCH_FORMAT", "delta")
+HOMES = {"delta": "trino", "iceberg": "iceberg", "hive": "hive"}
 SIDES = ("without", "published", "analyzed")
+HIVE_TYPES = {pa.string_view(): "varchar", pa.int32(): "integer", pa.int64(): "bigint", pa.date32(): "date"}
 _ALIAS = re.compile(r"HAVING value\b")
 _NODE = re.compile(r"^[\s│├└─]*(\w+)\[")
 _ESTIMATE = re.compile(r"Estimates: \{rows: ([\d?]+)")
@@ -54,24 +63,11 @@ def in_trino(sql: str) -> str:
 
 
 def test_tpch(tmp_path):
-    folder = Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path)
-    folder.mkdir(exist_ok=True)
+    folder = Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path) / FORMAT
+    folder.mkdir(parents=True, exist_ok=True)
     results = folder / "trino.json"
     found = {int(n): sides for n, sides in json.loads(results.read_text()).items()} if results.exists() else {}
-    written = folder / "delta"
-    if not written.exists():
-        write_sides(tpch_files(folder), written, folder)
-    with running(folder / "server", 4) as trino:
-        for side in SIDES:
-            trino.query(f"CREATE SCHEMA IF NOT EXISTS delta.{side}")
-            for table in TABLES:
-                location = (written / side / table).as_uri()
-                trino.query(f"DROP TABLE IF EXISTS delta.{side}.{table}")
-                trino.query(f"CALL delta.system.register_table('{side}', '{table}', '{location}')")
-        if not (written / "analyzed/region/_delta_log/_trino_meta").exists():
-            started = time.monotonic()
-            answers = [trino.query(f"ANALYZE delta.analyzed.{table}") for table in TABLES]
-            print(f"ANALYZE: {time.monotonic() - started:.1f} s (processors {sum(a.cpu for a in answers):.1f} s)")
+    with lake(folder.parent, folder) as trino:
         for number in CHOSEN or QUERIES:
             if number not in found:
                 found[number] = measure(trino, in_trino(QUERIES[number]))
@@ -79,33 +75,85 @@ def test_tpch(tmp_path):
     report(dict(sorted(found.items())))
 
 
-def write_sides(parquet: Path, written: Path, folder: Path) -> None:
-    """Writes the Delta tables, copies them for each side, and publishes one copy."""
+@contextmanager
+def lake(shared: Path, folder: Path) -> Iterator[Trino]:
+    """Trino with the tables of all sides, published and analyzed.
+
+    Args:
+        shared: Directory with TPC-H's Parquet files, made unless they are there.
+        folder: Directory of what is made of them, for one format.
+    """
+    parquet = tpch_files(shared)
+    with ExitStack() as stack:
+        uri = None
+        if FORMAT == "hive":
+            uri = stack.enter_context(metastore_server.running(folder / "metastore"))
+        elif not (folder / "written").exists():
+            write_sides(parquet, folder / "written")
+            publish_side(folder, lake_of(folder / "written" / SIDES[1], FORMAT), {})
+        trino = stack.enter_context(running(folder / "server", 4, (FORMAT,), uri))
+        for side in SIDES:
+            trino.query(f"CREATE SCHEMA IF NOT EXISTS {FORMAT}.{side}")
+            for table in TABLES:
+                if uri is None:
+                    location = (folder / "written" / side / table).as_uri()
+                    trino.query(f"CALL {FORMAT}.system.unregister_table('{side}', '{table}')", ignoring="not found")
+                    trino.query(f"CALL {FORMAT}.system.register_table('{side}', '{table}', '{location}')")
+                else:
+                    schema = pq.ParquetDataset(parquet / table).schema
+                    columns = ", ".join(f"{field.name} {hive_type(field.type)}" for field in schema)
+                    external = f"external_location = '{(parquet / table).as_uri()}', format = 'PARQUET'"
+                    trino.query(f"CREATE TABLE hive.{side}.{table} ({columns}) WITH ({external})")
+        if uri is not None:
+            publish_side(folder, lake_of(parquet), {"uri": uri, "database": SIDES[1]})
+        started = time.monotonic()
+        answers = [trino.query(f"ANALYZE {FORMAT}.analyzed.{table}") for table in TABLES]
+        print(f"ANALYZE: {time.monotonic() - started:.1f} s (processors {sum(a.cpu for a in answers):.1f} s)")
+        yield trino
+
+
+def hive_type(type: pa.DataType) -> str:
+    return HIVE_TYPES.get(type) or f"decimal({type.precision}, {type.scale})"
+
+
+def write_sides(parquet: Path, written: Path) -> None:
+    """Writes the tables of each side without statistics other than those every writer leaves."""
     for table in TABLES:
         rows = pq.ParquetDataset(parquet / table).read()
         columns = [
             column.cast(pa.string()) if pa.types.is_string_view(column.type) else column for column in rows.columns
         ]
         plain = pa.table(columns, rows.column_names)
-        write_deltalake(written / SIDES[0] / table, plain, target_file_size=32 << 20)
-    for side in SIDES[1:]:
-        shutil.copytree(written / SIDES[0], written / side, copy_function=os.link)
-    captured, published = capture_and_publish(
-        None, folder, lake_of(written / SIDES[1], "delta"), TABLES, "trino", False
-    )
-    print(f"\nscale {SCALE}: capture {captured}, publish {published}")
+        if FORMAT == "delta":
+            write_deltalake(written / SIDES[0] / table, plain, target_file_size=32 << 20)
+            continue
+        for side in SIDES:  # their metadata has absolute paths
+            (written / side).mkdir(parents=True, exist_ok=True)
+            place = written / side / table
+            catalog = SqlCatalog("c", uri=f"sqlite:///{written}/{side}.db", warehouse=str(written / side))
+            catalog.create_namespace_if_not_exists("n")
+            catalog.create_table(f"n.{table}", plain.schema, location=place.as_uri()).append(plain)
+            catalog.close()
+    if FORMAT == "delta":
+        for side in SIDES[1:]:
+            shutil.copytree(written / SIDES[0], written / side, copy_function=os.link)
+
+
+def publish_side(folder: Path, lake: ConnectorConfig, options: dict[str, str]) -> None:
+    captured, published = capture_and_publish(None, folder, lake, TABLES, HOMES[FORMAT], False, options)
+    print(f"\n{FORMAT}, scale {SCALE}: capture {captured}, publish {published}")
 
 
 def measure(trino: Trino, sql: str) -> dict[str, Any]:
     """By side: the plan, the rows of its joins and filters, and the least costs of the runs."""
     found: dict[str, Any] = {}
     for side in SIDES:
-        plan = trino.text(f"EXPLAIN (TYPE LOGICAL) {sql}", f"delta.{side}")
-        analyzed = trino.text(f"EXPLAIN ANALYZE {sql}", f"delta.{side}")
+        plan = trino.text(f"EXPLAIN (TYPE LOGICAL) {sql}", f"{FORMAT}.{side}")
+        analyzed = trino.text(f"EXPLAIN ANALYZE {sql}", f"{FORMAT}.{side}")
         found[side] = {"plan": plan_of(plan), "joins": joins_of(plan), "rows": rows_of(analyzed)}
     for number in range(RUNS):
         for side in SIDES[:: -1 if number % 2 else 1]:
-            answer = trino.query(sql, f"delta.{side}")
+            answer = trino.query(sql, f"{FORMAT}.{side}")
             costs = {"cpu": answer.cpu, "wall": answer.wall, "peak": answer.peak}
             best = found[side].setdefault("best", costs)
             found[side]["best"] = {name: min(best[name], cost) for name, cost in costs.items()}
@@ -118,8 +166,8 @@ def measure(trino: Trino, sql: str) -> dict[str, Any]:
 def plan_of(text: str) -> str:
     """A plan without what differs from side to side though the operators are the same."""
     lines = [line for line in text.splitlines() if not re.search(r"Estimates:|Trino version|Layout:|Queued:", line)]
-    plain = re.sub(r"_\d+\b|schemaName\w*|delta:\w+\.|dynamicFilter\w* = \{[^}]*\}|df_\d+", "", "\n".join(lines))
-    return re.sub(r"delta:|without\.|published\.|analyzed\.|\b(without|published|analyzed)\b", "", plain)
+    plain = re.sub(r"_\d+\b|schemaName\w*|\$data@\d+|dynamicFilter\w* = \{[^}]*\}|df_\d+", "", "\n".join(lines))
+    return re.sub(rf"{FORMAT}:|\b({'|'.join(SIDES)})\b[.:]?", "", plain)
 
 
 def joins_of(text: str) -> list[str]:
@@ -128,7 +176,7 @@ def joins_of(text: str) -> list[str]:
     for line in text.splitlines():
         if found := re.search(r"(\w*Join)\[.*?(?:distribution = (\w+))?\]", line):
             shown.append(f"{found[1]} {found[2] or ''}".strip())
-        elif found := re.search(r"table = delta:\w+\.(\w+)", line):
+        elif found := re.search(r"table = \w+:\w+[.:](\w+)", line):
             shown.append(found[1])
     return shown
 
@@ -156,8 +204,8 @@ def q_errors(rows: list[Any], word: str) -> tuple[list[float], int]:
 
 
 def report(found: dict[int, Any]) -> None:
-    print(f"\nTPC-H on Trino, Delta, scale {SCALE}, the least of {RUNS} runs\n\n| query | without | published | ANALYZE"
-          " | less by | memory, without | published | plan |\n|" + "---|" * 8)  # fmt: skip
+    print(f"\nTPC-H on Trino, {FORMAT}, scale {SCALE}, the least of {RUNS} runs\n\n| query | without | published"
+          " | ANALYZE | less by | memory, without | published | plan |\n|" + "---|" * 8)  # fmt: skip
     best = {number: {side: sides[side]["best"] for side in SIDES} for number, sides in found.items()}
     plans = {number: [sides[side]["plan"] for side in SIDES] for number, sides in found.items()}
     changed = {number for number, (first, ours, _) in plans.items() if first != ours}

@@ -1,92 +1,33 @@
-"""The `hive` home against a real Hive metastore: the one among PySpark's jars, in Derby, in a process of its own."""
+"""The `hive` home against a real Hive metastore."""
 
 from __future__ import annotations
 
 import itertools
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import pyspark
 import pytest
-from pymetastore.hive_metastore import ThriftHiveMetastore, ttypes
-from thrift.protocol.TBinaryProtocol import TBinaryProtocol
-from thrift.transport.TSocket import TSocket
-from thrift.transport.TTransport import TBufferedTransport
+from pymetastore.hive_metastore import ttypes
 
 from capture.publishers.publishing import publish
 from capture.publishers.spi import ColumnStatistics
-from capture.spark.java import java_home
 from store.model.errors import InvalidArgument, NotFound
 from tests.capture.publishers import parquet_tables
 from tests.capture.publishers.contract import PublisherContract, Table, rows
+from tests.interop import metastore_server
+from tests.interop.metastore_server import opened
 
 pytestmark = pytest.mark.interop
 
 TYPES = {"id": "bigint", "label": "string", "price": "decimal(10,2)", "day": "date", "raw": "binary", "ratio": "double"}
-SECONDS_TO_START = 120.0
-SETTINGS = {
-    "javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=db;create=true",
-    "datanucleus.schema.autoCreateAll": "true",
-    "hive.metastore.schema.verification": "false",
-    "hive.metastore.event.db.notification.api.auth": "false",
-    "hive.metastore.thrift.bind.host": "127.0.0.1",
-    "hive.async.log.enabled": "false",
-}
 NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a metastore."""
-    home = java_home()
-    if not home:
-        pytest.skip("needs Java")
-    folder = tmp_path_factory.mktemp("metastore")
-    given = SETTINGS | {"hive.metastore.warehouse.dir": (folder / "warehouse").as_uri()}
-    properties = "".join(
-        f"<property><name>{name}</name><value>{value}</value></property>" for name, value in given.items()
-    )
-    (folder / "hive-site.xml").write_text(f"<configuration>{properties}</configuration>")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [
-        Path(home) / "bin/java", "-cp", f"{folder}:{Path(pyspark.__file__).parent / 'jars'}/*",
-        "org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(port),
-    ]  # fmt: skip
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as process:
-        try:
-            deadline = time.monotonic() + SECONDS_TO_START
-            while not answers(port):
-                assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
-                time.sleep(0.2)
-            yield f"thrift://127.0.0.1:{port}"
-        finally:
-            process.kill()
-
-
-def answers(port: int) -> bool:
-    try:
-        with opened(f"thrift://127.0.0.1:{port}") as client:
-            return "default" in client.get_all_databases()
-    except Exception:
-        return False
-
-
-@contextmanager
-def opened(uri: str) -> Iterator[Any]:
-    address = urlsplit(uri)
-    transport = TBufferedTransport(TSocket(address.hostname, address.port))
-    transport.open()
-    try:
-        yield ThriftHiveMetastore.Client(TBinaryProtocol(transport))
-    finally:
-        transport.close()
+    with metastore_server.running(tmp_path_factory.mktemp("metastore")) as uri:
+        yield uri
 
 
 def registered(root: Path, uri: str) -> Table:
