@@ -75,31 +75,36 @@ def upload(cloud: Cloud, objects: Path) -> None:
                 out.write(file.read_bytes())
 
 
+def google_options(endpoint: str) -> dict[str, str]:
+    key = {"gcs_base_url": endpoint, "disable_oauth": True}
+    key |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+    return {"google_service_account_key": json.dumps(key), "google_allow_http": "true"}
+
+
+def azure_options(endpoint: str, account: str, key: str) -> dict[str, str]:
+    return {"azure_storage_account_name": account, "azure_storage_account_key": key, "azure_allow_http": "true",
+            "azure_endpoint": f"{endpoint}/{account}"}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def google(objects):
-    def cloud(endpoint: str, root: str) -> Cloud:
-        key = {"gcs_base_url": endpoint, "disable_oauth": True}
-        key |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
-        return Cloud(root, {"google_service_account_key": json.dumps(key), "google_allow_http": "true"}, objects)
-
     if endpoint := os.environ.get("STATFLIGHT_TEST_GOOGLE"):
         bucket = f"lake-{uuid.uuid4().hex[:8]}"
         body = json.dumps({"name": bucket}).encode()
         urlopen(Request(f"{endpoint}/storage/v1/b?project=p", body, {"Content-Type": "application/json"})).close()
-        store = cloud(endpoint, f"gs://{bucket}/lake")
+        store = Cloud(f"gs://{bucket}/lake", google_options(endpoint), objects)
         upload(store, objects)
         yield store
         return
     with process(SERVER, "google", str(objects)) as port:
-        yield cloud(f"http://127.0.0.1:{port}", "gs://lake")
+        yield Cloud("gs://lake", google_options(f"http://127.0.0.1:{port}"), objects)
 
 
 @pytest.fixture(scope="module")
 def azure(objects):
     def cloud(endpoint: str, root: str, account: str, key: str) -> Cloud:
-        options = {"azure_storage_account_name": account, "azure_storage_account_key": key, "azure_allow_http": "true",
-                   "azure_endpoint": f"{endpoint}/{account}"}  # fmt: skip
-        return Cloud(f"abfss://{root}@{account}.dfs.core.windows.net", options, objects)
+        uri = f"abfss://{root}@{account}.dfs.core.windows.net"
+        return Cloud(uri, azure_options(endpoint, account, key), objects)
 
     if endpoint := os.environ.get("STATFLIGHT_TEST_AZURE"):
         store = cloud(endpoint, f"lake{uuid.uuid4().hex[:8]}", AZURITE, AZURITE_KEY)

@@ -1,6 +1,7 @@
 """Every format in emulators of Azure's and Google's stores: Azurite from npm, fake-gcs-server built from Go modules.
 
-The tests are those of `tests/integration/test_other_clouds.py`, which otherwise run against small servers of ours.
+The tests are those of `tests/integration/test_other_clouds.py`, which otherwise run against small servers of ours, and
+of Azure the contract of lakes in an object store, which S3 passes in `tests/integration/test_store_contract.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,10 @@ from urllib.request import urlopen
 
 import pytest
 
+from capture.connectors.storage.places import open_place
+from tests.integration.fault_proxy import fault_proxy
+from tests.integration.test_other_clouds import AZURITE, AZURITE_KEY, azure_options
+from tests.integration.test_store_contract import Store, StoreContract
 from tests.interop.clients import require
 
 pytestmark = pytest.mark.interop
@@ -75,19 +81,51 @@ def run_tests(cloud: str, port: int) -> str:
     return next(line for line in reversed(done.stdout.splitlines()) if "passed" in line)
 
 
-def test_azurite(tmp_path):
-    downloaded([require("npm"), "install", "--no-audit", "--no-fund", "--prefix", tmp_path, "azurite@3.37.0"])
+@pytest.fixture(scope="module")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of Azure's emulator."""
+    folder = tmp_path_factory.mktemp("azurite")
+    downloaded([require("npm"), "install", "--no-audit", "--no-fund", "--prefix", folder, "azurite@3.37.0"])
     port = free_port()
-    command = [tmp_path / "node_modules/.bin/azurite-blob", "--inMemoryPersistence", "--skipApiVersionCheck",
+    command = [folder / "node_modules/.bin/azurite-blob", "--inMemoryPersistence", "--skipApiVersionCheck",
                "--blobHost", "127.0.0.1", "--blobPort", str(port)]  # fmt: skip
-    with running(command, tmp_path, port):
-        assert int(run_tests("azure", port).split()[0]) >= 10
+    with running(command, folder, port):
+        yield port
 
 
-def test_fake_gcs_server(tmp_path):
-    downloaded([require("go"), "install", "github.com/fsouza/fake-gcs-server@v1.56.1"], GOBIN=str(tmp_path))
+@pytest.fixture(scope="module")
+def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of fake-gcs-server."""
+    folder = tmp_path_factory.mktemp("gcs")
+    downloaded([require("go"), "install", "github.com/fsouza/fake-gcs-server@v1.56.1"], GOBIN=str(folder))
     port = free_port()
-    command = [tmp_path / "fake-gcs-server", "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend",
+    command = [folder / "fake-gcs-server", "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend",
                "memory", "-public-host", f"127.0.0.1:{port}", "-external-url", f"http://127.0.0.1:{port}"]  # fmt: skip
-    with running(command, tmp_path, port):
-        assert int(run_tests("google", port).split()[0]) >= 8
+    with running(command, folder, port):
+        yield port
+
+
+def test_lakes_in_azurite(azurite):
+    assert int(run_tests("azure", azurite).split()[0]) >= 10
+
+
+def test_lakes_in_fake_gcs_server(fake_gcs):
+    assert int(run_tests("google", fake_gcs).split()[0]) >= 8
+
+
+class TestAzure(StoreContract):
+    @pytest.fixture
+    def store(self, azurite: int) -> Iterator[Store]:
+        root = f"lake{uuid.uuid4().hex[:8]}"
+        target = f"http://127.0.0.1:{azurite}"
+        with fault_proxy(target) as proxy:
+            direct, options = (azure_options(url, AZURITE, AZURITE_KEY) for url in (target, proxy.url))
+            place = open_place(f"abfss://{root}@{AZURITE}.dfs.core.windows.net", direct)
+            place.file_system.create_dir(place.path.strip("/"))
+            busy, expired = (503, azure_error("ServerBusy")), (403, azure_error("AuthenticationFailed"))
+            yield Store(f"abfss://{root}@{AZURITE}.dfs.core.windows.net", direct, options, proxy, busy, expired,
+                        (AZURITE_KEY,))  # fmt: skip
+
+
+def azure_error(code: str) -> bytes:
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>told by the proxy</Message></Error>".encode()
