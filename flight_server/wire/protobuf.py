@@ -63,7 +63,7 @@ class Message:
 
 
 def read_message(name: str, data: bytes) -> Message:
-    """Parses a message.
+    """Parses a message. Its fields are in the order in which each occurs last: of a oneof, the last one counts.
 
     Raises:
         InvalidArgument: The bytes are malformed, or have too many fields.

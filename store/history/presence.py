@@ -37,7 +37,7 @@ class Presence:
         return not self._keys.get(family, set()).isdisjoint(table_keys)
 
     def of(self, family: str, table_keys: Collection[int]) -> set[int]:
-        """Those of the tables that may have rows of a family."""
+        """Returns the tables, among those given, that may have rows of a family."""
         return self._keys.get(family, set()).intersection(table_keys)
 
     def add(self, family: str, table_keys: Collection[int]) -> None:

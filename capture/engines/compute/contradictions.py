@@ -70,7 +70,7 @@ def warn(table: TableHandle, contradictions: Mapping[Any, Sequence[str]]) -> Non
 
 
 class StatedFiles:
-    """What native statistics from the metadata say of some columns of some files."""
+    """The statistics of some columns and files that the metadata of their table has."""
 
     def __init__(self, native: NativeStats, tasks: Iterable[ScanTask], column_ids: Sequence[int]):
         paths = list(dict.fromkeys(task.file_path for task in tasks))
