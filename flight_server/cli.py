@@ -70,7 +70,7 @@ COMMANDS = {
     "sql": Entry(READ, "sql:sql", "Run SQL over all flights: a statement, standard input, or a prompt."),
     "scan": Entry(READ, "scanning:scan", "List the files that a condition needs, without opening any."),
     "answer": Entry(READ, "scanning:answer", "Answer counts, minima and maxima that statistics know exactly."),
-    "jobs": Entry(READ, "reading:jobs", "List capture jobs, the newest first."),
+    "jobs": Entry(READ, "jobs:jobs", "List jobs, and the captures of the last hour, newest first."),
     "check": Entry(WATCH, "checking:check", "Check rules against the statistics of tables.", True),
     "report": Entry(READ, "browsing:report", "Write pages about tables as files, for any browser.", True),
 }

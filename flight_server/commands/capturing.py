@@ -166,7 +166,7 @@ def _tell(name: str, outcomes: list[dict[str, Any]], asynchronous: bool) -> None
         for job in dict.fromkeys(outcome["job_id"] for outcome in outcomes if outcome.get("job_id")):
             tell(job)
     elif outcomes:
-        tell(f"{name}: {_summary(outcomes)}")
+        tell(f"{name}: {summary_of(outcomes)}")
 
 
 def _warn(name: str, outcomes: list[dict[str, Any]]) -> int:
@@ -181,7 +181,7 @@ def _warn(name: str, outcomes: list[dict[str, Any]]) -> int:
     return len(failed)
 
 
-def _summary(outcomes: list[dict[str, Any]]) -> str:
+def summary_of(outcomes: list[dict[str, Any]]) -> str:
     """`table and 4 columns captured by native, spark`; other outcomes are listed one by one."""
     parts = []
     for word in dict.fromkeys(outcome["outcome"] for outcome in outcomes):

@@ -1,10 +1,8 @@
-"""Commands that read: show, query, jobs."""
+"""Commands that read: show, query."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import time
 from typing import Annotated
 
 import pyarrow as pa
@@ -25,13 +23,10 @@ from flight_server.commands.parameters import argument, option
 from flight_server.present import render, text
 from flight_server.present.column_labels import labels
 from flight_server.present.render import Format
-from flight_server.table_names import full_name
 from flight_server.views import shapes, table_summary
 
 FormatOption = Annotated[Format, option("--format", "-f", help="How rows are written.")]
 SHAPE_BINS = 10
-WATCH_SECONDS = 1.0
-ACTIVE = frozenset({"QUEUED", "RUNNING", "WAITING", "CANCELLING"})
 
 
 def show(
@@ -50,7 +45,8 @@ def show(
             as_text = format is Format.TABLE
             summary = table_summary.gather(client, name, at, allow_stale=at == "current", shapes=as_text)
             if as_text:
-                _write(summary, several=len(names) > 1)
+                lacking = table_summary.uncaptured(client, summary) if at == "current" and summary.rows else []
+                _write(summary, lacking, several=len(names) > 1)
             summaries.append(summary)
 
         if len(names) == 1 and not failed:
@@ -63,12 +59,15 @@ def show(
         sys.exit(1)
 
 
-def _write(summary: table_summary.TableSummary, several: bool) -> None:
+def _write(summary: table_summary.TableSummary, lacking: list[table_summary.Row], several: bool) -> None:
     if not summary.known:
         say(f"{summary.name}: nothing captured yet; run: statflight capture {summary.name}")
     heading = _headline(summary) if several or (summary.table is not None and sys.stdout.isatty()) else ""
-    names = labels(summary.rows)
-    lines = [_line(row, summary) | {"column": names[row["column_id"]]} for row in summary.rows]
+    names = labels([*summary.rows, *lacking])
+    lines_of = {row["column_id"]: _line(row, summary) for row in summary.rows}
+    empty = dict.fromkeys(HEADERS, "") | {"freshness": "not captured"}
+    lines_of |= {row["column_id"]: empty | {"type": row["data_type"]} for row in lacking}
+    lines = [line | {"column": names[column]} for column, line in sorted(lines_of.items())]
     # A statistic that no column has, such as the mean after a metadata capture, gets no column in the output.
     headers = [header for header in HEADERS if header in ALWAYS or any(line[header] for line in lines)]
     rows = [[line[header] for header in headers] for line in lines]
@@ -161,49 +160,3 @@ def query(
         # Positional: `stream` decides the return type of `read`.
         rows = client.read(flight, chosen, tree, at, allow_stale, limit, stream=True)
         render.write(rows, format)
-
-
-def jobs(
-    watch: Annotated[bool, option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
-    active: Annotated[bool, option("--active", help="Only those that are not finished.")] = False,
-    limit: Annotated[int, option(min=1, help="Show the newest N.")] = 100,
-    format: FormatOption = Format.TABLE,
-    connection: ConnectionOptions = CONNECTION,
-) -> None:
-    """List capture jobs, newest first."""
-    if watch and format is not Format.TABLE:
-        misuse("--watch writes tables only")
-    with connect(connection) as client, contextlib.suppress(KeyboardInterrupt):
-        while True:
-            table = client.read("sys.capture_jobs").sort_by([("queued_at", "descending")])
-            if active:
-                table = table.filter(pa.array([state in ACTIVE for state in table["state"].to_pylist()], pa.bool_()))
-            table = table.slice(0, limit)
-            if format is Format.TABLE:
-                if watch and sys.stdout.isatty():
-                    sys.stdout.write("\x1b[2J\x1b[H")  # clear, so that the table stays in place
-                    sys.stdout.flush()
-                _write_jobs(table)
-            else:
-                render.write(table, format)
-            if not watch:
-                return
-            time.sleep(WATCH_SECONDS)
-
-
-def _write_jobs(table: pa.Table) -> None:
-    headers = ("job", "state", "table", "snapshot", "progress", "attempts", "queued", "message")
-    rows = [
-        [
-            job["job_id"],
-            (job["state"] or "") + (" (degraded)" if job["degraded"] else ""),
-            full_name({key: job[key] or "" for key in ("table_catalog", "table_schema", "table_name")}),
-            render.text_of(job["snapshot"]),
-            "" if job["progress"] is None else f"{job['progress']:.0%}",
-            render.text_of(job["attempts"]),
-            table_summary.moment(job["queued_at"]),
-            job["message"] or "",
-        ]
-        for job in table.to_pylist()
-    ]
-    text.write_text(headers, rows, whole=("job", "table"))

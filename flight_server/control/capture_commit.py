@@ -81,7 +81,6 @@ class CaptureCommit:
             for end in durable:
                 end.job.cancelled |= end.job.id in cancelling
             tried = [self._tried(connection, end) for end in durable]
-            self._jobs.finish(tried, connection)
             states = {each.job.id: each.state() for each in tried}
             after = [states.get(end.job.id, "SUCCEEDED") for end in ends]
             captured = [end for end, state in zip(ends, after, strict=True) if state == "SUCCEEDED"]
@@ -90,6 +89,7 @@ class CaptureCommit:
                 self._note_files(connection, end)
             decisions = [(end.table, end.job.correlation_id, end.body.get("decisions", ())) for end in ends]
             self._jobs.record_decisions(decisions, connection)
+            self._jobs.finish(tried, connection)  # after its decisions, so that they lie within its time
             return after
 
         try:

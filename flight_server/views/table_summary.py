@@ -80,6 +80,18 @@ def gather(
     return summary
 
 
+def uncaptured(reader: Reader, summary: TableSummary) -> list[Row]:
+    """Columns of the current schema without statistics; not structs, which have those of their fields.
+
+    Returns:
+        Rows with `column_id`, `column_name` and `data_type`.
+    """
+    names = ["column_id", "column_name", "data_type"]
+    known = {row["column_id"] for row in summary.rows}
+    columns = read_table(reader, "information_schema.columns", summary.name, names).to_pylist()
+    return [row for row in columns if row["column_id"] not in known and row["data_type"] != "STRUCT"]
+
+
 def require(reader: Reader, name: str, snapshot: str | int = "current") -> None:
     """Raises `pa.ArrowKeyError` unless the table and the snapshot exist."""
     if not read_table(reader, "information_schema.tables", name, ["table_name"]).num_rows:

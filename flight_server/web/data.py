@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -212,21 +211,14 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
             for row in shown
         ],
         "keys": _keys(reader, name, summary.rows, snapshot, related), "relationships": related,
-        "uncaptured": _uncaptured(reader, name, summary.rows) if snapshot == "current" else [],
+        "uncaptured": [
+            {"column": row["column_name"], "type": row["data_type"]}
+            for row in table_summary.uncaptured(reader, summary)[:COLUMNS_A_PAGE]
+        ] if snapshot == "current" else [],
         "snapshots": _snapshots(snapshots, counts), "files": _files(reader, name, summary.table, snapshot),
         "checks": _checks(reader, name),
         "publications": optional(reader, "sys.publications", name), "jobs": jobs.to_pylist(),
     }  # fmt: skip
-
-
-def _uncaptured(reader: Reader, name: str, captured: Sequence[Row]) -> list[dict[str, Any]]:
-    """Columns of the current schema without statistics, at most one page of them."""
-    known = {row["column_id"] for row in captured}
-    columns = read_table(reader, "information_schema.columns", name, ["column_id", "column_name", "data_type"])
-    missing = (row for row in columns.to_pylist() if row["column_id"] not in known)
-    return [
-        {"column": row["column_name"], "type": row["data_type"]} for row in islice(missing, COLUMNS_A_PAGE)
-    ]  # fmt: skip
 
 
 def _ordered(rows: list[Row], asked: Asked) -> list[Row]:

@@ -25,6 +25,20 @@ def test_show_prints_a_line_for_each_column(server, run):
     assert "900 ±2.0%" in second and "25.0" in second and "≤ y" in second and "INHERITED (from 2)" in second
 
 
+def test_show_lists_columns_that_are_not_captured_with_their_type(server, run):
+    server.rows("stats.columns", column_row(column_id=3))
+    names = {1: ("tags", "ARRAY"), 3: ("id", "INT"), 4: ("address", "STRUCT"), 5: ("labels", "MAP")}
+    server.rows(
+        "information_schema.columns",
+        *(KEY | {"column_id": i, "column_name": name, "data_type": kind} for i, (name, kind) in names.items()),
+    )
+    _, out, _ = run("show", NAME)
+    assert [line.split() for line in out.splitlines()[1:]] == [
+        ["tags", "ARRAY", "not", "captured"], ["id", "INT", "EXACT"], ["labels", "MAP", "not", "captured"],
+    ]  # fmt: skip
+    assert "tags" not in run("show", NAME, "--format", "csv")[1]
+
+
 def test_show_reads_the_current_snapshot_and_allows_stale(server, run):
     server.rows("stats.columns", column_row())
     run("show", NAME, "--format", "json")

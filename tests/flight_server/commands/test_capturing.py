@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
@@ -145,6 +146,35 @@ def test_jobs_prints_untruncated_job_ids(server, run):
     status, out, _ = run("jobs")
     assert status == 0
     assert job in out and NAME in out and "100%" in out
+
+
+def test_jobs_lists_what_waited_for_captures_of_the_last_hour_did(server, run):
+    now = datetime.now(UTC)
+
+    def made(minutes, target, outcome="CAPTURED", engine="native", call="call-1", detail=None):
+        return KEY | {"decided_at": now - timedelta(minutes=minutes), "correlation_id": call, "snapshot_id": 4,
+                      "target_kind": target.partition("-")[0].upper(), "storage_id": target, "outcome": outcome,
+                      "engine_id": engine, "detail": detail, "elapsed_ms": 40.0}  # fmt: skip
+
+    server.rows(
+        "sys.capture_decisions",
+        made(9, "table"), made(9, "column-1", "DEGRADED", "local", detail="out of memory"), made(8, "column-1"),
+        made(5, "table", "FAILED", "native", "call-2", "no such file"),
+        made(20, "table", call="of-the-job"), made(6, "table", "SKIPPED", "policy", "call-3"),
+    )  # fmt: skip
+    server.rows("sys.capture_jobs", KEY | {"job_id": "stored", "state": "SUCCEEDED", "progress": 1.0, "queued_at": now,
+                                           "started_at": now - timedelta(minutes=21),
+                                           "finished_at": now - timedelta(minutes=20)})  # fmt: skip
+    status, out, _ = run("jobs", "--format", "json")
+    told = [(job["job_id"], job["state"], job["progress"], job["message"]) for job in json.loads(out)]
+    assert told == [
+        ("stored", "SUCCEEDED", 1.0, None),
+        ("call-2", "FAILED", 0.0, "table failed; no such file"),
+        ("call-1", "SUCCEEDED", 1.0, "table and 1 column captured by native"),
+    ]
+    assert status == 0
+    (asked,) = [body for body in server.commands if body["table"] == "sys.capture_decisions"]
+    assert "decided_at" in json.dumps(asked)
 
 
 PUBLISHED = {"table": NAME, "snapshot_id": 4, "to": "iceberg", "state": "CURRENT", "location": "file:///x.stats",
