@@ -37,11 +37,13 @@ def column_rows(
     upper: pa.Array | None = None,
     lower_exact: pa.Array | bool | None = None,
     upper_exact: pa.Array | bool | None = None,
+    size_bytes: pa.Array | None = None,
 ) -> pa.Table:
     """Builds the rows of one column, one per file.
 
     Contradictory values become null: a null count below zero or above the row count, a lower bound above the upper.
-    Files without rows have no bounds, not even from their partition.
+    Files without rows have no bounds, not even from their partition. `size_bytes` are the compressed bytes of the
+    column in each file.
     """
     rows = len(file_paths)
     columns = dict(_blank(rows))
@@ -51,6 +53,8 @@ def column_rows(
     columns["column_name"] = pa.repeat(column.name, rows)
     columns["logical_type"] = pa.repeat(column.logical_type, rows)
     columns["row_count"] = row_count
+    if size_bytes is not None:
+        columns["bytes_scanned"] = pc.if_else(pc.less(size_bytes, 0), pa.scalar(None, pa.int64()), size_bytes)
     kind = parse(column.logical_type)
     nans = nan_count if kind.kind in (Kind.FLOAT, Kind.DOUBLE) else None
     for name, count in (("null_count", null_count), ("nan_count", nans)):
@@ -89,7 +93,8 @@ def live_counts(counts: pa.Array, rows: pa.Array, records: pa.Array | None, whol
 def partition_facts(values: pa.Array, rows: pa.Array | None) -> dict[str, Any]:
     """Counts and bounds of a partition column, which has one value per file, or only nulls."""
     nulls = pc.if_else(pc.is_null(values), rows, pa.scalar(0, pa.int64()))
-    columns = {"null_count": nulls, "lower_exact": True, "upper_exact": True}
+    nothing = pa.repeat(pa.scalar(0, pa.int64()), len(values))  # the column is not in the files
+    columns = {"null_count": nulls, "lower_exact": True, "upper_exact": True, "size_bytes": nothing}
     if pa.types.is_floating(values.type):
         nan = pc.fill_null(pc.is_nan(values), False)
         columns["nan_count"] = pc.if_else(nan, rows, pa.scalar(0, pa.int64()))

@@ -48,8 +48,10 @@ def file_table(columns: Mapping[str, Any]) -> pa.Table:
     return pa.table([columns.get(f.name, pa.nulls(rows, f.type)) for f in FILE_SCHEMA], FILE_SCHEMA)
 
 
-FILE_COLUMN_SCHEMA = pa.schema({"file_path": TEXT, "column_id": INT, "column_name": TEXT} | SCALAR)
-"""`stats.file_columns` without key and provenance."""
+FILE_COLUMN_SCHEMA = pa.schema({
+    "file_path": TEXT, "column_id": INT, "column_name": TEXT, **SCALAR, "bytes_scanned": INT,
+})  # fmt: skip
+"""`stats.file_columns` without key and provenance, except the compressed bytes of the column in the file."""
 
 COLUMN_SCHEMA = pa.schema({"column_id": INT, "column_name": TEXT} | SCALAR)
 """`stats.columns` without key and provenance."""

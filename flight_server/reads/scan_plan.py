@@ -28,7 +28,6 @@ from store.duckdb.lru import LruCache
 from store.model import logical_types
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidField, NotCaptured
-from store.model.freshness import is_whole_sql
 from store.model.names import column_key, column_parts
 from store.model.predicates import pruning
 from store.model.predicates.buckets import Bucket
@@ -350,15 +349,16 @@ class Query:
         return self._condition.all, f"{files}{joins} WHERE {self._condition.may}", parameters
 
     def _sizes(self, read: Collection[int] | None) -> str:
-        """Join of the files with `b.bytes`, those of columns: what their scan has read, if it has read all rows."""
+        """Join of the files with `b.bytes`, the compressed bytes of columns, in files where that of each is known."""
         if read is None:
             return ""
         ids = ", ".join(str(int(id)) for id in set(read))
         pos = self._listing.positions.get("stats.file_columns", -1)
         rows = rows_of("stats.file_columns", self._key, pos, f"s.column_id IN ({ids})")
         return (
-            f" LEFT JOIN (SELECT s.file_path, sum(s.bytes_scanned)::BIGINT AS bytes {rows} AND {is_whole_sql('s')}"
-            f" AND s.bytes_scanned > 0 GROUP BY ALL HAVING count(*) = {len(set(read))}) b ON b.file_path = f.file_path"
+            f" LEFT JOIN (SELECT s.file_path, sum(s.bytes_scanned)::BIGINT AS bytes {rows}"
+            " AND coalesce(s.row_groups_sampled, 0) = 0 GROUP BY ALL"
+            f" HAVING count(s.bytes_scanned) = {len(set(read))}) b ON b.file_path = f.file_path"
         )
 
     def summary(self, kept: pa.Table) -> dict[str, dict[str, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -57,61 +57,61 @@ class ColumnStatistics:
     def _logged(
         self, version: TableVersion, leaves: Sequence[DeltaColumn], lacking: frozenset[int]
     ) -> Iterator[pa.Table]:
-        """Rows from the log, except those of files in `lacking` that come from footers."""
+        """Rows from the log: all of partition columns, of other columns those of files that are not in `lacking`."""
         files = len(version)
-        tight, step = version.has_tight_statistics, min(files, ROWS_PER_TABLE)
+        step = min(files, ROWS_PER_TABLE)
         whole: npt.NDArray[np.bool_] = np.ones(files, bool)
         whole[sorted(lacking)] = False
         for start in range(0, files, step):
-
-            def cut(values: pa.Array | None, start: int = start) -> pa.Array | None:
-                return None if values is None else values.slice(start, step)
-
-            paths, rows, reliable, from_log = cut(version.paths), cut(version.rows), cut(tight), cut(pa.array(whole))
+            part = version.part(slice(start, start + step))
+            from_log = pa.array(whole[start : start + step])
             # few columns of many files per table, because each call has a fixed cost
             for some in batched(leaves, max(1, ROWS_PER_TABLE // step)):
                 tables = []
                 for leaf in some:
-                    if version.is_partition(leaf):
-                        values = cut(version.partition(leaf))
-                        columns = partition_facts(values, rows) if values is not None else {}
-                        tables.append(column_rows(paths, leaf.column, self._ids, rows, **columns))
+                    if part.is_partition(leaf):
+                        values = part.partition(leaf)
+                        columns = partition_facts(values, part.rows) if values is not None else {}
+                        tables.append(column_rows(part.paths, leaf.column, self._ids, part.rows, **columns))
                         continue
-                    nulls = cut(version.statistic("null_count", leaf.physical))
-                    columns = log_facts(
-                        parse(leaf.column.logical_type),
-                        nulls,
-                        cut(version.bound("min", leaf)),
-                        cut(version.bound("max", leaf)),
-                        rows,
-                        cut(version.column("num_records")),
-                        reliable,
-                        was_float="float" in leaf.widened_from,
-                    )
-                    table = column_rows(paths, leaf.column, self._ids, rows, **columns)
-                    if lacking:
-                        table = table.filter(from_log if nulls is None else pc.or_(from_log, pc.is_valid(nulls)))
-                    tables.append(table)
+                    table = column_rows(part.paths, leaf.column, self._ids, part.rows, **_logged_facts(part, leaf))
+                    tables.append(table.filter(from_log) if lacking else table)
                 yield pa.concat_tables(tables).combine_chunks()
 
     def _of_footers(
         self, version: TableVersion, leaves: Sequence[DeltaColumn], positions: Sequence[int]
     ) -> Iterator[pa.Table]:
-        """Rows from the footers of some files, for the columns that are missing in the log."""
-        at = pa.array(positions, pa.int64())
+        """Rows of some files, from the log, and from their footers what the log does not have."""
         with self._table.reading_files():
             footers = self._footers.readable_statistics(self._table.listed(version.actions, positions))
-        paths, rows, tight = version.paths.take(at), version.rows.take(at), version.has_tight_statistics.take(at)
         records = pa.array([None if footer is None else footer[0].row_count for footer in footers], pa.int64())
+        part = version.part(pa.array(positions, pa.int64()))
         tables = []
         for leaf in leaves:
-            if version.is_partition(leaf):
+            if part.is_partition(leaf):
                 continue
-            nulls = version.statistic("null_count", leaf.physical)
-            kind, known_here = parse(leaf.column.logical_type), nulls is not None and nulls.take(at)
-            facts = footer_facts(footers, partial(position_in, leaf), kind)
-            columns = of_live_rows(facts, rows, records, tight)
-            table = column_rows(paths, leaf.column, self._ids, rows, **columns)
-            tables.append(table if known_here is False else table.filter(pc.is_null(known_here)))
+            facts = footer_facts(footers, partial(position_in, leaf), parse(leaf.column.logical_type))
+            columns = of_live_rows(facts, part.rows, records, part.has_tight_statistics)
+            table = column_rows(part.paths, leaf.column, self._ids, part.rows, **columns)
+            if (nulls := part.statistic("null_count", leaf.physical)) is not None:
+                columns = _logged_facts(part, leaf) | {"size_bytes": facts["size_bytes"]}
+                logged = column_rows(part.paths, leaf.column, self._ids, part.rows, **columns)
+                tables.append(logged.filter(pc.is_valid(nulls)))
+                table = table.filter(pc.is_null(nulls))
+            tables.append(table)
         if tables:
             yield pa.concat_tables(tables).combine_chunks()
+
+
+def _logged_facts(version: TableVersion, leaf: DeltaColumn) -> dict[str, Any]:
+    """Arguments of `column_rows` for a column, from the log."""
+    return log_facts(
+        parse(leaf.column.logical_type),
+        version.statistic("null_count", leaf.physical),
+        version.bound("min", leaf),
+        version.bound("max", leaf),
+        version.rows,
+        version.column("num_records"),
+        version.has_tight_statistics,
+        was_float="float" in leaf.widened_from,
+    )

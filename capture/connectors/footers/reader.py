@@ -38,6 +38,7 @@ class LeafStats:
 
     null_count: int | None = 0
     nan_count: int | None = None
+    size_bytes: int | None = 0  # compressed
     lower: Any = None
     upper: Any = None
     lower_exact: bool | None = None
@@ -189,12 +190,14 @@ def _rolled_up(footer: Footer, leaf: FooterLeaf) -> LeafStats:
     statistics = LeafStats()
     nulls: int | None = 0
     nans: int | None = 0
+    size: int | None = 0
     lower = upper = None
     lower_exact: bool | None = True
     upper_exact: bool | None = True
     bounded = leaf.read is not None
     for group in footer.groups:
         chunk = group[leaf.index]
+        size = None if size is None or chunk.size_bytes is None else size + chunk.size_bytes
         here = 0 if leaf.required else chunk.null_count
         nulls = None if nulls is None or here is None else nulls + here
         if leaf.is_float:
@@ -212,7 +215,7 @@ def _rolled_up(footer: Footer, leaf: FooterLeaf) -> LeafStats:
         if upper is None or high[1] >= upper:
             upper_exact = _merged(upper_exact, _exact(leaf, footer, chunk.max_exact, high[2]), upper, high[1])
             upper = high[1]
-    statistics.null_count = nulls
+    statistics.null_count, statistics.size_bytes = nulls, size
     if leaf.is_float:
         statistics.nan_count = nans
     if bounded and lower is not None:

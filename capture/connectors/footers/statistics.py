@@ -120,26 +120,29 @@ def footer_facts(
     """
     nulls: list[int | None] = []
     nans: list[int | None] = []
+    sizes: list[int | None] = []
     lowers: list[Any] = []
     uppers: list[Any] = []
     exact: list[tuple[bool | None, bool | None]] = []
     kinds: list[LogicalType] = []
     for read in footers:
         if read is None:
-            statistics, file_kind = LeafStats(null_count=None), kind
+            statistics, file_kind = LeafStats(null_count=None, size_bytes=None), kind
         else:
             footer, columns = read
             position = find(footer)
             stats = None if position is None else columns[position]
             if position is None or stats is None:
-                statistics, file_kind = LeafStats(footer.row_count, 0 if kind.kind in _FLOATS else None), kind
+                size = 0 if position is None else None
+                statistics, file_kind = LeafStats(footer.row_count, 0 if kind.kind in _FLOATS else None, size), kind
             else:
                 leaf = footer.leaves[position]
                 statistics, file_kind = stats, leaf.logical_type
                 if leaf.untyped:
-                    statistics = LeafStats(footer.row_count, stats.nan_count)
+                    statistics = LeafStats(footer.row_count, stats.nan_count, stats.size_bytes)
         nulls.append(statistics.null_count)
         nans.append(statistics.nan_count)
+        sizes.append(statistics.size_bytes)
         lowers.append(statistics.lower)
         uppers.append(statistics.upper)
         exact.append((statistics.lower_exact, statistics.upper_exact))
@@ -148,6 +151,7 @@ def footer_facts(
     return {
         "null_count": pa.array(nulls, pa.int64()),
         "nan_count": pa.array(nans, pa.int64()),
+        "size_bytes": pa.array(sizes, pa.int64()),
         "lower": _typed(lowers, kinds, kind) if ordered else None,
         "upper": _typed(uppers, kinds, kind) if ordered else None,
         "lower_exact": pa.array([low for low, _ in exact], pa.bool_()),

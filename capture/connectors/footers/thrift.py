@@ -30,6 +30,7 @@ class Chunk:
 
     physical: str = ""
     num_values: int = -1
+    size_bytes: int | None = None  # compressed
     null_count: int | None = None
     nan_count: int | None = None
     min_value: bytes | None = None
@@ -152,7 +153,7 @@ def _column_metadata(data: bytes, at: int, chunk: Chunk) -> int:
             number, type, at = number + (header >> 4), header & 15, at + 1
         else:
             number, type, at = _field(data, at, header, number)
-        if type == _I64 and number != 5:
+        if type == _I64 and number not in (5, 7):
             while data[at] > 127:
                 at += 1
             at += 1
@@ -161,6 +162,8 @@ def _column_metadata(data: bytes, at: int, chunk: Chunk) -> int:
             chunk.physical = _PHYSICAL[coded] if 0 <= coded < len(_PHYSICAL) else f"UNKNOWN {coded}"
         elif number == 5 and type == _I64:
             chunk.num_values, at = _integer(data, at)
+        elif number == 7 and type == _I64:
+            chunk.size_bytes, at = _integer(data, at)
         elif number == 12 and type == _STRUCT:
             at = _statistics(data, at, chunk)
         else:

@@ -44,11 +44,12 @@ _STATUS, _SEQUENCE, _DATA_FILE = _AT[0], _AT[3], _AT[2]
 _CONTENT, _PATH, _FORMAT, _PARTITION = (_FILE_AT[i] for i in (134, 100, 101, 102))
 _ROWS, _SIZE, _EQUALITY_IDS = (_FILE_AT[i] for i in (103, 104, 135))
 _REFERENCED, _CONTENT_OFFSET, _CONTENT_SIZE = (_FILE_AT[i] for i in (143, 144, 145))
-_VALUES, _NULLS, _NANS, _LOWER, _UPPER = (_FILE_AT[i] for i in (109, 110, 137, 125, 128))
+_VALUES, _NULLS, _NANS, _LOWER, _UPPER, _SIZES = (_FILE_AT[i] for i in (109, 110, 137, 125, 128, 108))
 _TIGHT: Final = len(_FILE)
 """Position after those of pyiceberg: field id → whether both bounds are values of the file, from `content_stats`."""
 
 _METRICS: Final = (_NULLS, _NANS, _LOWER, _UPPER, _VALUES, _TIGHT)
+_MAPS: Final = (*_METRICS, _SIZES)
 
 _DELETED: Final = int(ManifestEntryStatus.DELETED)
 _CONTENTS: Final = {int(content): content.name for content in DataFileContent}
@@ -119,7 +120,7 @@ class Files:
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """Metrics of one column in a block of files. `known` is True for files that have any; `tight` says whether both
-    bounds are values of the file, null if that follows from the column's type."""
+    bounds are values of the file, null if that follows from the column's type; `sizes` are compressed bytes."""
 
     known: pa.Array
     nulls: pa.Array
@@ -127,17 +128,18 @@ class Metrics:
     lower: pa.Array
     upper: pa.Array
     tight: pa.Array
+    sizes: pa.Array
 
     @classmethod
     def unknown(cls, files: int) -> Metrics:
         """Metrics of files without any: counts and bounds are null."""
         counts, bounds = pa.nulls(files, pa.int64()), pa.nulls(files, pa.binary())
-        return cls(pa.repeat(False, files), counts, counts, bounds, bounds, pa.nulls(files, pa.bool_()))
+        return cls(pa.repeat(False, files), counts, counts, bounds, bounds, pa.nulls(files, pa.bool_()), counts)
 
     @property
     def size_bytes(self) -> int:
         """Estimated memory, for the cache's budget."""
-        arrays = (self.known, self.nulls, self.nans, self.lower, self.upper, self.tight)
+        arrays = (self.known, self.nulls, self.nans, self.lower, self.upper, self.tight, self.sizes)
         return sum(array.nbytes for array in arrays)
 
 
@@ -291,12 +293,12 @@ class _Block:
     measures: list[tuple[int, int, int, str, int]] = field(default_factory=list)
     partitions: dict[tuple[Any, ...], int] = field(default_factory=dict)
     known_ids: frozenset[int] = frozenset()
-    maps: tuple[_Maps, ...] = field(default_factory=lambda: tuple(_Maps() for _ in _METRICS))
+    maps: tuple[_Maps, ...] = field(default_factory=lambda: tuple(_Maps() for _ in _MAPS))
 
     def add(self, file: list[Any], sequence: int, known_ids: frozenset[int]) -> None:
         self.known_ids = known_ids
         partition = self.partitions.setdefault(_values(file[_PARTITION]), len(self.partitions))
-        for maps, at in zip(self.maps, _METRICS, strict=True):
+        for maps, at in zip(self.maps, _MAPS, strict=True):
             if (entries := _at(file, at)) is not None:
                 maps.add(len(self.paths), entries)
         self.paths.append(file[_PATH])
@@ -321,9 +323,9 @@ class _Block:
 
     def columns(self) -> Columns:
         count = len(self.paths)
-        nulls, nans, lower, upper, values, tight = (metrics.arrays(count) for metrics in self.maps)
+        nulls, nans, lower, upper, values, tight, sizes = (metrics.arrays(count) for metrics in self.maps)
         columns = {}
-        for field_id in sorted({*nulls, *nans, *lower, *upper, *values}):
+        for field_id in sorted({*nulls, *nans, *lower, *upper, *values, *sizes}):
             none, no_bytes = pa.nulls(count, pa.int64()), pa.nulls(count, pa.binary())
             low, high = lower.get(field_id), upper.get(field_id)
             metrics = Metrics(
@@ -333,6 +335,7 @@ class _Block:
                 no_bytes if low is None else pa.array(low, pa.binary()),
                 no_bytes if high is None else pa.array(high, pa.binary()),
                 pa.array(tight.get(field_id) or [None] * count, pa.bool_()),
+                none if field_id not in sizes else pa.array(sizes[field_id], pa.int64()),
             )
             columns[field_id] = metrics
         return columns

@@ -71,9 +71,11 @@ class ColumnStatistics:
         statistics = None if live or needs_span else _vectorized(leaf, of_column, rows)
         if statistics is None:
             statistics = self._per_file(leaf, block, of_column, rows)
-            lacking = self._lacking(leaf, block, metrics) if footers else None
-            if lacking is not None:
-                statistics = _completed(statistics, _footer_statistics(leaf, block, rows, footers), lacking)
+        is_absent = block.known_ids and leaf.field_id not in block.known_ids
+        statistics["size_bytes"] = pa.repeat(pa.scalar(0, pa.int64()), len(block)) if is_absent else of_column.sizes
+        lacking = self._lacking(leaf, block, metrics) if footers else None
+        if lacking is not None:
+            statistics = _completed(statistics, _footer_statistics(leaf, block, rows, footers), lacking)
         return column_rows(block.locations, leaf.column, {leaf.column.key: leaf.field_id}, rows, **statistics)
 
     def _per_file(self, leaf: IcebergLeaf, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from capture.compute.file_scan import Work, scan
 from capture.connectors import open_connector
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, FILE_SCHEMA, Connector, ConnectorConfig
 from store.model.errors import InvalidArgument, NotFound, StatflightError
@@ -40,6 +41,7 @@ class ConnectorContract:
     has_table_id: ClassVar[bool] = True
     has_native_bounds: ClassVar[bool] = True
     has_null_counts: ClassVar[bool] = True
+    has_column_sizes: ClassVar[bool] = False
     is_directory: ClassVar[bool] = True  # the uri is a path
     metadata: ClassVar[frozenset[str]] = frozenset()  # the fields of `METADATA` that the format has
 
@@ -260,6 +262,20 @@ class ConnectorContract:
         stats = connector.capture_snapshot_target_stats(truth.namespace, truth.name, current, ids)
         data = stats.files.filter(pc.equal(stats.files["file_content"], "DATA"))
         assert {task.file_path for task in tasks} == set(data["file_path"].to_pylist())
+
+    def test_bytes_of_columns_are_those_that_a_scan_reads(self, connector, truth):
+        ids = self.ids(connector, truth)
+        place = truth.namespace, truth.name, self.current(connector, truth), ids
+        native = {
+            (row["file_path"], row["column_id"]): row["bytes_scanned"]
+            for table in connector.capture_snapshot_target_stats(*place).file_columns()
+            for row in table.to_pylist()
+        }
+        known = {key: size for key, size in native.items() if size is not None}
+        assert len(known) == len(native) or not self.has_column_sizes
+        for task in connector.plan_files(*place) if known else ():
+            for answer in scan(0, task, Work(tuple(column.column_id for column in task.columns))):
+                assert known.get((task.file_path, answer.column_id), answer.size_bytes) == answer.size_bytes
 
     def test_unknown_snapshot_is_a_statflight_error(self, connector, truth):
         with pytest.raises(StatflightError):

@@ -80,23 +80,22 @@ def test_files_come_with_their_summary(app):
     assert files["bytes_to_read"].to_pylist() == [100]
 
 
-def test_bytes_of_columns_are_known_once_they_were_scanned(app):
+def test_bytes_of_columns_are_summed_where_all_are_known(app):
     def to_read(*columns: str) -> list[int | None]:
         return plan(app, "id >= 20", columns=columns).files["bytes_to_read"].to_pylist()
 
     assert to_read("region") == [None, None, None] and to_read() == [100, 100, 100]
-    scanned = KEY | {"completeness": "COMPLETE", "row_count": 10, "null_count": 0}
-    ids = scanned | {"column_id": 1, "column_name": "Id", "logical_type": "INT", "min": "20", "max": "29"}
-    regions = scanned | {"column_id": 2, "column_name": "region", "logical_type": "STRING", "min": "r", "max": "r"}
-    sampled = {"completeness": "PARTIAL", "row_groups_sampled": 1}
+    known = KEY | {"completeness": "PARTIAL", "row_count": 10}  # such as of a file with deleted rows
+    ids = known | {"column_id": 1, "column_name": "Id", "logical_type": "INT", "min": "20", "max": "29"}
+    regions = known | {"column_id": 2, "column_name": "region", "logical_type": "STRING", "min": "r", "max": "r"}
     put(app, [
         ids | {"file_path": "f2", "bytes_scanned": 40}, regions | {"file_path": "f2", "bytes_scanned": 7},
-        ids | {"file_path": "f4", "bytes_scanned": 0},
+        ids | {"file_path": "f4", "bytes_scanned": 0}, regions | {"file_path": "f4", "bytes_scanned": 700},
     ], "stats.file_columns")  # fmt: skip
-    put(app, [regions | sampled | {"file_path": "f3", "bytes_scanned": 5}], "stats.file_columns")
-    assert to_read("region") == [7, None, None]
-    assert to_read("region", "id", "region") == [47, None, None]
-    assert to_read("id") == [40, None, None]
+    put(app, [regions | {"file_path": "f3", "bytes_scanned": 5, "row_groups_sampled": 1}], "stats.file_columns")
+    assert to_read("region") == [7, None, 100]
+    assert to_read("region", "id", "region") == [47, None, 100]
+    assert to_read("id") == [40, None, 0]
 
 
 def test_partition_values_are_counted_by_themselves(app):

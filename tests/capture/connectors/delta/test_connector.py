@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from capture.connectors.delta.log import parse_schema
@@ -222,6 +223,18 @@ def test_statistics_missing_in_the_log_come_from_footers(tmp_path):
     assert files["s"] == [(1, 0, "z", "z", True, True), (3, 1, "b", "x" * 40, True, True)]
     assert sorted(row["null_count"] for row in rows["f"]) == [0, 3], "a column added later is null before"
     assert sorted(row["nan_count"] or 0 for row in rows["f"]) == [0, 0]
+    (footer,) = (file for file in map(pq.read_metadata, path.glob("*.parquet")) if file.num_rows == 3)
+    assert {name: {row["row_count"]: row["bytes_scanned"] for row in found} for name, found in rows.items()} == {
+        "a": {1: None, 3: footer.row_group(0).column(0).total_compressed_size},
+        "s": {1: None, 3: footer.row_group(0).column(1).total_compressed_size}, "f": {1: None, 3: 0},
+    }  # fmt: skip
+
+
+def test_bytes_of_all_columns_are_known_where_footers_are_read(tmp_path):
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"a": [1, 2], "b": [b"x", b"y"]}))
+    rows = captured(connector(tmp_path), "t")[1]
+    assert rows["a"][0]["bytes_scanned"] > 0 and rows["b"][0]["bytes_scanned"] > 0, "the log lacks binary columns"
+    assert (rows["a"][0]["min"], rows["b"][0]["null_count"]) == ("1", 0)
 
 
 def test_footer_bounds_of_files_with_deleted_rows_are_inexact(tmp_path):

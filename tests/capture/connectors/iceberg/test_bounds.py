@@ -85,6 +85,10 @@ def test_metrics_missing_in_manifests_come_from_footers(tmp_path):
         ("id", "1", "3", 0, True), ("id", "4", "4", 0, True), ("later", "z", "z", 0, True),
         ("later", None, None, 3, None), ("s.x", "5", "1099511627776", 1, True), ("s.x", "9", "9", 0, True),
     }  # fmt: skip
+    sizes = {
+        (name, row["row_count"]): row["bytes_scanned"] for (_, name), row in file_columns(stats(connector)).items()
+    }
+    assert sizes.pop(("later", 3)) == 0 and all(size > 0 for size in sizes.values())
     first = next(path for path, _ in built.data_paths(table) if len(read_parquet(path)) == 3)
     built.commit_deletes(table, built.position_deletes(table, [(first, 0)]))
     cut = [row for (_, name), row in file_columns(stats(directory(home(table)))).items()

@@ -17,6 +17,7 @@ from tests.capture.connectors.iceberg.lake import ROWS, directory, home, rows, s
 
 class TestContract(ConnectorContract):
     metadata = METADATA
+    has_column_sizes = True
     is_directory = False
 
     @pytest.fixture
@@ -32,6 +33,7 @@ class TestContract(ConnectorContract):
 
 class TestContractOfADirectory(ConnectorContract):
     metadata = METADATA
+    has_column_sizes = True
 
     @pytest.fixture
     def config(self, tmp_path):

@@ -52,6 +52,7 @@ def write(path: Path, table: pa.Table, **options) -> Path:
 
 class TestContract(ConnectorContract):
     has_table_id = False
+    has_column_sizes = True
 
     @pytest.fixture
     def config(self, tmp_path):
@@ -223,6 +224,7 @@ def test_hive_partitions_are_constant_columns(tmp_path):
         (None, None, 2),
     ]
     assert [r["min"] for r in rows["year"]] == ["2020", "2021"]
+    assert [r["bytes_scanned"] for r in rows["year"]] == [0, 0] and rows["v"][0]["bytes_scanned"] > 0
     assert json.loads(stats.files["partition_data_json"][0].as_py()) == {
         "year": 2020,
         "day": "2020-01-01",
