@@ -7,6 +7,7 @@ worker's job, and stores the findings of each inspection in one transaction.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -48,6 +49,9 @@ class Lakes:
     def __init__(self, database: Database, catalog: Catalog, vault: Vault, queue: JobQueue):
         self._database, self._catalog, self._vault, self._queue = database, catalog, vault, queue
         self.on_discovered: Callable[[str, Sequence[TableEntry]], object] = lambda *_: None
+        self._beginnings = itertools.count(1)
+        self._stored: dict[tuple[str, ...], int] = {}
+        """(catalog,), or (catalog, schema, name) → beginning of the newest inspection whose findings are stored."""
 
     # Connectors.
 
@@ -86,6 +90,7 @@ class Lakes:
         catalog, options = config["catalog"], config["options"]
         with self._database.reading() as cursor:
             same = _check_taken(cursor, config, replace)
+        begun = next(self._beginnings)
         if discover:
             found = self.inspect("discover", config, is_cancelled, **self._scope(catalog if same else None))
         else:
@@ -98,7 +103,7 @@ class Lakes:
             self._vault.set(catalog, options, masked, config["uri"], uri)
             self._catalog.put_connector(connection, catalog, config["format"], uri, masked)
             if discover:
-                tables[:] = self._store_found(connection, catalog, config["format"], found, whole=True)
+                tables[:] = self._store_found(connection, {**config, "begun": begun}, found, whole=True, full=True)
 
         self._database.write(run)
         if discover:
@@ -167,9 +172,13 @@ class Lakes:
             NotFound: The connector or the table does not exist.
             UpstreamError: The lake cannot be reached.
         """
-        config, only = self.config(catalog), [_within(catalog, table)] if table else None
+        config, only = self._begin(catalog), [_within(catalog, table)] if table else None
         found = self._look(catalog, config, only, full_rescan, is_cancelled, snapshots)
         return self.store(catalog, config, found, whole=only is None, full=full_rescan)
+
+    def _begin(self, catalog: str) -> dict[str, Any]:
+        """The configuration for an inspection that begins now, with its number, `begun`."""
+        return self.config(catalog) | {"begun": next(self._beginnings)}
 
     def _look(
         self, catalog: str, config: Mapping[str, Any], only: Sequence[Sequence[str]] | None, full_rescan: bool,
@@ -185,16 +194,14 @@ class Lakes:
             raise
 
     def watch_job(self, catalog: str) -> tuple[dict[str, Any], Job]:
-        """Starts an inspection of the whole lake that no caller waits for; returns the configuration, with what is
-        `current` when it begins, and the job."""
-        config = self.config(catalog)
-        current = {(table.table_schema, table.table_name): table.current_snapshot_id
-                   for table in self._catalog.tables() if table.table_catalog == catalog}  # fmt: skip
-        return config | {"current": current}, self._submit("watch", "discover", config, **self._scope(catalog))
+        """Starts an inspection of the whole lake that no caller waits for; returns its configuration and the job."""
+        config = self._begin(catalog)
+        return config, self._submit("watch", "discover", config, **self._scope(catalog))
 
     def _submit(self, kind: str, operation: str, config: Mapping[str, Any], **arguments: Any) -> Job:
         """Queues the inspection of a lake."""
-        payload = {"operation": operation, "connector": dict(config), **arguments}
+        connector = {name: value for name, value in config.items() if name != "begun"}
+        payload = {"operation": operation, "connector": connector, **arguments}
         job = Job(kind, payload, catalog=config["catalog"], targets=[operation])
         self._queue.submit([job])
         return job
@@ -202,11 +209,12 @@ class Lakes:
     def store(
         self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool, full: bool = False
     ) -> list[dict[str, Any]]:
-        """Stores the findings of an inspection, unless the catalog was connected to another lake meanwhile.
+        """Stores the findings of an inspection, unless the catalog was connected to another lake meanwhile; of a table
+        only if those of no inspection that began later are stored.
 
         Args:
             catalog: Name of the connector.
-            config: The configuration used by the inspection.
+            config: The configuration of the inspection, as `_begin` returns it.
             found: The worker's findings: `tables`, `errors`.
             whole: True if all tables were inspected; tables not found are dropped then.
             full: True if stored snapshots were inspected again; False leaves those that were stored meanwhile.
@@ -217,10 +225,7 @@ class Lakes:
 
         def run(connection: Connection) -> list[dict[str, Any]]:
             self._check_same(catalog, config)
-            before = config.get("current")
-            return self._store_found(
-                connection, catalog, config["format"], found, whole=whole, full=full, before=before
-            )
+            return self._store_found(connection, config, found, whole=whole, full=full)
 
         results = self._database.write(run)
         self._discovered(catalog, found)
@@ -263,53 +268,57 @@ class Lakes:
         return {"only": only, "full_rescan": full, "known": known, "identities": identities}
 
     def _store_found(
-        self, connection: Connection, catalog: str, format: str, found: Mapping[str, Any], *, whole: bool,
-        full: bool = True, before: Mapping[tuple[str, str], int | None] | None = None,
-    ) -> list[dict[str, Any]]:  # fmt: skip
-        """Stores findings; not of tables whose current snapshot another inspection, begun later, found meanwhile.
+        self, connection: Connection, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool, full: bool
+    ) -> list[dict[str, Any]]:
+        """Stores findings; of tables that an inspection begun later has found meanwhile, only tells what is stored."""
+        catalog, format, begun = config["catalog"], config["format"], config["begun"]
+        discovery = Discovery(self._catalog)
 
-        Args:
-            before: Schema and name → current snapshot when the inspection began; None to store all.
-        """
+        def is_newest(schema: str, name: str) -> bool:
+            return max(self._stored.get(of, 0) for of in ((catalog,), (catalog, schema, name))) <= begun
+
+        whole = whole and self._stored.get((catalog,), 0) <= begun
         errors = [error for error in found["errors"] if error["name"] is not None]
         unlisted = {error["schema"] for error in found["errors"] if error["name"] is None}
         present = {(item["schema"], item["name"]) for item in (*found["tables"], *errors)}
-        results = []
         if whole:
-            Discovery(self._catalog).store_namespaces(connection, catalog, found.get("namespaces", []))
-        tables = [table for table in found["tables"] if before is None or not self._has_moved(catalog, table, before)]
-        seen = Discovery(self._catalog).store_all(
-            connection, catalog, format, tables, present if whole else (), full=full
-        )  # fmt: skip
-        for table, entry in zip(tables, seen, strict=True):
-            results.append({
-                "table": entry.full_name, "table_id": entry.table_id, "snapshots": len(table["snapshots"]),
-                "current_snapshot_id": entry.current_snapshot_id,
-            })  # fmt: skip
-        Discovery(self._catalog).note_tables(connection, [entry.table_key for entry in seen])
+            discovery.store_namespaces(connection, catalog, found.get("namespaces", []))
+        tables = [table for table in found["tables"] if is_newest(table["schema"], table["name"])]
+        seen = discovery.store_all(connection, catalog, format, tables, present if whole else (), full=full)
+        discovery.note_tables(connection, [entry.table_key for entry in seen])
+        results = []
+        for table in found["tables"]:
+            entry = self._catalog.uncommitted.by_name.get((catalog, table["schema"], table["name"]))
+            if entry is not None:
+                results.append({
+                    "table": entry.full_name, "table_id": entry.table_id, "snapshots": len(table["snapshots"]),
+                    "current_snapshot_id": entry.current_snapshot_id,
+                })  # fmt: skip
         for error in errors:
-            entry = Discovery(self._catalog).note_unreadable(
-                connection, catalog, format, error["schema"], error["name"], error["reason"]
-            )
-            results.append({"table": entry.full_name, "error": error["reason"]})
+            schema, name, reason = error["schema"], error["name"], error["reason"]
+            if is_newest(schema, name):
+                entry = discovery.note_unreadable(connection, catalog, format, schema, name, reason)
+                results.append({"table": entry.full_name, "error": reason})
         for error in found["errors"]:
             if error["name"] is None:
                 self._note_failing(connection, catalog, error["reason"], error["schema"])
                 results.append({"table": f"{catalog}.{error['schema']}", "error": error["reason"]})
         if whole:
-            Discovery(self._catalog).forget_missing(
-                connection, catalog, lambda e: (e.table_schema, e.table_name) in present or e.table_schema in unlisted
-            )
+            discovery.forget_missing(
+                connection, catalog,
+                lambda e: (e.table_schema, e.table_name) in present or e.table_schema in unlisted
+                or not is_newest(e.table_schema, e.table_name),
+            )  # fmt: skip
         self._catalog.note_connector(connection, catalog, None)
+        self._note_stored(catalog, None if whole else present, begun)
         return results
 
-    def _has_moved(
-        self, catalog: str, table: Mapping[str, Any], before: Mapping[tuple[str, str], int | None]
-    ) -> bool:  # fmt: skip
-        place = table["schema"], table["name"]
-        entry = self._catalog.find((catalog, *place))
-        known = before.get(place), table["current_snapshot_id"]
-        return entry is not None and entry.current_snapshot_id not in known
+    def _note_stored(self, catalog: str, names: Collection[tuple[str, str]] | None, begun: int) -> None:
+        """Notes that findings of an inspection about tables (schema, name), or about all, are stored."""
+        if names is None:
+            self._stored = {of: at for of, at in self._stored.items() if of[0] != catalog or at > begun}
+        for of in [(catalog,)] if names is None else [(catalog, *name) for name in names]:
+            self._stored[of] = max(begun, self._stored.get(of, 0))
 
     def _discovered(self, catalog: str, found: Mapping[str, Any]) -> None:
         tables = (self._catalog.find((catalog, table["schema"], table["name"])) for table in found["tables"])
@@ -335,7 +344,7 @@ class Lakes:
         with contextlib.ExitStack() as after:
             for catalog, only in names.items():
                 with contextlib.suppress(UpstreamError, NotFound, InvalidArgument, Conflict):
-                    config = self.config(catalog)
+                    config = self._begin(catalog)
                     found = self._look(catalog, config, list(map(list, only)), False, is_cancelled)
                     if self._is_as_known(catalog, config["format"], found):
                         after.callback(self._database.submit, partial(self._note_looked, config=config, only=only))
@@ -352,6 +361,7 @@ class Lakes:
         entries = (self._catalog.find((catalog, schema, name)) for schema, name in only)
         Discovery(self._catalog).note_tables(connection, [entry.table_key for entry in entries if entry is not None])
         self._catalog.note_connector(connection, catalog, None)
+        self._note_stored(catalog, only, config["begun"])
 
     def _check_same(self, catalog: str, config: Mapping[str, Any]) -> None:
         """Raises Conflict if the catalog is no longer connected to the lake of a configuration."""

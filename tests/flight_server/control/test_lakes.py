@@ -170,7 +170,7 @@ def test_error_of_a_single_table_discovery_is_stored_on_the_table_only(env):
 
 def test_discovery_of_a_replaced_or_dropped_lake_is_not_stored(env):
     env.register(discover=True)
-    config = env.lakes.config("c")
+    config, _ = env.lakes.watch_job("c")
     env.register(uri="/b", replace=True)
     with pytest.raises(Conflict, match="another lake meanwhile"):
         env.lakes.store("c", config, {"tables": [table("late")], "errors": []}, whole=True)
@@ -278,13 +278,42 @@ def test_refresh_stores_changes_that_come_without_a_new_snapshot(env, change):
     assert change.items() <= is_stored.items()
 
 
-def test_findings_of_the_watch_give_way_to_those_of_a_later_inspection(env):
-    older, newer = ({"tables": [table("t", snapshots=of)], "errors": []} for of in ((1,), (1, 2)))
+def test_findings_give_way_to_those_of_an_inspection_that_began_later(env):
+    v1, v2, both = ({"tables": tables, "errors": [], "namespaces": ["s"]} for tables in (
+        [table("t")], [table("t", snapshots=(1, 2))], [table("t", snapshots=(1, 2)), table("new")]))  # fmt: skip
     env.register(discover=True)
-    watching, _ = env.lakes.watch_job("c")
-    env.lakes.store("c", env.lakes.config("c"), newer, whole=True)  # a commit that the watch did not see
-    env.lakes.store("c", watching, older, whole=True)
-    assert env.catalog.find(("c", "s", "t")).current_snapshot_id == 2
-    watching, _ = env.lakes.watch_job("c")
-    env.lakes.store("c", watching, older, whole=True)  # a rollback in the lake
-    assert env.catalog.find(("c", "s", "t")).current_snapshot_id == 1
+    older, newer = (env.lakes.watch_job("c")[0] for _ in "ab")
+    env.lakes.store("c", newer, v2, whole=False)  # a commit that the older one did not see
+    (told,) = env.lakes.store("c", older, v1, whole=True)
+    assert told["current_snapshot_id"] == env.catalog.get("c.s.t").current_snapshot_id == 2
+    older, newer = (env.lakes.watch_job("c")[0] for _ in "ab")
+    env.lakes.store("c", older, v2, whole=True)
+    env.lakes.store("c", newer, v1, whole=True)  # a rollback in the lake
+    assert env.catalog.get("c.s.t").current_snapshot_id == 1
+    env.lakes.store("c", older, both, whole=True)  # an older one of the whole lake finds no tables again
+    assert env.catalog.find(("c", "s", "new")) is None
+
+
+def test_a_table_that_was_found_meanwhile_is_not_dropped_by_an_older_inspection(env):
+    env.register(discover=True)
+    older, newer = (env.lakes.watch_job("c")[0] for _ in "ab")
+    env.lakes.store("c", newer, {"tables": [table("new")], "errors": []}, whole=False)
+    env.lakes.store("c", older, env.result, whole=True)
+    assert set(env.errors()) == {"new", "t"}
+    env.lakes.store("c", env.lakes.watch_job("c")[0], env.result, whole=True)
+    assert set(env.errors()) == {"t"}
+
+
+def test_two_discoveries_that_overtake_each_other_leave_the_newer_answer(env):
+    env.register(discover=True)
+    first = dict(env.result)
+
+    def overtake(lease: dict[str, Any]) -> None:
+        env.on_lease = lambda lease: None
+        env.lakes.store(
+            "c", env.lakes.watch_job("c")[0], {**first, "tables": [table("t", snapshots=(1, 2))]}, whole=True
+        )
+
+    env.on_lease = overtake
+    (told,) = env.lakes.discover("c", None, False, lambda: False)
+    assert told["current_snapshot_id"] == env.catalog.get("c.s.t").current_snapshot_id == 2
