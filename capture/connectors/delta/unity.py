@@ -14,14 +14,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from capture.connectors.options import storage_options, timeout_of
-from capture.connectors.retry import retried
-from capture.connectors.secrets import mask_uri, redact
+from capture.connectors.options import storage_options
+from capture.connectors.secrets import mask_uri
 from capture.connectors.spi import Constraint
-from capture.connectors.storage.http import NotJson, Refused, Unanswered, ask_json
+from capture.connectors.storage.catalog_api import CatalogApi
 from capture.connectors.storage.lake_directories import LISTED_AT_ONCE
 from capture.connectors.storage.places import Place, Unreadable, open_place, reason, unknown_table
-from store.model.errors import InvalidArgument, NotFound, UpstreamError, first_line
+from store.model.errors import InvalidArgument, NotFound
 
 API: Final = "/api/2.1/unity-catalog"
 _LEASE: Final = 600  # seconds; maximum time for which credentials are cached, usually valid for an hour
@@ -42,9 +41,9 @@ class UnityCatalog:
         self.options = options
         self.catalog = match["catalog"]
         plain = str(options.get("unity_allow_http_url", options.get("allow_http", ""))).lower() in ("true", "1")
-        self._base = f"http{'' if plain else 's'}://{match['host']}{API}"
-        self._token = options.get("token") or options.get("unity_access_token") or options.get("bearer_token")
-        self._timeout = timeout_of(options)
+        token = options.get("token") or options.get("unity_access_token") or options.get("bearer_token")
+        base = f"http{'' if plain else 's'}://{match['host']}{API}"
+        self._api = CatalogApi("Unity Catalog", uri, base, token, options)
         own = {"token", "bearer_token"}
         self._storage = {
             name: value
@@ -120,7 +119,7 @@ class UnityCatalog:
     def _table(self, namespace: str, name: str) -> Mapping[str, Any]:
         full = ".".join(quote(part, safe="") for part in (self.catalog, namespace, name))
         try:
-            table = self._ask(f"tables/{full}")
+            table = self._api.ask(f"tables/{full}")
         except NotFound:
             raise unknown_table(namespace, name, self.names(namespace)) from None
         if not _is_delta(table):
@@ -132,7 +131,7 @@ class UnityCatalog:
         if leased is not None and leased[0] > time.monotonic():
             return leased[1]
         try:
-            answer = self._ask("temporary-table-credentials", {"table_id": table_id, "operation": "READ"})
+            answer = self._api.ask("temporary-table-credentials", {"table_id": table_id, "operation": "READ"})
         except NotFound:
             return {}  # an open store, or credentials given as options
         credentials = _storage_credentials(answer)
@@ -142,52 +141,13 @@ class UnityCatalog:
     def _pages(self, path: str, **query: str) -> Iterator[Mapping[str, Any]]:
         token = ""
         while True:
-            answer = self._ask(f"{path}?{urlencode(query | ({'page_token': token} if token else {}))}")
+            answer = self._api.ask(f"{path}?{urlencode(query | ({'page_token': token} if token else {}))}")
             items = answer.get(path.partition("?")[0]) or []
             yield from (item for item in items if isinstance(item, Mapping) and "name" in item)
             following = answer.get("next_page_token") or ""
             if not following or following == token:
                 return
             token = str(following)
-
-    def _ask(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Sends a request, with retries after temporary errors."""
-        return retried(lambda: self._requested(path, body), _may_recover)
-
-    def _requested(self, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        data = None if body is None else json.dumps(body).encode()
-        try:
-            return ask_json(f"{self._base}/{path}", timeout_seconds=self._timeout, headers=headers, data=data)
-        except Refused as refusal:
-            raise self._refused(refusal) from None
-        except Unanswered as error:
-            if error.timed_out:
-                raise _TimedOut(f'catalog "{self.uri}" did not answer within {self._timeout:g} s') from None
-            text = redact(first_line(error), self.options)
-            raise UpstreamError(f'catalog "{self.uri}" cannot be reached ({text})') from None
-        except NotJson as error:
-            raise Unreadable(f'catalog "{self.uri}": {error}; is it a Unity Catalog?') from None
-
-    def _refused(self, refusal: Refused) -> UpstreamError | NotFound:
-        status = refusal.status
-        if status == 404:
-            return NotFound(f'uri "{self.uri}": the catalog or table does not exist', params={"field": "uri"})
-        if status in (401, 403):
-            return Unreadable(f'catalog "{self.uri}" refuses the token ({status})', hint="set the option token")
-        if refusal.may_pass:
-            return UpstreamError(f'catalog "{self.uri}" answers {status}')
-        return Unreadable(f'catalog "{self.uri}" answers {status}')
-
-
-class _TimedOut(UpstreamError):
-    """A timeout, which the caller may retry but `retried` must not."""
-
-
-def _may_recover(error: Exception) -> bool:
-    return isinstance(error, UpstreamError) and error.retryable and not isinstance(error, _TimedOut)
 
 
 def _lease(answer: Mapping[str, Any]) -> float:
