@@ -15,18 +15,20 @@ import pytest
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>interop</groupId><artifactId>jars</artifactId><version>1</version>
 <dependencies>{}</dependencies></project>"""
-_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+_DEPENDENCY = (
+    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version><type>{}</type></dependency>"
+)
 
 
 def jars(folder: Path, coordinates: Sequence[str]) -> list[Path]:
-    """The jars of Maven coordinates (`group:artifact:version`) and of their dependencies, in a folder.
+    """The jars of Maven coordinates (`group:artifact:version[:type]`) and of their dependencies, in a folder.
 
     The test is skipped without `mvn`, or if it cannot download them.
     """
     if shutil.which("mvn") is None:
         pytest.skip("needs mvn")
     folder.mkdir(parents=True, exist_ok=True)
-    dependencies = "".join(_DEPENDENCY.format(*coordinate.split(":")) for coordinate in coordinates)
+    dependencies = "".join(_DEPENDENCY.format(*(*coordinate.split(":"), "jar")[:4]) for coordinate in coordinates)
     (folder / "pom.xml").write_text(_POM.format(dependencies))
     command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)

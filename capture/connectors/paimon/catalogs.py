@@ -1,4 +1,4 @@
-"""Sources of Paimon tables: a directory, or a JDBC catalog in SQLite.
+"""Sources of Paimon tables: a directory, a JDBC catalog in SQLite, or a REST catalog.
 
 A JDBC catalog is read with SQL, not with the library, which would create missing catalog tables.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from capture.connectors.options import storage_options
+from capture.connectors.paimon.rest import RestCatalog
 from capture.connectors.secrets import mask_uri
 from capture.connectors.storage.lake_directories import Folder, Lake
 from capture.connectors.storage.places import Place, open_place, reason, unknown_table
@@ -25,7 +26,13 @@ _DEFAULT_KEY: Final = "jdbc"
 
 
 class Catalog(Protocol):
-    """Common interface of `lake_directories.Lake` and the JDBC catalog."""
+    """Common interface of `lake_directories.Lake` and the catalogs.
+
+    Attributes:
+        storage: Storage options of the tables' directories.
+    """
+
+    storage: dict[str, str]
 
     def namespaces(self) -> list[str]:
         """Databases, sorted."""
@@ -45,9 +52,11 @@ class Catalog(Protocol):
 
 
 def open_catalog(uri: str, options: Mapping[str, str]) -> Catalog:
-    """The JDBC catalog of a `jdbc:` URI, else the warehouse directory."""
+    """The JDBC catalog of a `jdbc:` URI, the REST catalog of a web address, else the warehouse directory."""
     if uri.startswith(JDBC):
         return JdbcCatalog(uri, options)
+    if uri.lower().startswith(("http://", "https://")):
+        return RestCatalog(uri, options)
     return Lake("paimon", uri, options, holds_table, DATABASE_SUFFIX)
 
 
@@ -70,7 +79,7 @@ class JdbcCatalog(Catalog):
                 params={"field": "options.warehouse"},
             )
         self.uri = mask_uri(uri)
-        self.options = options
+        self.options, self.storage = options, storage_options(options)
         self._warehouse = warehouse.rstrip("/")
         self._key = options.get("catalog-key", _DEFAULT_KEY)
         self._file = Path(re.sub(r"^file:(//(?=/))?", "", uri.removeprefix(_SQLITE)).partition("?")[0])
@@ -93,7 +102,7 @@ class JdbcCatalog(Catalog):
         )
         rows = self._rows(sql, self._key, namespace)
         base = str(rows[0][0]).rstrip("/") if rows else f"{self._warehouse}/{namespace}{DATABASE_SUFFIX}"
-        return open_place(f"{base}/{name}", storage_options(self.options))
+        return open_place(f"{base}/{name}", self.storage)
 
     def reason(self, error: BaseException, place: Place | None = None) -> str:
         return reason(error, self.options, *([place.path, place.name] if place else []), str(self._file))

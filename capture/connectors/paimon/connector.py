@@ -1,4 +1,4 @@
-"""The Paimon connector: append and primary-key tables in a directory, a warehouse or a JDBC catalog in SQLite.
+"""The Paimon connector: append and primary-key tables in a directory, a warehouse, a JDBC or a REST catalog.
 
 The unit of work is the split. Each file of an append table is a split. Files of a primary-key bucket that must be
 merged are one split, and their live rows are counted by merging, for which the library reads only the keys.
@@ -18,10 +18,11 @@ import pyarrow as pa
 from pypaimon.common.json_util import JSON
 
 from capture.connectors.footers.statistics import FooterCache
-from capture.connectors.options import check_options, storage_options
+from capture.connectors.options import check_options
 from capture.connectors.paimon.analyzed import analyzed_rows
 from capture.connectors.paimon.catalogs import open_catalog
 from capture.connectors.paimon.library import open_table, snapshot_ids
+from capture.connectors.paimon.rest import RestCatalog
 from capture.connectors.paimon.schema import constraints, to_schema
 from capture.connectors.paimon.snapshot_view import FoundStatistics, SnapshotView, fingerprint
 from capture.connectors.paimon.statistics import ColumnStatistics
@@ -57,7 +58,6 @@ class PaimonConnector(Connector):
     def __init__(self, config: ConnectorConfig) -> None:
         check_options(self.format, config.options, _OWN)
         self._catalog = open_catalog(config.uri, config.options)
-        self._storage = storage_options(config.options)
         self._footers = FooterCache(scope(config))
 
     def list_namespaces(self) -> list[str]:
@@ -73,7 +73,7 @@ class PaimonConnector(Connector):
             return TableDescriptor(
                 namespace,
                 name,
-                table.catalog_environment.uuid or None,
+                self._catalog.table_id(place) if isinstance(self._catalog, RestCatalog) else None,
                 place.name,
                 schema,
                 tuple(table_schema.partition_keys),
@@ -164,7 +164,7 @@ class PaimonConnector(Connector):
                     sum(f.meta.file_size for f in unit),
                     columns,
                     fingerprint(unit),
-                    self._storage,
+                    self._catalog.storage,
                     arguments={"table": reading, "split": pickle.dumps(unit[0].split)},
                 )
 
