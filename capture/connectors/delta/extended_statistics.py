@@ -18,17 +18,20 @@ import pyarrow.fs as pafs
 from capture.connectors.delta.log import DeltaSchema, list_log
 from capture.connectors.spi import COLUMN_SCHEMA, ColumnIds
 from capture.connectors.storage.places import Place
+from store.model.errors import first_line
 from store.model.sketches.airlift_hll import estimate
 
 FILE: Final = "_delta_log/_trino_meta/extended_stats.json"
+_NAME: Final = FILE.rpartition("/")[2]
 _NEWEST_MODEL: Final = 4
 
 
 def extended_columns(
     table: Place, version: int, newest_file_ms: int | None, schema: DeltaSchema, ids: ColumnIds,
     column_names: frozenset[str] | None, row_count: int | None,
-) -> pa.Table | None:  # fmt: skip
-    """ndv of top-level columns at a version, as rows of COLUMN_SCHEMA; None if it has no statistics file.
+) -> tuple[pa.Table | None, list[str]]:  # fmt: skip
+    """ndv of top-level columns at a version, as rows of COLUMN_SCHEMA, None if there are none; and what of the
+    statistics file is refused, and why.
 
     Args:
         newest_file_ms: Newest modification time of the version's live files, in milliseconds since 1970.
@@ -40,8 +43,8 @@ def extended_columns(
     """
     document = _document(table, version, newest_file_ms)
     if document is None:
-        return None
-    rows = []
+        return None, []
+    rows, refused = [], []
     for of_schema in schema.columns:
         column = of_schema.column
         column_id = column.id_in(ids)
@@ -49,13 +52,17 @@ def extended_columns(
             column_names
         )):  # fmt: skip
             continue
-        distinct = _distinct(document.get(of_schema.physical[0]))
+        try:
+            distinct = _distinct(document.get(of_schema.physical[0]))
+        except (ValueError, TypeError, AttributeError) as error:
+            refused.append(f'the sketch of "{column.name}" in {_NAME} is refused: {first_line(error)}')
+            continue
         if distinct is not None:
             rows.append({
                 "column_id": column_id, "column_name": column.name, "logical_type": column.logical_type,
                 "row_count": row_count, "ndv": float(round(distinct)), "ndv_exact": False,
             })  # fmt: skip
-    return pa.Table.from_pylist(rows, COLUMN_SCHEMA) if rows else None
+    return pa.Table.from_pylist(rows, COLUMN_SCHEMA) if rows else None, refused
 
 
 def _document(table: Place, version: int, newest_file_ms: int | None) -> Mapping[str, Any] | None:
@@ -74,16 +81,20 @@ def _document(table: Place, version: int, newest_file_ms: int | None) -> Mapping
     try:
         document = json.loads(content)
         covered = datetime.fromisoformat(document["alreadyAnalyzedModifiedTimeMax"]).timestamp() * 1000
-        entries = document["columnStatistics"]
-        whole = document["modelVersion"] <= _NEWEST_MODEL and round(covered) >= newest_file_ms
+        entries, model = dict(document["columnStatistics"]), document["modelVersion"]
+        is_known = model <= _NEWEST_MODEL
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{FILE.rpartition('/')[2]} is malformed: {type(error).__name__}") from None
-    return entries if whole and isinstance(entries, Mapping) else None
+        raise ValueError(f"{_NAME} is malformed: {type(error).__name__}") from None
+    if not is_known:
+        raise ValueError(f"{_NAME} is of model version {model}, and only those up to {_NEWEST_MODEL} are known")
+    return entries if round(covered) >= newest_file_ms else None
 
 
-def _distinct(entry: Any) -> float | None:
-    """The estimate of a column's HyperLogLog; None if it is missing or malformed."""
-    try:
-        return estimate(base64.b64decode(entry["ndvSummary"], validate=True))
-    except (ValueError, KeyError, TypeError):
-        return None
+def _distinct(entry: Mapping[str, Any] | None) -> float | None:
+    """The estimate of a column's HyperLogLog; None if it has none.
+
+    Raises:
+        ValueError: The sketch is malformed.
+    """
+    sketch = None if entry is None else entry.get("ndvSummary")
+    return None if sketch is None else estimate(base64.b64decode(sketch, validate=True))

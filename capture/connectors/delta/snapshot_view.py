@@ -131,8 +131,7 @@ class SnapshotView:
         with suppress(OSError, pa.ArrowException):
             try:
                 schema = pieces[0].version.schema
-                found = extended_columns(self._table.place, self._version, newest, schema, ids, column_names, row_count)
-                return found, []
+                return extended_columns(self._table.place, self._version, newest, schema, ids, column_names, row_count)
             except ValueError as error:
                 return None, [f"Trino's statistics are refused: {error}"]
         return None, []

@@ -10,10 +10,10 @@ import pyarrow as pa
 from pyiceberg.table.metadata import TableMetadata
 
 from capture.connectors.iceberg.io import LakeIO
-from capture.connectors.iceberg.puffin import Blob, read_if_any
+from capture.connectors.iceberg.puffin import Blob, read
 from capture.connectors.iceberg.schema import IcebergLeaf
 from capture.connectors.spi import COLUMN_SCHEMA
-from store.model.errors import StatflightError
+from store.model.errors import StatflightError, first_line
 from store.model.schemas import THETA
 from store.model.sketches.theta import Estimate, estimate
 
@@ -63,15 +63,24 @@ class SourceStatistics:
         """Column id → sketch and its estimate; damaged sketches and those with another seed are left out."""
         estimates = {}
         for file in self._files:
-            if any(self._is_ours(blob) for blob in file.blob_metadata):
-                for blob in read_if_any(self._io, file.statistics_path):
-                    if self._is_ours(blob):
-                        try:
-                            estimates[blob.fields[0]] = blob, estimate(blob.data)
-                        except StatflightError as error:
-                            name = file.statistics_path.rpartition("/")[2]
-                            column = self._leaves[blob.fields[0]].name
-                            self.remarks.append(f'the sketch of "{column}" in {name} is refused: {error}')
+            if not any(self._is_ours(blob) for blob in file.blob_metadata):
+                continue
+            name = file.statistics_path.rpartition("/")[2]
+            try:
+                with self._io.new_input(file.statistics_path).open() as stream:
+                    blobs = read(stream)
+            except FileNotFoundError:
+                self.remarks.append(f"the statistics file {name} is missing")
+                continue
+            except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+                self.remarks.append(f"the statistics file {name} is refused: {first_line(error)}")
+                continue
+            for blob in filter(self._is_ours, blobs):
+                try:
+                    estimates[blob.fields[0]] = blob, estimate(blob.data)
+                except StatflightError as error:
+                    column = self._leaves[blob.fields[0]].name
+                    self.remarks.append(f'the sketch of "{column}" in {name} is refused: {error}')
         return estimates
 
     def _is_ours(self, blob: Any) -> bool:

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from capture.connectors.delta.connector import DeltaConnector
 from capture.connectors.delta.extended_statistics import FILE
-from capture.connectors.spi import ConnectorConfig
+from capture.connectors.spi import ConnectorConfig, NativeStats
 
 GOLDEN = Path(__file__).parents[3] / "golden/airlift_hll.jsonl"
 THOUSAND = next(v for v in map(json.loads, GOLDEN.read_text().splitlines()) if v["n"] == 1000)["dense_base64"]
@@ -42,11 +42,20 @@ def analyze(path: Path, **changed: object) -> Path:
     return file
 
 
-def columns(path: Path, version: int) -> list[dict]:
+def captured(path: Path, version: int) -> NativeStats:
     connector = DeltaConnector(ConnectorConfig("c", "delta", str(path.parent)))
-    found = connector.capture_snapshot_target_stats("default", "t", version, {"x": 1, "s": 2}).columns
+    found = connector.capture_snapshot_target_stats("default", "t", version, {"x": 1, "s": 2})
     connector.close()
+    return found
+
+
+def columns(path: Path, version: int) -> list[dict]:
+    found = captured(path, version).columns
     return [] if found is None else found.to_pylist()
+
+
+def remarks_of(path: Path, version: int) -> list[str]:
+    return list(captured(path, version).remarks)
 
 
 def test_analyzed_version_has_distinct_values(table):
@@ -73,17 +82,27 @@ def test_file_older_than_a_commit_belongs_to_the_version_before_it(table):
 
 
 @pytest.mark.parametrize(
-    "changed",
-    [{"alreadyAnalyzedModifiedTimeMax": "2001-01-01T00:00:00.000Z"}, {"modelVersion": 5}, {"columnStatistics": []},
-     {"columnStatistics": {"x": {"ndvSummary": "AwwA"}}}, {"columnStatistics": {"x": {"ndvSummary": "!"}}},
-     {"alreadyAnalyzedModifiedTimeMax": None}],
+    "changed, reason",
+    [
+        ({"alreadyAnalyzedModifiedTimeMax": "2001-01-01T00:00:00.000Z"}, None),
+        ({"columnStatistics": {"s": {}}}, None),
+        ({"modelVersion": 5}, "Trino's statistics are refused: extended_stats.json is of model version 5"),
+        ({"columnStatistics": 3}, "extended_stats.json is malformed: TypeError"),
+        ({"alreadyAnalyzedModifiedTimeMax": None}, "extended_stats.json is malformed: TypeError"),
+        ({"columnStatistics": {"x": {"ndvSummary": "AwwA"}}}, 'the sketch of "x" in extended_stats.json is refused'),
+        ({"columnStatistics": {"x": {"ndvSummary": "!"}}}, 'the sketch of "x" in extended_stats.json is refused'),
+        ({"columnStatistics": {"x": []}}, 'the sketch of "x" in extended_stats.json is refused'),
+    ],
     ids=str,
-)  # fmt: skip
-def test_outdated_or_malformed_statistics_are_ignored(table, changed):
+)
+def test_outdated_statistics_are_ignored_and_malformed_ones_named(table, changed, reason):
     analyze(table, **changed)
     assert columns(table, 1) == []
+    remarks = remarks_of(table, 1)
+    assert remarks == [] if reason is None else [remark for remark in remarks if reason in remark] != []
 
 
-def test_damaged_file_is_ignored(table):
+def test_damaged_file_is_named(table):
     analyze(table).write_text("{")
     assert columns(table, 1) == []
+    assert remarks_of(table, 1) == ["Trino's statistics are refused: extended_stats.json is malformed: JSONDecodeError"]

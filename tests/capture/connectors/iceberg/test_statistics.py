@@ -55,6 +55,20 @@ def test_ndv_of_a_snapshot_comes_from_its_sketches(tmp_path, table):
     connector.close()
 
 
+def test_damaged_and_missing_statistics_files_are_named(tmp_path, table):
+    connector = sql(tmp_path)
+    built.publish_thetas(connector, "db", "t", current(connector, "db"), [(1, sketch(150), 150)])
+    table.refresh()
+    file = Path(table.metadata.statistics[0].statistics_path.removeprefix("file://"))
+    file.write_bytes(b"PFA1 and no more than this")
+    native = stats(connector, namespace="db")
+    assert (list(native.sketches), native.columns.to_pylist()[0]["ndv"]) == ([], 150)  # as in the metadata
+    assert list(native.remarks) == [f"the statistics file {file.name} is refused: a Puffin file with a broken footer"]
+    file.unlink()
+    assert list(stats(connector, namespace="db").remarks) == [f"the statistics file {file.name} is missing"]
+    connector.close()
+
+
 def test_blob_of_an_older_snapshot_is_not_used_for_a_newer_one(tmp_path, table):
     connector = sql(tmp_path)
     older, newer = snapshot_ids(connector)
