@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from capture import policy
 from capture.homes import check_home_options
 from flight_server.actions.registry import Call, Results, action
 from store.model.errors import InvalidField
@@ -26,6 +27,7 @@ class _NewConnector(Struct):
 def register_connector(call: Call, new: _NewConnector) -> Results:
     options = new.options or {}
     check_home_options(options)
+    policy.parse(str(options.get("policy", "")))
     call.app.access.require_catalog(call.principal, new.catalog)
     lake = {"catalog": new.catalog, "format": new.format, "uri": new.uri, "options": options}
     yield call.app.lakes.register(lake, call.is_cancelled, replace=bool(new.replace), discover=bool(new.discover))

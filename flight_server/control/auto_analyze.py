@@ -22,7 +22,7 @@ from flight_server.reads.usage import Usage
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
-from store.model.errors import NotFound
+from store.model.errors import InvalidArgument, NotFound
 from store.model.targets import Target
 from store.queue.job_store import ACTIVE, JobStore
 
@@ -72,8 +72,11 @@ class AutoAnalyze:
         return policy.parse(str(text)) if text else self._default
 
     def interval(self, catalog: str) -> float | None:
-        """Seconds between two looks at a lake whose connector has a policy; None without one."""
-        return None if self._policy_of(catalog).is_off else self._every
+        """Seconds between two looks at a lake whose connector has a policy; None without a valid one."""
+        try:
+            return None if self._policy_of(catalog).is_off else self._every
+        except InvalidArgument:  # of an earlier version; each review says what is wrong with it
+            return None
 
     def review(self, catalog: str, tables: Sequence[TableEntry], now: datetime | None = None) -> list[str]:
         """Decides about these tables of a connector; returns the ids of the jobs queued."""

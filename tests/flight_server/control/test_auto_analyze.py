@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
+from flight_server.actions import ACTIONS, Call
+from flight_server.auth.principal import ALL_SCOPES, Principal
 from store.catalog.discovery import Discovery
+from store.model.errors import InvalidArgument
 from tests.flight_server.serving import app_in, command, put, read, rows
 
 
@@ -69,3 +76,15 @@ def discover(app, current):
     found = {"schema": "s", "name": "t", "table_id": "id", "location": "l", "schema_hash": "h", "schemas": {"h": []},
              "current_snapshot_id": current, "snapshots": snapshots}  # fmt: skip
     app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "iceberg", found, ()))
+
+
+def test_a_policy_that_cannot_be_read_is_refused_and_ends_no_watch(tmp_path):
+    body = {"catalog": "lake", "format": "delta", "uri": str(tmp_path), "options": {"policy": "max_age=often"}}
+    with app_in(tmp_path, auto_analyze="on") as app:
+        call = Call(app, Principal("p", ALL_SCOPES), "", lambda: False)
+        with pytest.raises(InvalidArgument, match='policy: cannot read "max_age=often": expected on, off, metadata'):
+            list(ACTIONS["register_connector"].run(call, json.dumps(body).encode()))
+        for catalog, policy in (("old", "max_age=often"), ("good", "on")):
+            options = {"policy": policy}
+            app.database.write(lambda c, of=(catalog, "delta", "u", options): app.catalog.put_connector(c, *of))
+        assert (app.auto.interval("old"), app.auto.interval("good")) == (None, 300.0)
