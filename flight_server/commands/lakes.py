@@ -90,10 +90,15 @@ def discover(
     catalog: _Catalog,
     table: Annotated[str | None, argument(metavar="TABLE", help="Only this one.")] = None,
     full_rescan: Annotated[bool, option("--full-rescan", help="Read known snapshots again.")] = False,
+    snapshot: Annotated[
+        list[int] | None, option(metavar="ID", help="Read only this one, and the current one. Repeatable.")
+    ] = None,
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Look for new tables and snapshots of a connected lake."""
     body: dict[str, Any] = {"catalog": catalog} | ({"full_rescan": True} if full_rescan else {})
+    if snapshot is not None:
+        body["snapshots"] = snapshot
     if table is not None:
         body["table"] = table_name(table)
     with connect(connection) as client:

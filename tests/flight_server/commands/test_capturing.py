@@ -22,6 +22,13 @@ def test_connect_registers_discovers_and_lists_tables(server, run, tmp_path):
     assert server.actions[1][1]["replace"] is True
 
 
+def test_discover_reads_the_snapshots_that_are_named(server, run):
+    server.answers["discover"] = lambda body: []
+    assert run("discover", "lake", "lake.s.t", "--snapshot", 7, "--snapshot", 9, "--full-rescan")[0] == 0
+    body = {"catalog": "lake", "table": "lake.s.t", "full_rescan": True, "snapshots": [7, 9]}
+    assert server.actions == [("discover", body)]
+
+
 @pytest.mark.parametrize("command", [("connect", "lake", "delta", "s3://b"), ("discover", "lake")])
 def test_unreadable_tables_are_reported_and_fail_the_command(server, run, command):
     found = [{"table": "lake.default.bad", "error": "its log is damaged"}, {"table": NAME, "snapshots": 1}]
