@@ -48,7 +48,7 @@ def environment(tmp_path_factory) -> dict[str, str]:
     assert "No module named 'capture'" in missing.stderr
     return {
         "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": java_home() or "",
-        "SPARK_DAEMON_JAVA_OPTS": f"-Dspark.master.rest.enabled=false {os.environ['SPARK_SUBMIT_OPTS']}",
+        "SPARK_DAEMON_JAVA_OPTS": f"-Dspark.master.rest.enabled=false {os.environ.get('SPARK_SUBMIT_OPTS', '')}",
         "SPARK_DAEMON_MEMORY": "256m", "SPARK_WORKER_DIR": str(path / "work"), "PYSPARK_PYTHON": str(python),
     }  # fmt: skip
 
