@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from capture.connectors.options import storage_options
 from capture.connectors.secrets import mask_uri
@@ -139,15 +139,8 @@ class UnityCatalog:
         return credentials
 
     def _pages(self, path: str, **query: str) -> Iterator[Mapping[str, Any]]:
-        token = ""
-        while True:
-            answer = self._api.ask(f"{path}?{urlencode(query | ({'page_token': token} if token else {}))}")
-            items = answer.get(path.partition("?")[0]) or []
-            yield from (item for item in items if isinstance(item, Mapping) and "name" in item)
-            following = answer.get("next_page_token") or ""
-            if not following or following == token:
-                return
-            token = str(following)
+        items = self._api.pages(path, query, path, "page_token", "next_page_token")
+        return (item for item in items if isinstance(item, Mapping) and "name" in item)
 
 
 def _lease(answer: Mapping[str, Any]) -> float:

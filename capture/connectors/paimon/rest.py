@@ -55,7 +55,7 @@ class RestCatalog:
         """
         path = f"databases/{quote(namespace, safe='')}/tables/{quote(name, safe='')}"
         try:
-            table = self._ask(path)
+            table = self._api.ask(f"{self._prefix}/{path}")
         except NotFound:
             table = {}
         if not table or not _is_paimon(table):
@@ -80,18 +80,8 @@ class RestCatalog:
         prefix = {**(config.get("defaults") or {}), **(config.get("overrides") or {})}.get("prefix")
         return "v1" if not prefix else f"v1/{prefix}"
 
-    def _ask(self, path: str) -> Mapping[str, Any]:
-        return self._api.ask(f"{self._prefix}/{path}")
-
     def _pages(self, path: str, key: str) -> Iterator[Any]:
-        token = ""
-        while True:
-            answer = self._ask(f"{path}?{urlencode({'pageToken': token})}" if token else path)
-            yield from answer.get(key) or ()
-            following = str(answer.get("nextPageToken") or "")
-            if not following or following == token:
-                return
-            token = following
+        return self._api.pages(f"{self._prefix}/{path}", {}, key, "pageToken", "nextPageToken")
 
 
 def _is_paimon(table: Mapping[str, Any]) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from capture.connectors.options import timeout_of
 from capture.connectors.retry import retried
@@ -44,6 +45,26 @@ class CatalogApi:
             UpstreamError: The catalog cannot be reached, refuses, or its answer is not JSON.
         """
         return retried(lambda: self._requested(path, body), _may_recover)
+
+    def pages(self, path: str, query: Mapping[str, str], key: str, asks: str, tells: str) -> Iterator[Any]:
+        """The items of a listing, page by page.
+
+        Args:
+            path: Path below the base.
+            query: Parameters of each request.
+            key: Name of the items in an answer.
+            asks: Parameter that names the page.
+            tells: Name of the next page's token in an answer.
+        """
+        token = ""
+        while True:
+            parameters = urlencode({**query, **({asks: token} if token else {})})
+            answer = self.ask(f"{path}?{parameters}" if parameters else path)
+            yield from answer.get(key) or ()
+            following = str(answer.get(tells) or "")
+            if not following or following == token:
+                return
+            token = following
 
     def _requested(self, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
         data = None if body is None else json.dumps(body).encode()
