@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 from capture.connectors.secrets import SECRET_OPTION
@@ -46,12 +47,49 @@ _STORAGE_NAMES = frozenset({
     "randomize_addresses", "default_content_type", "unity_workspace_url", "unity_access_token",
     "unity_allow_http_url",
 })  # fmt: skip
+_PREFIXED: Final = _STORAGE_NAMES | frozenset({
+    "access", "access_key_id_dynamodb", "accesskeyid", "accesskeysecret", "account_host", "addressing_style",
+    "allow_unsafe_rename", "anon", "authority_host", "base_url", "blob_storage_authority", "blob_storage_scheme",
+    "cache_timeout", "connection_string", "consistency", "container_authorization_token_file",
+    "container_credentials_full_uri", "container_credentials_relative_uri", "credential", "credential_type",
+    "default_bucket_location", "default_headers", "delete_enabled", "dfs_storage_authority", "dfs_storage_scheme",
+    "disable_bulk_delete", "encryption_key", "endpoint_url_dynamodb", "endpoint_url_s3", "endpoint_url_sts",
+    "fabric_cluster_identifier", "fabric_session_token", "fabric_token_service_url", "fabric_workload_host",
+    "force_virtual_addressing", "host", "identity_endpoint", "identity_header", "kerberos_ticket", "locking_provider",
+    "master_key", "oauth2_token", "oauth2_token_expires_at", "path_style_access", "port", "profile", "profile_name",
+    "project_id", "proxy_uri", "read_timeout", "region_dynamodb", "remote_signing_enabled", "request_payer",
+    "requester_pays", "resolve_region", "retry_strategy_impl", "role_arn", "role_session_name", "root_certificate",
+    "secret_access_key_dynamodb", "secret_key", "securitytoken", "server_side_encryption", "service_host",
+    "session_kwargs", "session_token_dynamodb", "signer", "signer_endpoint", "signer_uri", "sse_bucket_key_enabled",
+    "sse_customer_key_base64", "sse_kms_key_id", "sts_endpoint", "user", "version_aware", "web_identity_token_file",
+})  # fmt: skip
+"""Names of storage options after their prefix, as object_store, delta-rs and pyiceberg have them."""
 
 
 def is_storage_option(name: str) -> bool:
     """True for options of file system and object store libraries."""
     lowered = name.lower()
     return lowered.startswith(_STORAGE_PREFIXES) or lowered in _STORAGE_NAMES
+
+
+def check_spelling(format: str, name: str) -> None:
+    """Rejects a storage option that is nearly one of those known; an unknown one may be of a newer library.
+
+    Raises:
+        InvalidArgument: Names the option that was meant.
+    """
+    lowered = name.lower()
+    prefix = next((prefix for prefix in _STORAGE_PREFIXES if lowered.startswith(prefix)), "")
+    if lowered in _STORAGE_NAMES or not prefix or prefix.startswith(("fs", "hdfs")):  # Hadoop's are too many
+        return
+    rest = re.sub(r"[-.]", "_", lowered.removeprefix(prefix)).removeprefix("storage_")
+    near = [] if {rest, rest.removeprefix("s3_")} & _PREFIXED else get_close_matches(rest, sorted(_PREFIXED), 1, 0.8)
+    if near:
+        meant = prefix + (near[0].replace("_", "-") if prefix.endswith(".") else near[0])
+        raise InvalidArgument(
+            f'options: format {format} has no option "{name}"', hint=f'did you mean "{meant}"?',
+            params={"field": "options", "option": name},
+        )  # fmt: skip
 
 
 def storage_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -102,6 +140,8 @@ def check_options(format: str, options: Mapping[str, str], own: Collection[str] 
     """
     allowed = [*own, *COMMON]
     for name in options:
+        if name not in allowed:
+            check_spelling(format, name)
         if name not in allowed and not is_storage_option(name) and not name.startswith(HOME_PREFIXES):
             raise InvalidArgument(
                 f'options: format {format} has no option "{name}"; it takes {", ".join(sorted(allowed))}'

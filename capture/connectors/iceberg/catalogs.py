@@ -27,7 +27,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from capture.connectors.iceberg.io import LakeIO, io_properties, read_metadata
 from capture.connectors.iceberg.rest import TimedRestCatalog, structured_options
-from capture.connectors.options import COMMON, PathRewrite, is_storage_option, timeout_of
+from capture.connectors.options import COMMON, PathRewrite, check_spelling, is_storage_option, timeout_of
 from capture.connectors.retry import ATTEMPTS
 from capture.connectors.retry import retried as again
 from capture.connectors.secrets import mask_uri, redact
@@ -123,6 +123,7 @@ def open_tables(config: ConnectorConfig) -> Tables:
 
 def _checked(options: Mapping[str, str]) -> dict[str, str]:
     for name in options:
+        check_spelling("iceberg", name)
         is_known = name in OWN_OPTIONS or name in _PROPERTIES or name.partition(".")[0] in _PREFIXES
         if is_known or is_storage_option(name):
             continue

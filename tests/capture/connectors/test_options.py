@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from capture.connectors import open_connector
@@ -13,6 +16,37 @@ def test_unknown_options_are_refused_with_the_nearest_name():
     assert "hush-value" not in str(refused.value)
     with pytest.raises(InvalidArgument, match=r"auto, true, false.*'maybe'"):
         check_choice("parquet", {"hive_partitioning": "maybe"}, "hive_partitioning", ("auto", "true", "false"))
+
+
+@pytest.mark.parametrize(
+    ("format", "wrong", "right"),
+    [("delta", "AWS_REGON", "aws_region"), ("parquet", "s3.endpont", "s3.endpoint"),
+     ("iceberg", "s3.acces-key-id", "s3.access-key-id"), ("lance", "azure_storage_acount_name", "azure_account_name"),
+     ("iceberg", "adls.sas_tokn", "adls.sas-token"), ("delta", "google_service_acount", "google_service_account")],
+)  # fmt: skip
+def test_misspelt_storage_options_are_refused_with_the_right_name(format, wrong, right, tmp_path):
+    with pytest.raises(InvalidArgument, match=f'"{wrong}".*did you mean "{right}"'):
+        open_connector(ConnectorConfig("c", format, str(tmp_path), {wrong: "hush-value"}))
+
+
+def test_storage_options_of_the_libraries_are_accepted():
+    import obstore
+    import pyiceberg.io
+
+    stubs = Path(obstore.__file__).parent / "_store"
+    names = [
+        prefix + name.removeprefix(prefix)
+        for stub, prefix in {"_aws": "aws_", "_azure": "azure_", "_gcs": "google_", "_client": "client_"}.items()
+        for name in re.findall(r"^    ([a-z]\w+): ", (stubs / f"{stub}.pyi").read_text(), re.MULTILINE)
+    ]
+    names += [
+        value
+        for name, value in vars(pyiceberg.io).items()
+        if name.startswith(("S3_", "ADLS_", "GCS_", "AWS_")) and "/" not in value
+    ]
+    names += ["client_id", "azure_storage_account_key", "aws_s3_locking_provider", "fs.s3a.endpoint", "aws_quite_new"]
+    assert len(names) > 100
+    check_options("delta", dict.fromkeys(names, "1s"))
 
 
 def test_path_rewrite_replaces_the_prefix_of_paths():
