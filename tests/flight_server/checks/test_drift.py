@@ -53,6 +53,14 @@ def test_outliers_drift_though_few_rows_moved(sign, size):
     assert found.beyond == (pytest.approx(0, abs=0.004), pytest.approx(0.093, abs=0.004))
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_three_percent_of_the_rows_far_out_are_more_than_a_tenth(sign):
+    moved = noise(10_000, 1)
+    moved[:300] = sign * 4600
+    found = distance(kll(noise(10_000, 2)), kll(np.sort(moved)))
+    assert 0.1 < found.tails == found.value < 0.13
+
+
 @pytest.mark.parametrize("make", ["normal", "lognormal", "standard_cauchy", "exponential"])
 def test_tails_of_one_distribution_agree(make):
     for seed in range(20):
