@@ -43,6 +43,8 @@ class Kind(NamedTuple):
     floor: Measure  # smallest deviation on that scale, by the centre on it
     level: Measure  # what a change must be a tenth of, by the expected value
     may_grow: bool = False
+    least: float = -math.inf  # that a value can be
+    most: float = math.inf
 
 
 def _log(value: float) -> float:
@@ -61,7 +63,7 @@ def _share(angle: float) -> float:
     return math.sin(min(max(angle, 0.0), math.pi / 2)) ** 2
 
 
-COUNT: Final = Kind(_log, _exp, lambda _: 0.01, lambda value: max(abs(value), 1.0), may_grow=True)
+COUNT: Final = Kind(_log, _exp, lambda _: 0.01, lambda value: max(abs(value), 1.0), True, 0.0)
 
 
 def share(least: float) -> Kind:
@@ -70,7 +72,11 @@ def share(least: float) -> Kind:
     Args:
         least: Smallest change that matters.
     """
-    return Kind(_angle, _share, lambda _: 0.01, lambda value: max(min(value, 1 - value), least / CHANGE))
+
+    def level(value: float) -> float:
+        return max(min(value, 1 - value), least / CHANGE)
+
+    return Kind(_angle, _share, lambda _: 0.01, level, least=0.0, most=1.0)
 
 
 def plain(spread: float) -> Kind:
@@ -183,7 +189,8 @@ def most_are_false(probabilities: Sequence[float]) -> float:
 
 
 def longest_gap(times: Sequence[datetime], now: datetime) -> timedelta | None:
-    """How long after the last of some commits the next is late; None while too few are known.
+    """How long after the last of some commits the next is late; None while too few, or those of less than a day, are
+    known.
 
     Args:
         times: Times of the commits, ascending.
@@ -191,7 +198,7 @@ def longest_gap(times: Sequence[datetime], now: datetime) -> timedelta | None:
     """
     gaps = [(after - before, _over_weekend(before, after)) for before, after in pairwise(times)]
     gaps = gaps[-WINDOW:]
-    if len(gaps) < LEAST:
+    if len(gaps) < LEAST or times[-1] - times[0] < timedelta(days=1):
         return None
     weekend = _over_weekend(times[-1], now)
     like = [gap for gap, over in gaps if over == weekend]
@@ -286,7 +293,8 @@ class _Model(NamedTuple):
         matters = CHANGE * self.series.kind.level(middle)
         low, high = min(back(centre - reach), middle - matters), max(back(centre + reach), middle + matters)
         strange = not low <= self.series.values[place] - base <= high
-        return Expectation(base + low, base + high, z, strange, count=self.learned_from)
+        low, high = max(self.series.kind.least, base + low), min(self.series.kind.most, base + high)
+        return Expectation(low, high, z, strange, count=self.learned_from)
 
 
 def _without(ranked: Sequence[float], place: int) -> float:

@@ -107,3 +107,13 @@ def test_gap_between_commits():
     assert expectations.longest_gap(known, friday + timedelta(days=2)) == timedelta(hours=108)  # over a weekend
     assert expectations.longest_gap(known[:-1], friday) == timedelta(hours=36)
     assert expectations.longest_gap(every_day[:5], every_day[5]) is None
+    backfill = [every_day[0] + timedelta(seconds=second) for second in range(30)]
+    assert expectations.longest_gap(backfill, every_day[9]) is None  # nothing is known of days
+
+
+def test_ranges_hold_only_values_that_can_be():
+    shares = [0.001, 0.0, 0.002, 0.0, 0.001, 0.0, 0.003, 0.0, 0.001, 0.0]
+    counts = [3.0, 1.0, 5.0, 2.0, 4.0, 1.0, 6.0, 2.0, 1.0, 3.0]
+    for values, kind, most in ((shares, share(0.002), 1.0), (counts, COUNT, np.inf)):
+        found = newest(values, days(10), kind)
+        assert 0.0 == found.low < found.high <= most
