@@ -438,7 +438,7 @@ def column(reader: Reader, name: str, column_name: str, then: int | None = None)
         earlier = table_summary.gather(reader, name, at, ids, shapes=True)
         if earlier.rows:
             before = {"snapshot_id": at, "histogram": bars_of(earlier, earlier.rows[0], 40)}
-    names = ("snapshot_id", "committed_at", *history.STATISTICS)
+    names = ("snapshot_id", "committed_at", "logical_type", "min_is_exact", "max_is_exact", *history.STATISTICS)
     said = optional(reader, "sys.columns", name, ids)
     comment = said[0]["comment"] if said else None
     return {

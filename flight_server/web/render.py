@@ -39,12 +39,17 @@ def environment() -> Environment:
         "moment": table_summary.moment, "age": table_summary.age, "freshness": _freshness,
         "distinct": table_summary.distinct, "rounded": table_summary.rounded,
         "nulls": _nulls, "nans": _nans, "null_bar": _null_bar, "least": _lower, "greatest": _upper,
-        "bound": lambda text: harmless(table_summary.bound(text, None, "")), "quantile": _quantile, "spark": _spark,
+        "quantile": _quantile, "spark": _spark,
         "histogram": _histogram, "line": _line, "breakable": _breakable, "partition": _partition,
         "attribute": _attribute, "mean": _mean, "contained": relationships.contained, "shown": _shown,
     }  # fmt: skip
     version = hashlib.sha256(style().encode()).hexdigest()[:12]  # makes browsers load it again after an upgrade
-    jinja.globals |= {"within": data.within, "style_version": version, "split_name": split_name}
+    jinja.globals |= {
+        "within": data.within,
+        "longest_value": LONGEST,
+        "style_version": version,
+        "split_name": split_name,
+    }
     return jinja
 
 
@@ -112,24 +117,24 @@ def _null_bar(row: Row) -> Markup:
     return Markup(charts.share(share, f"{_nulls(row)} null"))  # noqa: S704  charts escape their words
 
 
-def _lower(row: Row, short: bool = False) -> str:
-    return _edge(row, row["min"], row["min_is_exact"], "≥", short)
+def _lower(row: Row, short: bool = False, longest: int = CELL) -> str:
+    return _edge(row, row["min"], row["min_is_exact"], "≥", short, longest)
 
 
-def _upper(row: Row, short: bool = False) -> str:
-    return _edge(row, row["max"], row["max_is_exact"], "≤", short)
+def _upper(row: Row, short: bool = False, longest: int = CELL) -> str:
+    return _edge(row, row["max"], row["max_is_exact"], "≤", short, longest)
 
 
 def _quantile(row: Row, rank: float, short: bool = False) -> str:
     return _edge(row, row["quantiles"].get(rank), None, "", short)
 
 
-def _edge(row: Row, value: str | None, exact: bool | None, sign: str, short: bool) -> str:
-    """A value with its sign; `short` cuts it to what a list has room for, with all of it as title."""
+def _edge(row: Row, value: str | None, exact: bool | None, sign: str, short: bool, longest: int = CELL) -> str:
+    """A value with its sign; `short` cuts it to a few digits or `longest` characters, with all of it as title."""
     whole = harmless(table_summary.bound(value, exact, sign))
     if not short or value is None:
         return whole
-    longest = 2 * CELL if (row["logical_type"] or "").startswith("TIME") else CELL
+    longest = max(longest, 2 * CELL) if (row["logical_type"] or "").startswith("TIME") else longest
     return _titled(harmless(table_summary.bound(_brief(row, value), exact, sign, longest)), whole, value)
 
 
