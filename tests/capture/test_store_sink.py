@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
@@ -14,7 +17,9 @@ from capture.spec import Budget, Sampling
 from capture.spi import Outcome
 from capture.store_sink import LocalStore
 from store.model.errors import NotFound
+from store.model.sketches.theta import theta
 from store.model.targets import Target
+from tests.capture.connectors import iceberg_tables as built
 
 NAME = "lake.default.events"
 
@@ -72,6 +77,20 @@ def test_sample_does_not_replace_a_complete_record(lake):
         store.capture(lake, "lake", "default", "events", targets=[Target.column(1)], **how)
         columns = {row["column_id"]: row for row in store.read("stats.columns", NAME).to_pylist()}
         assert (columns[1]["completeness"], columns[1]["ndv"], columns[1]["max"]) == ("COMPLETE", 100, "99")
+
+
+def test_sketches_that_a_source_has_are_stored_by_column(tmp_path):
+    schema = Schema(NestedField(1, "a", LongType()), NestedField(2, "b", LongType()))
+    built.simple_table(tmp_path, schema, pa.table({"a": range(20), "b": range(20)}))
+    iceberg = open_connector(ConnectorConfig("lake", "iceberg", f"sqlite:///{tmp_path / 'catalog.db'}"))
+    snapshot = iceberg.enumerate_snapshots("db", "t").current_snapshot_id
+    sketches = [(i, theta(np.arange(1, 10 * i + 1, dtype=np.uint64) << np.uint64(50)), 10 * i) for i in (1, 2)]
+    built.publish_thetas(iceberg, "db", "t", snapshot, sketches)
+    with LocalStore(":memory:") as store:
+        store.capture(iceberg, "lake", "db", "t", targets=[Target.table()])
+        stored = {row["column_id"]: row["data"] for row in store.read("stats.sketches", "lake.db.t").to_pylist()}
+    iceberg.close()
+    assert stored == {i: data for i, data, _ in sketches}
 
 
 def test_cancelled_capture_stores_nothing(lake):

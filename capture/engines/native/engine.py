@@ -409,8 +409,9 @@ class _Pass:
         import json
 
         rows = [
-            self.table.key | {"target_kind": "COLUMN", "column_id": column_id, "role": role, "sketch_type": type,
-                              "data": data, "params": json.dumps(dict(params)), "captured_at": self.now}
+            self.table.key | {"target_kind": "COLUMN", "storage_id": Target.column(column_id).storage_id,
+                              "column_id": column_id, "role": role, "sketch_type": type, "data": data,
+                              "params": json.dumps(dict(params)), "captured_at": self.now}
             for column_id, role, type, data, params in native.sketches if column_id in columns
         ]  # fmt: skip
         if rows:
