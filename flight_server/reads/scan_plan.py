@@ -320,10 +320,9 @@ class Query:
             read: Ids of the columns that are read; None for all.
             added: Further columns of `stats.files`.
         """
-        condition, (all_match, files, parameters) = self._condition, self.parts(self._sizes(read))
-        bytes_to_read = "f.size_bytes" if read is None else "if(b.bytes > f.size_bytes, f.size_bytes, b.bytes)"
+        condition, (all_match, files, parameters) = self._condition, self.parts()
         names = [f'f."{name}"' for name in _OF_FILES]
-        columns = ", ".join([*names[:4], f"{bytes_to_read} AS bytes_to_read", *names[4:]])
+        columns = ", ".join([*names[:4], f"{self._bytes_of(read)} AS bytes_to_read", *names[4:]])
         reason = "NULL::VARCHAR"
         if condition is not None:
             reason = f"CASE WHEN NOT ({condition.known} OR {condition.all}) THEN {condition.reason} END"
@@ -335,30 +334,25 @@ class Query:
             rows = file_keys.having(rows, self._cursor, self._key, self._listing.positions, column, values)
         return rows.cast(pa.schema([*SCHEMA, *map(_FILES.field, added)])).sort_by("file_path")
 
-    def parts(self, joined: str = "") -> tuple[str, str, list[Any]]:
+    def parts(self) -> tuple[str, str, list[Any]]:
         """A condition that holds if every row of a file matches, FROM and WHERE clauses of the files `f` that are kept,
-        and the parameters of these clauses.
-
-        Args:
-            joined: A further join of the files, without parameters.
-        """
-        files = f"FROM (SELECT s.* {self._files}) f{joined}"
+        and the parameters of these clauses."""
+        files = f"FROM (SELECT s.* {self._files}) f"
         if self._condition is None:
             return "TRUE", files, []
         joins, parameters = self._joined(self._condition.columns)
         return self._condition.all, f"{files}{joins} WHERE {self._condition.may}", parameters
 
-    def _sizes(self, read: Collection[int] | None) -> str:
-        """Join of the files with `b.bytes`, the compressed bytes of columns, in files where that of each is known."""
+    def _bytes_of(self, read: Collection[int] | None) -> str:
+        """The compressed bytes of columns in a file `f`, null where one's are unknown."""
         if read is None:
-            return ""
+            return "f.size_bytes"
         ids = ", ".join(str(int(id)) for id in set(read))
         pos = self._listing.positions.get("stats.file_columns", -1)
         rows = rows_of("stats.file_columns", self._key, pos, f"s.column_id IN ({ids})")
         return (
-            f" LEFT JOIN (SELECT s.file_path, sum(s.bytes_scanned)::BIGINT AS bytes {rows}"
-            " AND coalesce(s.row_groups_sampled, 0) = 0 GROUP BY ALL"
-            f" HAVING count(s.bytes_scanned) = {len(set(read))}) b ON b.file_path = f.file_path"
+            f"(SELECT if(count(s.bytes_scanned) = {len(set(read))}, least(sum(s.bytes_scanned), f.size_bytes)::BIGINT,"
+            f" NULL) {rows} AND coalesce(s.row_groups_sampled, 0) = 0 AND s.file_path = f.file_path)"
         )
 
     def summary(self, kept: pa.Table) -> dict[str, dict[str, int]]:
