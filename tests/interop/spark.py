@@ -46,11 +46,13 @@ def environment(packages: Path) -> dict[str, str]:
                          "SPARK_HOME": str(packages / "pyspark")}  # fmt: skip
 
 
-def run(packages: Path, settings: Mapping[str, str], statements: Sequence[str]) -> list[list[list[Any]]]:
+def run(
+    packages: Path, settings: Mapping[str, str], statements: Sequence[str], timeout_seconds: float = 900
+) -> list[list[list[Any]]]:
     """The rows of each statement, as JSON has them, all in one new session."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM], input=json.dumps([settings, statements]), text=True, capture_output=True,
-        timeout=900, env=environment(packages),
+        timeout=timeout_seconds, env=environment(packages),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found: list[list[list[Any]]] = json.loads(done.stdout.splitlines()[-1])
