@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from store.catalog.catalog import Catalog
 from store.catalog.column_ids import ColumnNames
 from store.catalog.deletion import delete_records
-from store.duckdb.arrow_sql import execute
+from store.duckdb.arrow_sql import execute, query
 from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, parts
 from store.history.content_hash import content_hash
@@ -285,7 +285,7 @@ class DuckDBStatsStore(StatsStore):
         condition, parameters = where_target(flight, target)
         source, leading = rows_of(flight, table, snapshot_id)
         with self.database.reading() as cursor:
-            rows = cursor.sql(f"SELECT t.* FROM {source}{condition}", params=[*leading, *parameters]).to_arrow_table()
+            rows = query(cursor, f"SELECT t.* FROM {source}{condition}", [*leading, *parameters])
         return rows.to_pylist()[0] if rows.num_rows else None
 
     def meta(self, table: TableEntry, snapshot_id: int, target: Target) -> Meta:
@@ -316,7 +316,7 @@ class DuckDBStatsStore(StatsStore):
         with self.database.reading() as cursor:
             for family in ("stats.sketches", "file_sketches"):
                 source, leading = rows_of(family, table, snapshot_id)
-                found += cursor.sql(f"SELECT t.* FROM {source}", params=leading).to_arrow_table().to_pylist()
+                found += query(cursor, f"SELECT t.* FROM {source}", leading).to_pylist()
         return sorted(found, key=lambda row: (row["storage_id"], row["column_id"] or 0, row["role"]))
 
     def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
@@ -342,11 +342,10 @@ class DuckDBStatsStore(StatsStore):
                 flight = FLIGHT_OF[each]
                 source, leading = rows_of(flight, table, snapshot_id)
                 named = f"{STORAGE_ID[flight].format('t')} AS storage_id, '{each}' AS target_kind"
-                page = cursor.sql(
-                    f"SELECT * FROM (SELECT {named}, t.* FROM {source}) WHERE storage_id > ?"
-                    f" ORDER BY storage_id LIMIT {wanted}",
-                    params=[*leading, page_token],
-                ).to_arrow_table()
+                page = query(
+                    cursor, f"SELECT * FROM (SELECT {named}, t.* FROM {source}) WHERE storage_id > ?"
+                    f" ORDER BY storage_id LIMIT {wanted}", [*leading, page_token],
+                )  # fmt: skip
                 records += page.to_pylist()
         page = records[:page_size]
         return page, page[-1]["storage_id"] if len(records) > len(page) else "", total

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection, Database
 
 if TYPE_CHECKING:
@@ -48,8 +49,7 @@ class Publications:
         """The newest publication of a table in each home: home, snapshot_id, state, location, columns, published_at,
         detail and made_snapshot_id."""
         with self.database.reading() as cursor:
-            rows = cursor.sql(
-                "SELECT home, snapshot_id, state, location, columns, published_at, detail, made_snapshot_id"
-                " FROM publications WHERE table_key = ? ORDER BY home", params=[table.table_key],
-            ).to_arrow_table()  # fmt: skip
-        return rows.to_pylist()
+            return query(
+                cursor, "SELECT home, snapshot_id, state, location, columns, published_at, detail, made_snapshot_id"
+                " FROM publications WHERE table_key = ? ORDER BY home", [table.table_key],
+            ).to_pylist()  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.duckdb.arrow_sql import among, execute, rowid_in
+from store.duckdb.arrow_sql import among, execute, query, rowid_in
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, OPEN_END, Connection, parts, stored_columns
 from store.model.catalog_entries import TableEntry
 from store.model.targets import Target, TargetKind
@@ -155,8 +155,7 @@ def delete_by_span(
         if target is None:
             deleted += connection.execute(f"SELECT count(*) FROM {physical} t WHERE {in_listing}").fetchall()[0][0]
             continue
-        doomed = connection.sql(f"SELECT rowid AS rid FROM {physical} t WHERE {in_listing}", params=parameters or None)
-        rowids = doomed.to_arrow_table()["rid"]
+        rowids = query(connection, f"SELECT rowid AS rid FROM {physical} t WHERE {in_listing}", parameters)["rid"]
         deleted += len(rowids)
         position = pa.table({"table_key": [key], "pos": [pos], "last": [last]})
         remove_at(connection, family, rowids, f"table_key = {key}", position)

@@ -23,10 +23,11 @@ class Presence:
     def __init__(self, database: Database):
         self._keys: dict[str, set[int]] = {}
         with database.reading() as cursor:
-            self._load(cursor)
-        database.on_replace.append(self._load)
+            self.load(cursor)
+        database.on_replace.append(self.load)
 
-    def _load(self, connection: Connection) -> None:
+    def load(self, connection: Connection) -> None:
+        """Reads the tables that have rows again."""
         keys: dict[str, set[int]] = {}
         for family, key in connection.execute(" UNION ".join(_SOURCES)).fetchall():
             keys.setdefault(family, set()).add(key)

@@ -33,7 +33,8 @@ from store.model.schemas import COUNTS, DISTRIBUTION
 
 _NOTHING = pa.table({"row_no": NONE, "rid": NONE, "same": pa.chunked_array([], pa.bool_()), "part": NONE})
 _FEW_ROWS = 512  # at most that many target ids are written into a condition
-_CURRENT, _COPIES, _LATER = 2, 3, 4  # current rows, copies at the put's snapshots, rows that begin after one of them
+# Current rows, rows of the history, copies at the put's snapshots, rows that begin after one of them.
+_CURRENT, _HISTORY, _COPIES, _LATER = 2, 3, 4, 5
 
 
 class SnapshotMerge:
@@ -104,13 +105,14 @@ class SnapshotMerge:
 
     def _stored_kinds(self, connection: Connection) -> set[int]:
         """The kinds of rows that are stored for the put's tables: the parts with records of its snapshots, `_CURRENT`,
-        `_COPIES`, `_LATER`."""
+        `_HISTORY`, `_COPIES`, `_LATER`."""
         tables, snapshots = self.staged.scope(), self.staged.scope(snapshots=True)
         first = [f"(SELECT {n} FROM {table} WHERE {snapshots} LIMIT 1)" for n, table in enumerate(self.tables)]
         if self.is_parted:
             current, history = self.tables
             least = min(place.ordinal for place in self.places.values())
             first.append(f"(SELECT {_CURRENT} FROM {current} WHERE {tables} LIMIT 1)")
+            first.append(f"(SELECT {_HISTORY} FROM {history} WHERE {tables} LIMIT 1)")
             first.append(f"(SELECT {_COPIES} FROM {history} WHERE {snapshots} AND is_copy LIMIT 1)")
             first.append(f"(SELECT {_LATER} FROM {history} WHERE {tables} AND from_ord > {least} LIMIT 1)")
         return {kind for (kind,) in connection.execute(" UNION ALL ".join(first)).fetchall()}
@@ -177,7 +179,8 @@ class SnapshotMerge:
             self.staged.insert(connection, self.tables[0], fresh, generation)
             return
         current, history = self.tables
-        fresh, simple = self._with_spans(connection, fresh, generation, is_new=is_new)
+        is_only = is_new or (in_place and _HISTORY not in self.having)
+        fresh, simple = self._with_spans(connection, fresh, generation, is_new=is_new, is_only=is_only)
         now, then = fresh, fresh.slice(0, 0)
         if not simple.all():
             now, then = (fresh.filter(pa.array(mask)) for mask in (simple, ~simple))
@@ -191,7 +194,7 @@ class SnapshotMerge:
             self.spans.change(then["table_key"].unique().to_pylist())
 
     def _with_spans(
-        self, connection: Connection, fresh: pa.Table, generation: int, *, is_new: bool
+        self, connection: Connection, fresh: pa.Table, generation: int, *, is_new: bool, is_only: bool
     ) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
         """The rows with the columns of their spans and distributions, and a mask of those that hold from now on as they
         are: those at the current snapshot of a table with nothing newer, with counts, and a distribution that is their
@@ -199,6 +202,7 @@ class SnapshotMerge:
 
         Args:
             is_new: False if some of them replace a record of their snapshot.
+            is_only: True if none does, or none of their targets has a record of another snapshot.
         """
         _, first, at = np.unique(codes(fresh, ["table_key", "snapshot_id"]), return_index=True, return_inverse=True)
         keys, ids = (fresh[name].take(pa.array(first)).to_pylist() for name in ("table_key", "snapshot_id"))
@@ -223,7 +227,7 @@ class SnapshotMerge:
             columns["distribution_generation"] = np.full(len(at), generation)
             simple &= ~_lacking(fresh, COUNTS)
             inheriting = simple & lacks_ndv
-            if not is_new:
+            if not is_only:
                 simple &= ~lacks_ndv
         for name, values in columns.items():
             fresh = fresh.append_column(name, values if isinstance(values, pa.ChunkedArray) else pa.array(values))

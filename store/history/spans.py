@@ -18,6 +18,7 @@ Invariants, which `statflight doctor --db` checks by `changes` and `listing_chan
 | what happens | what is written |
 |---|---|
 | a record with counts at the current snapshot, nothing newer stored | the target's row ends, a new one is open |
+| a record at the current snapshot that replaces the only one of its target, no history | its row |
 | any other record, or a deleted one; another schema, order or age limit of snapshots | rows that `changes` finds |
 | a new current snapshot of the same schema | nothing, unless rows of it were stored before |
 | a put at a new current snapshot of another schema, or none | rows that hold there no more move to the other table |
@@ -342,11 +343,14 @@ def _apply(connection: Connection, flight: str, scope: str, found: pa.Table, mov
         f" FROM {{found}} x JOIN {both} c ON c.part = x.of_part AND c.rid = x.of_rid"
         f" LEFT JOIN {both} d ON d.part = x.d_part AND d.rid = x.d_rid", **given,
     )  # fmt: skip
+    left, entered = (set(found[name].unique().to_pylist()) for name in ("part", "to_part"))
     for part, table in enumerate(parts(flight)):
-        execute(connection, f"DELETE FROM {table} WHERE {scope} AND rowid IN"
-                f" (SELECT rid FROM {{found}} WHERE part = {part})", **given)  # fmt: skip
-        execute(connection, f"INSERT INTO {table} BY NAME SELECT * EXCLUDE (to_part) FROM chosen"
-                f" WHERE to_part = {part}")  # fmt: skip
+        if part in left:
+            execute(connection, f"DELETE FROM {table} WHERE {scope} AND rowid IN"
+                    f" (SELECT rid FROM {{found}} WHERE part = {part})", **given)  # fmt: skip
+        if part in entered:
+            execute(connection, f"INSERT INTO {table} BY NAME SELECT * EXCLUDE (to_part) FROM chosen"
+                    f" WHERE to_part = {part}")  # fmt: skip
     execute(connection, "DROP TABLE chosen")
 
 

@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.duckdb.arrow_sql import execute, query, query_few, within
+from store.duckdb.arrow_sql import execute, query, within
 from store.duckdb.layout import GROUPED, Connection, record_columns, stored_columns
 from store.model.freshness import CONTRADICTED
 from store.model.puts import IDENTITY, contradicts, cosmetic, once
 
 NONE = pa.chunked_array([], pa.int64())
 _ROW_GROUP = 122_880  # rows of a row group of DuckDB
-_FEW_ROWS = 4096  # up to that many staged rows `query_few` is faster
 _PIECE_BYTES = 256 << 20  # size of the parts of an insert
 
 NameOf = Callable[[int], str]
@@ -102,11 +101,7 @@ class Staged:
             f"SELECT s.row_no, t.rid, ({same or 'true'}) AS same{further} FROM {{staged}} s"
             f" JOIN ({stored}) t ON {self.same_target('s', 't')}"
         )
-        if self.rows.num_rows > _FEW_ROWS:
-            return query(connection, sql, staged=self.numbered, **tables)
-        names = ("row_no", "rid", "same", *more)
-        schema = pa.schema([(name, pa.bool_() if name in ("same", "own") else pa.int64()) for name in names])
-        return query_few(connection, sql, schema, staged=self.numbered, **tables)
+        return query(connection, sql, staged=self.numbered, **tables)
 
     def same_target(self, staged: str, stored: str) -> str:
         """SQL condition that is true if a staged and a stored row are about the same target."""
@@ -140,9 +135,7 @@ class Staged:
         """
         new = dict.fromkeys(self.columns) | self.rows.slice(row_no, 1).to_pylist()[0]
         columns = record_columns(self.flight) if self.flight in GROUPED else "*"
-        row = (
-            connection.sql(f"SELECT {columns} FROM {table} WHERE rowid = {int(rowid)}").to_arrow_table().to_pylist()[0]
-        )
+        row = query(connection, f"SELECT {columns} FROM {table} WHERE rowid = {int(rowid)}").to_pylist()[0]
         stored = {name: row[name] for name in self.columns}
         keys = [key for key in self.keys if key != "table_key"]
         raise contradicts(self.flight, self.name_of(new["table_key"]), keys, stored, new)

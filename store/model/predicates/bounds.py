@@ -89,7 +89,9 @@ def rows_by_kind(types: pa.Array) -> Mapping[Kind, np.ndarray]:
     kinds = [parse(text).kind for text in coded.dictionary.to_pylist()]
     if len(kinds) == 1 and not types.null_count:
         return {kinds[0]: np.arange(len(types))}
-    return {kind: np.flatnonzero(np.isin(codes, [at for at, of in enumerate(kinds) if of is kind])) for kind in kinds}
+    distinct = list(dict.fromkeys(kinds))
+    numbers = np.array([*map(distinct.index, kinds), -1])[codes]  # code -1 is that of a null
+    return {kind: np.flatnonzero(numbers == at) for at, kind in enumerate(distinct)}
 
 
 # Sort keys.

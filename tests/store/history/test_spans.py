@@ -13,7 +13,7 @@ from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
 from store.duckdb.database import Database
 from store.duckdb.layout import BY_SNAPSHOT, parts, stored_columns
-from store.history.presence import Presence
+from store.history import spans
 from store.history.spans import holds_sql, schema_key_sql
 from store.model import freshness
 from store.model.catalog_entries import UNPLACED
@@ -218,9 +218,9 @@ def check_history(store: DuckDBStatsStore, steps: Any) -> None:
                       "tables"):  # fmt: skip
             connection.execute(f"DELETE FROM {table}")
         store.catalog.reload(connection)
+        store.catalog.presence.load(connection)
 
     store.database.write(clear)
-    store.catalog.presence = Presence(store.database)
     for step in steps:
         apply(store, step)
         for flight in ("stats.columns", "stats.tables"):
@@ -297,3 +297,18 @@ def test_conflict_names_the_values_of_the_record_itself(store):
     with pytest.raises(Conflict) as refused:
         put(store, "stats.columns", again, "create")
     assert refused.value.params["field"] == "avg_width_bytes", refused.value
+
+
+def test_record_that_replaces_the_only_one_of_its_target_is_written_in_place(store, monkeypatch):
+    """With what it lacks: a distribution, or distinct counts."""
+    whole = {"column_id": 1, "row_count": 9, "ndv": 4.0, "avg_width_bytes": 8.0}
+    put(store, "stats.columns", rows("stats.columns", whole, name=("only", "s", "t")))
+    with monkeypatch.context() as patched:
+        patched.setattr(spans, "respan", lambda *_: pytest.fail("the spans of all rows are computed"))
+        for values in ({"row_count": 8}, {"row_count": 7, "avg_width_bytes": 2.0}, {"row_count": 6}):
+            again = rows("stats.columns", {"column_id": 1, **values}, name=("only", "s", "t"))
+            put(store, "stats.columns", again, "upsert")
+            assert served_rows(store)[None] == expected_rows(store)[None]
+    put(store, "stats.columns", rows("stats.columns", whole, name=("only", "s", "t"), snapshot=2))
+    put(store, "stats.columns", rows("stats.columns", {"column_id": 1}, name=("only", "s", "t"), snapshot=2), "upsert")
+    assert served_rows(store)[None] == expected_rows(store)[None]
