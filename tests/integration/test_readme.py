@@ -126,7 +126,9 @@ def test_named_options_of_commands_exist():
             if word.endswith("statflight") and index + 1 < len(words) and words[index + 1] in COMMANDS:
                 help_text = (
                     CliRunner()
-                    .invoke(app, [words[index + 1], "--help"], env={"COLUMNS": "200", "STATFLIGHT_KEEP": "pandas"})
+                    .invoke(
+                        app, [words[index + 1], "--help"], env={"COLUMNS": "200", "STATFLIGHT_KEEP": "pandas,numpy"}
+                    )
                     .output
                 )
                 given = [option for option in words[index + 2 :] if option.startswith("--")]
