@@ -39,11 +39,11 @@ from store.model.errors import InvalidArgument, NotFound, StatflightError, Upstr
 
 OWN_OPTIONS = ("type", "name", "warehouse", *COMMON)
 # Properties of pyiceberg: full names, and first parts of dotted names.
-_PROPERTIES = frozenset({
+PROPERTIES = frozenset({
     "token", "credential", "scope", "audience", "resource", "oauth2-server-uri", "prefix", "snapshot-loading-mode",
     "echo", "pool_pre_ping", "init_catalog_tables", "schema_version", "py-io-impl", "cert", "ugi",
 })  # fmt: skip
-_PREFIXES = frozenset({
+PREFIXES = frozenset({
     "s3", "gcs", "adls", "hdfs", "hf", "client", "glue", "dynamodb", "hive", "rest", "auth", "header", "ssl", "gcp",
     "sql", "policy", "publish", "pyarrow",
 })  # fmt: skip
@@ -124,13 +124,13 @@ def open_tables(config: ConnectorConfig) -> Tables:
 def _checked(options: Mapping[str, str]) -> dict[str, str]:
     for name in options:
         check_spelling("iceberg", name)
-        is_known = name in OWN_OPTIONS or name in _PROPERTIES or name.partition(".")[0] in _PREFIXES
+        is_known = name in OWN_OPTIONS or name in PROPERTIES or name.partition(".")[0] in PREFIXES
         if is_known or is_storage_option(name):
             continue
         raise InvalidArgument(
             f'options: format iceberg has no option "{name}"; it takes {", ".join(OWN_OPTIONS)} and properties of '
             "pyiceberg such as s3.endpoint, token, credential",
-            hint=nearest(name, [*OWN_OPTIONS, *sorted(_PROPERTIES)]),
+            hint=nearest(name, [*OWN_OPTIONS, *sorted(PROPERTIES)]),
             params={"field": "options", "option": name},
         )
     PathRewrite.of(options)

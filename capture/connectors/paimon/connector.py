@@ -47,7 +47,7 @@ from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.places import Place, Unreadable, unknown_snapshot
 from store.model.errors import StatflightError, UpstreamError
 
-_OWN: Final = ("warehouse", "catalog-key")
+OWN_OPTIONS: Final = ("warehouse", "catalog-key")
 
 
 class PaimonConnector(Connector):
@@ -56,7 +56,7 @@ class PaimonConnector(Connector):
     format: ClassVar[str] = "paimon"
 
     def __init__(self, config: ConnectorConfig) -> None:
-        check_options(self.format, config.options, _OWN)
+        check_options(self.format, config.options, OWN_OPTIONS)
         self._catalog = open_catalog(config.uri, config.options)
         self._footers = FooterCache(scope(config))
 

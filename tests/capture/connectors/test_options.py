@@ -3,10 +3,16 @@ from pathlib import Path
 
 import pytest
 
+import flight_server
 from capture.connectors import open_connector
-from capture.connectors.options import PathRewrite, check_choice, check_options
+from capture.connectors.iceberg import catalogs
+from capture.connectors.options import COMMON, PathRewrite, check_choice, check_options, is_storage_option
+from capture.connectors.paimon import connector as paimon
+from capture.connectors.parquet import connector as parquet
 from capture.connectors.spi import ConnectorConfig
 from store.model.errors import InvalidArgument
+
+_OF_SQL = {"echo", "pool_pre_ping", "init_catalog_tables", "schema_version"}  # pyiceberg's, of no use here
 
 
 def test_unknown_options_are_refused_with_the_nearest_name():
@@ -68,3 +74,14 @@ def test_a_malformed_rewrite_is_refused(wrong):
 def test_publish_options_are_accepted_by_every_format(format, tmp_path):
     options = {"publish": "hive", "publish.hive.uri": "thrift://h:1"}
     open_connector(ConnectorConfig("c", format, str(tmp_path), options)).close()
+
+
+def test_guide_has_every_option_of_the_formats():
+    guide = (Path(flight_server.__file__).parent / "guides/lakes.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w.-]+?)\.?(?:=\w+)?`", guide))
+    own = {*COMMON, *catalogs.OWN_OPTIONS, *catalogs.PROPERTIES, *paimon.OWN_OPTIONS, *parquet.OWN_OPTIONS}
+    assert own - named - _OF_SQL == set()
+    assert {name for name in catalogs.PREFIXES - named if not is_storage_option(f"{name}.x")} <= {"policy", "pyarrow"}
+    clouds = {name: "1s" for name in named if re.match("AWS_|GOOGLE_|AZURE_", name)}
+    assert len(clouds) > 15
+    check_options("delta", clouds)
