@@ -169,7 +169,7 @@ def _expanded(
     with database.reading() as cursor:
         for name, table in {**columns.arrow, **stored.arrow}.items():
             cursor.register(name, table)
-        found = cursor.sql(sql, params=[*columns.parameters, *stored.parameters, role]).to_arrow_table().to_pylist()
+        found = cursor.execute(sql, [*columns.parameters, *stored.parameters, role]).to_arrow_table().to_pylist()
     rows = []
     for record in found:
         if record["logical_type"] is None:

@@ -133,7 +133,7 @@ class Queries:
         values = ", ".join(["s.table_key", *(f's."{name}"' if labels else f'{source.columns[name]} AS "{name}"'
                                              for name in chosen)])  # fmt: skip
         sql, parameters = self._sql(request, source, scope, unnamed=values)
-        rows = cursor.sql(sql, params=parameters or None).to_arrow_table()
+        rows = cursor.execute(sql, parameters).to_arrow_table()
         if self.versions.steady() != epoch:
             return None
         keys = pc.dictionary_encode(rows["table_key"].combine_chunks())
