@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "explore", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
-settings.register_profile("project", settings.get_profile("explore"), max_examples=50, derandomize=True, database=None)
+settings.register_profile("project", settings.get_profile("explore"), max_examples=30, derandomize=True, database=None)
 settings.load_profile("project")
 
 
@@ -31,4 +31,5 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         atexit.register(gc.unfreeze)
+        gc.set_threshold(20_000)  # pytest and Hypothesis make so many objects that collections take a twentieth
         gc.enable()

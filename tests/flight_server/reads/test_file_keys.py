@@ -26,6 +26,14 @@ def app(tmp_path):
         yield app
 
 
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory):
+    """An app with the files and their sketches, which no test changes."""
+    with app_in(tmp_path_factory.mktemp("keys")) as app:
+        put_keys(app)
+        yield app
+
+
 def ids(number: int) -> np.ndarray:
     """File i has every fourth id from i on, so that all files have nearly the same bounds."""
     return np.arange(number, 4000, FILES)
@@ -50,8 +58,8 @@ KEY_OF_SKETCH = {name: KEY[name] for name in ("table_catalog", "table_schema", "
 }  # fmt: skip
 
 
-def test_only_files_with_the_key_are_kept(app):
-    put_keys(app)
+def test_only_files_with_the_key_are_kept(keyed):
+    app = keyed
     assert kept(app, "id = 6") == {"f2": "SOME"}
     assert kept(app, "id IN (1, 5, 3)") == {"f1": "SOME", "f3": "SOME"}
     assert set(kept(app, {"column": "id", "op": "IN", "values": [*range(8, 80, 4)]})) == {"f0"}
@@ -64,9 +72,8 @@ def test_only_files_with_the_key_are_kept(app):
 @pytest.mark.parametrize(
     "where", ["id > 6", "id <> 6", "NOT (id = 6)", "id = 6 OR id > 10", "id IS NOT NULL", "id NOT IN (6)"]
 )
-def test_other_conditions_keep_all(app, where):
-    put_keys(app)
-    assert len(kept(app, where)) == FILES
+def test_other_conditions_keep_all(keyed, where):
+    assert len(kept(keyed, where)) == FILES
 
 
 def test_a_sketch_of_many_values_tells_of_hashes_below_its_theta(app):
