@@ -160,10 +160,8 @@ def doctor(
 
 def _check_database(path: Path, format: Answer) -> NoReturn:
     """Prints what is wrong with the content of a database; status 1 if something is."""
-    from flight_server.process.runtime import quiet_duckdb
     from store.invariants import check_file
 
-    quiet_duckdb()
     found = []
     for violation in check_file(path.expanduser()):
         found.append(violation._asdict())

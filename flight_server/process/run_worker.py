@@ -17,7 +17,6 @@ from flight_server.process.runtime import (
     die_with_parent,
     freeze_garbage,
     postpone_pandas,
-    quiet_duckdb,
     report_crashes,
     switch_threads_sooner,
 )
@@ -39,7 +38,6 @@ def run_worker(
     if parent_pid is not None:
         die_with_parent()
     postpone_pandas()
-    quiet_duckdb()
     switch_threads_sooner()
     spark = Spark(spark_master, settings=spark_conf)
     worker = Worker(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -11,6 +13,9 @@ from store.duckdb.layout import Connection
 
 Given: TypeAlias = Mapping[str, Any] | Sequence[Any]
 """Values of a statement, by name or in order."""
+
+# A copy of the result costs less than to parse and bind the statement twice, as DuckDB recommends.
+warnings.filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning, re.escape(__name__))
 
 # DuckDB resolves an unknown table name to a local variable of the function that runs the statement. Registering a view
 # instead would cost as much as a small statement.
