@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -149,7 +149,7 @@ class Tables:
             document = self._ask(table, "metadata", location=location)["document"]
             served = _of_document(document, url(location))
             self._documents.put(key, served, len(served.document))
-        return replace(served, columns=dict(_ids(json.loads(schema)["fields"], "")))
+        return replace(served, columns={name: id for name, id, _ in _fields(json.loads(schema))})
 
     def _make_up(self, table: TableEntry) -> Served:
         _, schema, partition_keys, properties = self._details(table)
@@ -199,7 +199,7 @@ def values_of(text: str | None, partition: made_up.Partition) -> list[Any]:
 def _of_document(document: Mapping[str, Any], location: str) -> Served:
     """An Iceberg table by its metadata, of any format version."""
     schemas: Sequence[Any] = document.get("schemas") or [document["schema"]]
-    types = {column["id"]: column["type"] for schema in schemas for column in _fields(schema["fields"])}
+    types = {id: type for schema in schemas for _, id, type in _fields(schema)}
     specs = document.get("partition-specs") or [{"spec-id": 0, "fields": document.get("partition-spec") or []}]
     return Served(location, json.dumps(document), {
         spec.get("spec-id", 0): [
@@ -208,36 +208,16 @@ def _of_document(document: Mapping[str, Any], location: str) -> Served:
     })  # fmt: skip
 
 
-def _fields(fields: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The fields and those within structs, which alone can be sources of partitions."""
-    found = []
-    for column in fields:
-        found.append(column)
-        if isinstance(column["type"], dict) and column["type"].get("type") == "struct":
-            found += _fields(column["type"]["fields"])
-    return found
-
-
-def _ids(fields: Sequence[Mapping[str, Any]], prefix: str) -> list[tuple[str, int]]:
-    """Dotted names and ids of fields, those within lists and maps too."""
-    found = []
-    for column in fields:
-        name = f"{prefix}{column['name']}"
-        found.append((name, column["id"]))
-        found += _within(column["type"], name)
-    return found
-
-
-def _within(type: Any, name: str) -> list[tuple[str, int]]:
+def _fields(type: Any, prefix: str = "") -> Iterator[tuple[str, int, Any]]:
+    """Dotted name, id and type of the fields within a schema or type, at any depth."""
+    parts: list[tuple[str, int, Any]] = []
     match type:
-        case {"type": "struct", "fields": fields}:
-            return _ids(fields, f"{name}.")
-        case {"type": "list", "element-id": id, "element": element}:
-            return [(f"{name}.element", id), *_within(element, f"{name}.element")]
-        case {"type": "map"}:
+        case {"fields": fields}:
+            parts = [(column["name"], column["id"], column["type"]) for column in fields]
+        case {"element-id": id, "element": element}:
+            parts = [("element", id, element)]
+        case {"key-id": _}:
             parts = [(part, type[f"{part}-id"], type[part]) for part in ("key", "value")]
-            return [
-                found for part, id, inner in parts
-                for found in [(f"{name}.{part}", id), *_within(inner, f"{name}.{part}")]
-            ]  # fmt: skip
-    return []
+    for name, id, inner in parts:
+        yield f"{prefix}{name}", id, inner
+        yield from _fields(inner, f"{prefix}{name}.")
