@@ -45,7 +45,8 @@ SCREENS = {
     "desktop": (1280, []), "phone": (390, []), "dark": (1280, [DARK]), "dark phone": (390, [DARK]),
 }  # fmt: skip
 """Width of the page in pixels, and flags of Chromium, whose windows are not narrower than 500: hence the frame."""
-_FRAME = """<!DOCTYPE html><html lang=en><title>frame</title><iframe src="{path}" width={width} height=900></iframe>
+_FRAME = """<!DOCTYPE html><html lang=en><title>frame</title>
+<iframe src="{path}" width={width} height=900 style=border:0></iframe>
 <script>
 const wait = setInterval(() => {{
   const found = document.querySelector("iframe").contentDocument.getElementById("axe-results");
@@ -86,6 +87,11 @@ def axe() -> str:
         return script.read().decode()
 
 
+def quantiles(column_id: int, values: np.ndarray) -> dict:
+    return {"target_kind": "COLUMN", "storage_id": of_column(column_id), "column_id": column_id, "role": "QUANTILES",
+            "sketch_type": "apache-datasketches-kll-doubles-v1", "data": kll(values)}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     with app_in(tmp_path_factory.mktemp("browser")) as app:
@@ -105,10 +111,19 @@ def site(tmp_path_factory):
                 for day in range(3)
             ]  # fmt: skip
             put(app, files, "stats.files")
-            values = kll(np.linspace(0.5, 99.5, 870))
-            sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",
-                      "sketch_type": "apache-datasketches-kll-doubles-v1", "data": values}  # fmt: skip
-            put(app, [at | sketch], "stats.sketches")
+            put(app, [at | quantiles(1, np.linspace(0.5, 99.5, 870))], "stats.sketches")
+        orders = dict(zip(KEY, ("lake", "sales", "orders"), strict=True)) | {"snapshot_id": 1}
+        put(app, [orders | {"row_count": 9000, "data_file_count": 3, "total_size_bytes": 912_345}], "stats.tables")
+        columns = {
+            "id": {"logical_type": "INT", "ndv": 9000.0, "min": "1", "max": "9000", "mean": 4500.5},
+            "region": {"logical_type": "STRING", "ndv": 3.0, "min": "east", "max": "south"},
+            "amount": {"logical_type": "DOUBLE", "ndv": 8120.0, "min": "0.5", "max": "240", "mean": 38.2},
+        }
+        whole = orders | {"row_count": 9000, "null_count": 0, "ndv_exact": True}
+        put(app, [whole | {"column_id": at, "column_name": name} | columns[name] for at, name in enumerate(columns, 1)])
+        amounts = np.sort(np.random.default_rng(1).gamma(2, 19, 9000))
+        sketches = [quantiles(1, np.arange(1.0, 9001)), quantiles(3, np.clip(amounts, 0.5, 240))]
+        put(app, [orders | sketch for sketch in sketches], "stats.sketches")
         with pages_of(app) as base:
             yield base
 
@@ -173,12 +188,13 @@ def test_page_has_no_violation_and_fits_the_window(instrumented_site, page, scre
 def test_screenshot_shows_the_page(instrumented_site, screen, tmp_path):
     """The pictures stay where STATFLIGHT_SCREENSHOTS says: the documentation has them."""
     width, flags = SCREENS[screen]
+    page = f"{instrumented_site}/frame{width}/table?name=lake.sales.orders"
     picture = Path(os.environ.get("STATFLIGHT_SCREENSHOTS", tmp_path)).absolute() / f"{screen}.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
     command = [
         CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
         f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", f"--screenshot={picture}",
-        f"--window-size={max(width + 16, 500)},920", *flags, f"{instrumented_site}/frame{width}{PAGES['table']}",
+        f"--window-size={max(width + 16, 500)},920", *flags, page,
     ]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True, timeout=90)
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
