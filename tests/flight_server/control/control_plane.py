@@ -10,6 +10,7 @@ import pyarrow as pa
 from flight_server.control.capture_commit import CaptureCommit
 from flight_server.control.job_queue import JobQueue
 from store.catalog.catalog import Catalog
+from store.duckdb.database import Database
 from store.history import validation
 from store.model.catalog_entries import TableEntry
 from store.model.errors import StatflightError
@@ -26,15 +27,14 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 
 class ControlPlane:
     def __init__(self) -> None:
-        self.database = empty_database()
+        self.database = empty_database(_with_table)
         self.catalog = Catalog(self.database)
         self.store = DuckDBStatsStore(self.database, self.catalog)
         self.seconds = 0.0  # the time of the clock
         self.jobs = JobStore(self.database, self.catalog.by_key, now=lambda: START + timedelta(seconds=self.seconds))
         self.commit = CaptureCommit(self.jobs, self.store, self.catalog)
         self.queue = JobQueue(self.jobs, self.commit, LEASE, clock=lambda: self.seconds)
-        self.table: TableEntry = self.database.write(lambda c: self.catalog.register(c, ("c", "s", "t"), "id", "delta"))
-        self.put(PutMode.UPSERT, 1)
+        self.table: TableEntry = self.catalog.get("c.s.t")
 
     def put(self, mode: PutMode = PutMode.UPSERT, rows: int = 5) -> Put:
         """Stores a row of stats.tables."""
@@ -43,8 +43,7 @@ class ControlPlane:
         return put
 
     def rows(self, rows: int, mode: PutMode = PutMode.UPSERT, flight: str = "stats.tables", **more: Any) -> Put:
-        row = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "row_count": rows} | more
-        return Put(flight, validation.prepare(FLIGHTS[flight], pa.Table.from_pylist([row])), mode)
+        return _rows(rows, mode, flight, **more)
 
     def durable(self, *ids: int) -> str:
         """Id of a new durable job."""
@@ -75,6 +74,18 @@ class ControlPlane:
     def row_count(self) -> int | None:
         record = self.store.get(self.table, 1, Target.table())
         return record and record["row_count"]
+
+
+def _rows(rows: int, mode: PutMode, flight: str = "stats.tables", **more: Any) -> Put:
+    row = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "row_count": rows} | more
+    return Put(flight, validation.prepare(FLIGHTS[flight], pa.Table.from_pylist([row])), mode)
+
+
+def _with_table(database: Database) -> None:
+    """Registers the table, and stores its row."""
+    catalog = Catalog(database)
+    database.write(lambda connection: catalog.register(connection, ("c", "s", "t"), "id", "delta"))
+    DuckDBStatsStore(database, catalog).put([_rows(1, PutMode.UPSERT)])
 
 
 def durable_job(table: TableEntry, request: dict[str, Any], snapshot: str = "1", **more: Any) -> Job:
