@@ -86,13 +86,14 @@ def test_random_floats_round_trip(single, count):
     assert np.array_equal(printed.cast(pa.from_numpy_dtype(kind)).to_numpy().view(bits), values.view(bits))
 
 
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.benchmark)])
 @pytest.mark.parametrize("single", [False, True], ids=["double", "float"])
-def test_array_form_and_scalar_form_of_floats_agree(single):
+def test_array_form_and_scalar_form_of_floats_agree(single, count):
     kind, bits = (np.float32, np.uint32) if single else (np.float64, np.uint64)
     type, java = ("FLOAT", java_float) if single else ("DOUBLE", java_double)
     random = np.random.default_rng(11)
-    any_bits = random.integers(0, np.iinfo(bits).max, 20_000, dtype=bits, endpoint=True).view(kind)
-    usual = (random.normal(size=20_000) * 10.0 ** random.uniform(-6, 10, 20_000)).astype(kind)
+    any_bits = random.integers(0, np.iinfo(bits).max, count, dtype=bits, endpoint=True).view(kind)
+    usual = (random.normal(size=count) * 10.0 ** random.uniform(-6, 10, count)).astype(kind)
     values = pa.array(np.concatenate([any_bits, usual, np.array([0, -0.0, np.nan, np.inf, -np.inf], kind)]))
     printed = encode_array(values, parse(type))
     assert printed.to_pylist() == [java(value) for value in values.to_pylist()]
