@@ -108,7 +108,7 @@ def _gap(table: str, snapshots: Sequence[Row], current: int | None, rule: Rule, 
         missed = State.FAILED if rule.level is Level.FAIL else State.WARNED
         yield Result(
             table, None, rule_of(GAP), GAP, rule.level, State.PASSED if gap <= longest.total_seconds() else missed, gap,
-            current, f"a commit is expected within {longest.total_seconds():,.0f} seconds of the last",
+            current, f"a commit is expected within {longest.total_seconds() / 3600:,.3g} hours of the last",
         )  # fmt: skip
 
 
