@@ -64,7 +64,7 @@ def histogram(bars: Sequence[Bar], logical_type: str, label: str, width: int = 4
 
 
 def line(
-    points: Sequence[tuple[str, float | None]], label: str, width: int = 640, height: int = 160, unit: str = "",
+    points: Sequence[tuple[str, float | None]], label: str, width: int = 640, height: int = 160,
     bands: Sequence[Sequence[float] | None] = (),
 ) -> str:  # fmt: skip
     """Draws a value over snapshots, with gaps where it is unknown.
@@ -73,7 +73,6 @@ def line(
         points: Label and value of each snapshot, oldest first.
         label: Text alternative for screen readers.
         width, height: Pixels.
-        unit: Follows a value in its title.
         bands: Lowest and highest expected value of each point; those far beyond the values are cut.
     """
     numbers = [value for _, value in points if value is not None]
@@ -99,7 +98,7 @@ def line(
     shades = "".join(
         f'<rect class="expected" x="{max(LEFT + (place - 0.5) * step, LEFT):.1f}" y="{down(band[1]):.1f}" '
         f'width="{step:.1f}" height="{max(down(band[0]) - down(band[1]), 1.0):.1f}">'
-        f"<title>{_text(points[place][0])}: expected {band[0]:,.6g} to {band[1]:,.6g}{unit}</title></rect>"
+        f"<title>{_text(points[place][0])}: expected {band[0]:,.6g} to {band[1]:,.6g}</title></rect>"
         for place, band in enumerate(bands)
         if band is not None
     )
@@ -111,8 +110,7 @@ def line(
         path.append(f"{pen}{x:.1f} {y:.1f}")
         pen = "L"
         marks.append(
-            f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3">'
-            f"<title>{_text(name)}: {value:,.10g}{unit}</title></circle>"
+            f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{_text(name)}: {value:,.10g}</title></circle>'
         )
     ends = [(LEFT, points[0][0], "start")]
     if len(points) > 1:

@@ -125,8 +125,8 @@ def _upper(row: Row, short: bool = False, longest: int = CELL) -> str:
     return _edge(row, row["max"], row["max_is_exact"], "≤", short, longest)
 
 
-def _quantile(row: Row, rank: float, short: bool = False) -> str:
-    return _edge(row, row["quantiles"].get(rank), None, "", short)
+def _quantile(row: Row, rank: float) -> str:
+    return _edge(row, row["quantiles"].get(rank), None, "", True)
 
 
 def _edge(row: Row, value: str | None, exact: bool | None, sign: str, short: bool, longest: int = CELL) -> str:
