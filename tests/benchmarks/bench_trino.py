@@ -1,14 +1,15 @@
-"""The value of published statistics to Trino: plans, estimates and cost of TPC-H without and with them.
+"""The value of published statistics to Trino: plans, estimates and cost of queries without and with them.
 
-Eight Delta or Iceberg tables, or Parquet tables in a Hive metastore, written without Trino, three times: with the
-statistics of their writer alone; with those of `publish`; with those of Trino's own ANALYZE. Each query runs on all
-three in turns, in the other order every other time, and the least processor time counts, which depends less on other
-load than run times do. Rows of operators are those that EXPLAIN ANALYZE estimates and counts; the plan is that of
-EXPLAIN without numbers.
+The tables of TPC-H or TPC-DS as Delta or Iceberg tables, or as Parquet tables in a Hive metastore, written without
+Trino, three times: with the statistics of their writer alone; with those of `publish`; with those of Trino's own
+ANALYZE. Each query runs on all three in turns, in the other order every other time. The least processor time counts,
+which depends less on other load than run times do. Rows of operators are those that EXPLAIN ANALYZE estimates and
+counts; the plan is that of EXPLAIN without numbers.
 
-`python -m pytest tests/benchmarks/bench_trino.py -m benchmark -s`; needs mvn and Java 24. STATFLIGHT_BENCH_SCALE makes
-it smaller (default 1), STATFLIGHT_BENCH_FORMAT is delta, iceberg or hive, STATFLIGHT_BENCH_QUERIES=1,2,3 runs some of
-the queries, STATFLIGHT_BENCH_DIR keeps the tables and measurements, STATFLIGHT_TRINO the unpacked server.
+`python -m pytest tests/benchmarks/bench_trino.py -m benchmark -s`; needs mvn and Java 24. STATFLIGHT_BENCH_SUITE is
+tpch or tpcds, STATFLIGHT_BENCH_SCALE makes it smaller (default 1), STATFLIGHT_BENCH_FORMAT is delta, iceberg or hive,
+STATFLIGHT_BENCH_QUERIES=1,2,3 runs some of the queries, STATFLIGHT_BENCH_DIR keeps the tables and measurements,
+STATFLIGHT_TRINO the unpacked server.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ import re
 import shutil
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import sqlglot
 from deltalake import write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -35,26 +37,44 @@ from tests.benchmarks.bench_plans import (
     CHOSEN,
     RUNS,
     SCALE,
-    TABLES,
     capture_and_publish,
     lake_of,
     median_text,
     tpch_files,
 )
 from tests.benchmarks.tpch_queries import QUERIES
-from tests.interop import metastore_server
+from tests.interop import duckdb_peer, metastore_server
 from tests.interop.trino_server import Trino, running
 
 pytestmark = pytest.mark.benchmark
 
+SUITE = os.environ.get("STATFLIGHT_BENCH_SUITE", "tpch")
 FORMAT = os.environ.get("STATFLIGHT_BENCH_FORMAT", "delta")
 HOMES = {"delta": "trino", "iceberg": "iceberg", "hive": "hive"}
 SIDES = ("without", "published", "analyzed")
-HIVE_TYPES = {pa.string_view(): "varchar", pa.int32(): "integer", pa.int64(): "bigint", pa.date32(): "date"}
+HIVE_TYPES = {
+    pa.string_view(): "varchar", pa.string(): "varchar", pa.int32(): "integer", pa.int64(): "bigint",
+    pa.date32(): "date",
+}  # fmt: skip
 _ALIAS = re.compile(r"HAVING value\b")
 _NODE = re.compile(r"^[\s│├└─]*(\w+)\[")
 _ESTIMATE = re.compile(r"Estimates: \{rows: ([\d?]+)")
 _OUTPUT = re.compile(r"Output: (\d+) rows")
+
+
+class Suite(NamedTuple):
+    """A benchmark's tables as directories of Parquet files, and its queries by their numbers."""
+
+    parquet: Path
+    queries: Mapping[int, str]
+
+    @property
+    def tables(self) -> list[str]:
+        return sorted(path.name for path in self.parquet.iterdir())
+
+
+def tpch(folder: Path) -> Suite:
+    return Suite(tpch_files(folder), {number: in_trino(sql) for number, sql in QUERIES.items()})
 
 
 def in_trino(sql: str) -> str:
@@ -62,52 +82,77 @@ def in_trino(sql: str) -> str:
     return _ALIAS.sub("HAVING sum(ps_supplycost * ps_availqty)", sql)
 
 
-def test_tpch(tmp_path):
-    folder = Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path) / FORMAT
+def tpcds(folder: Path) -> Suite:
+    """Tables and queries of DuckDB's extension."""
+    lake, peer = folder / "lake", duckdb_peer.installed(folder / "duckdb", ("tpcds",))
+    if not lake.exists():
+        made, names = f"CALL dsdgen(sf = {SCALE})", "SELECT table_name FROM duckdb_tables() ORDER BY 1"
+        *_, tables = peer.run(["tpcds"], "CALL dsdgen(sf = 0)", names)
+        (folder / "made").mkdir(exist_ok=True)
+        for (table,) in tables:
+            (folder / "made" / table).mkdir(exist_ok=True)
+        copies = [f"COPY {name} TO '{folder / 'made' / name / 'part.parquet'}' (FORMAT parquet)" for (name,) in tables]
+        peer.run(["tpcds"], made, *copies)
+        (folder / "made").rename(lake)
+    (queries,) = peer.run(["tpcds"], "SELECT query_nr, query FROM tpcds_queries()")
+    return Suite(lake, {n: sqlglot.transpile(sql.strip(" ;\n"), "duckdb", "trino")[0] for n, sql in queries})
+
+
+SUITES = {"tpch": tpch, "tpcds": tpcds}
+
+
+def test_queries(tmp_path):
+    shared = Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path) / SUITE
+    folder = shared / FORMAT
     folder.mkdir(parents=True, exist_ok=True)
+    suite = SUITES[SUITE](shared)
     results = folder / "trino.json"
     found = {int(n): sides for n, sides in json.loads(results.read_text()).items()} if results.exists() else {}
-    with lake(folder.parent, folder) as trino:
-        for number in CHOSEN or QUERIES:
+    refused = {}
+    with lake(suite, folder) as trino:
+        for number in CHOSEN or suite.queries:
             if number not in found:
-                found[number] = measure(trino, in_trino(QUERIES[number]))
+                try:
+                    found[number] = measure(trino, suite.queries[number])
+                except RuntimeError as error:
+                    refused[number] = str(error).splitlines()[0]
                 results.write_text(json.dumps(found))
     report(dict(sorted(found.items())))
+    print("refused by Trino:", refused or "none")
 
 
 @contextmanager
-def lake(shared: Path, folder: Path) -> Iterator[Trino]:
+def lake(suite: Suite, folder: Path) -> Iterator[Trino]:
     """Trino with the tables of all sides, published and analyzed.
 
     Args:
-        shared: Directory with TPC-H's Parquet files, made unless they are there.
+        suite: The tables.
         folder: Directory of what is made of them, for one format.
     """
-    parquet = tpch_files(shared)
     with ExitStack() as stack:
         uri = None
         if FORMAT == "hive":
             uri = stack.enter_context(metastore_server.running(folder / "metastore"))
         elif not (folder / "written").exists():
-            write_sides(parquet, folder / "written")
-            publish_side(folder, lake_of(folder / "written" / SIDES[1], FORMAT), {})
+            write_sides(suite, folder / "written")
+            publish_side(suite, folder, lake_of(folder / "written" / SIDES[1], FORMAT), {})
         trino = stack.enter_context(running(folder / "server", 4, (FORMAT,), uri))
         for side in SIDES:
             trino.query(f"CREATE SCHEMA IF NOT EXISTS {FORMAT}.{side}")
-            for table in TABLES:
+            for table in suite.tables:
                 if uri is None:
                     location = (folder / "written" / side / table).as_uri()
                     trino.query(f"CALL {FORMAT}.system.unregister_table('{side}', '{table}')", ignoring="not found")
                     trino.query(f"CALL {FORMAT}.system.register_table('{side}', '{table}', '{location}')")
                 else:
-                    schema = pq.ParquetDataset(parquet / table).schema
+                    schema = pq.ParquetDataset(suite.parquet / table).schema
                     columns = ", ".join(f"{field.name} {hive_type(field.type)}" for field in schema)
-                    external = f"external_location = '{(parquet / table).as_uri()}', format = 'PARQUET'"
+                    external = f"external_location = '{(suite.parquet / table).as_uri()}', format = 'PARQUET'"
                     trino.query(f"CREATE TABLE hive.{side}.{table} ({columns}) WITH ({external})")
         if uri is not None:
-            publish_side(folder, lake_of(parquet), {"uri": uri, "database": SIDES[1]})
+            publish_side(suite, folder, lake_of(suite.parquet), {"uri": uri, "database": SIDES[1]})
         started = time.monotonic()
-        answers = [trino.query(f"ANALYZE {FORMAT}.analyzed.{table}") for table in TABLES]
+        answers = [trino.query(f"ANALYZE {FORMAT}.analyzed.{table}") for table in suite.tables]
         print(f"ANALYZE: {time.monotonic() - started:.1f} s (processors {sum(a.cpu for a in answers):.1f} s)")
         yield trino
 
@@ -116,10 +161,10 @@ def hive_type(type: pa.DataType) -> str:
     return HIVE_TYPES.get(type) or f"decimal({type.precision}, {type.scale})"
 
 
-def write_sides(parquet: Path, written: Path) -> None:
+def write_sides(suite: Suite, written: Path) -> None:
     """Writes the tables of each side without statistics other than those every writer leaves."""
-    for table in TABLES:
-        rows = pq.ParquetDataset(parquet / table).read()
+    for table in suite.tables:
+        rows = pq.ParquetDataset(suite.parquet / table).read()
         columns = [
             column.cast(pa.string()) if pa.types.is_string_view(column.type) else column for column in rows.columns
         ]
@@ -139,9 +184,9 @@ def write_sides(parquet: Path, written: Path) -> None:
             shutil.copytree(written / SIDES[0], written / side, copy_function=os.link)
 
 
-def publish_side(folder: Path, lake: ConnectorConfig, options: dict[str, str]) -> None:
-    captured, published = capture_and_publish(None, folder, lake, TABLES, HOMES[FORMAT], False, options)
-    print(f"\n{FORMAT}, scale {SCALE}: capture {captured}, publish {published}")
+def publish_side(suite: Suite, folder: Path, lake: ConnectorConfig, options: dict[str, str]) -> None:
+    captured, published = capture_and_publish(None, folder, lake, suite.tables, HOMES[FORMAT], False, options)
+    print(f"\n{SUITE}, {FORMAT}, scale {SCALE}: capture {captured}, publish {published}")
 
 
 def measure(trino: Trino, sql: str) -> dict[str, Any]:
@@ -204,7 +249,7 @@ def q_errors(rows: list[Any], word: str) -> tuple[list[float], int]:
 
 
 def report(found: dict[int, Any]) -> None:
-    print(f"\nTPC-H on Trino, {FORMAT}, scale {SCALE}, the least of {RUNS} runs\n\n| query | without | published"
+    print(f"\n{SUITE} on Trino, {FORMAT}, scale {SCALE}, the least of {RUNS} runs\n\n| query | without | published"
           " | ANALYZE | less by | memory, without | published | plan |\n|" + "---|" * 8)  # fmt: skip
     best = {number: {side: sides[side]["best"] for side in SIDES} for number, sides in found.items()}
     plans = {number: [sides[side]["plan"] for side in SIDES] for number, sides in found.items()}
