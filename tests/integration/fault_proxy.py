@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import get_context
+from multiprocessing.managers import BaseManager, NamespaceProxy
 from urllib.parse import urlsplit
 
 _HOP = {"connection", "transfer-encoding", "content-length", "date", "server"}
@@ -46,9 +48,33 @@ class FaultProxy:
             return None if self.once and seen else self.error
 
 
+class _Proxies(BaseManager):
+    """A process with proxies."""
+
+
+@contextmanager
+def fault_proxy_process(target: str) -> Iterator[FaultProxy]:
+    """The same in a process of its own, for clients that hold Python's lock until they are answered.
+
+    Attributes are read and set as a whole: what is read is a copy.
+    """
+    with _Proxies(ctx=get_context("spawn")) as proxies:
+        yield proxies.started(target)  # type: ignore[attr-defined]
+
+
 @contextmanager
 def fault_proxy(target: str) -> Iterator[FaultProxy]:
     """A proxy to the server at an http URL."""
+    proxy, server, thread = _started(target)
+    try:
+        yield proxy
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _started(target: str) -> tuple[FaultProxy, ThreadingHTTPServer, threading.Thread]:
     address = urlsplit(target)
 
     class Handler(BaseHTTPRequestHandler):
@@ -94,13 +120,16 @@ def fault_proxy(target: str) -> Iterator[FaultProxy]:
         def handle_error(self, *_: object) -> None:
             """A client that was killed, or a store that has ended."""
 
-    with Server(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        proxy = FaultProxy(f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield proxy
-        finally:
-            server.shutdown()
-            thread.join()
+    server = Server(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    proxy = FaultProxy(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    return proxy, server, thread
+
+
+def _proxy(target: str) -> FaultProxy:
+    return _started(target)[0]
+
+
+_Proxies.register("started", callable=_proxy, proxytype=NamespaceProxy)
