@@ -41,7 +41,7 @@ log = logging.getLogger("statflight.server")
 
 _DURABLE: Final = {"job": None, "light": LIGHT}  # kind of lease → greatest priority of durable jobs it serves
 MAX_WAITING: Final = 10_000  # jobs in memory
-MAX_LOST: Final = 3  # lost workers after which a job in memory fails
+MAX_TRIES: Final = 3  # leases after which a job in memory fails, if its worker is lost or another changed its listing
 CANCELLED_KEPT: Final = 100  # cancelled captures that stay in the job list
 MAX_LEASES: Final = 64  # of one call
 PRUNE_SECONDS: Final = 3600.0
@@ -461,9 +461,15 @@ class JobQueue:
                 end.draft.close()
         answers = ["SUCCEEDED" if end.job.table is None else next(states) for end in ends]
         with self.lock:
-            for (job, _, body), answer in zip(ends, answers, strict=True):
+            for at, ((job, _, body), answer) in enumerate(zip(ends, answers, strict=True)):
                 job.is_ending = False
                 if isinstance(answer, StatflightError) and job.is_durable:
+                    continue
+                if isinstance(answer, ListingChanged) and job.attempts < MAX_TRIES:  # it is captured once more
+                    del self.leased[job.token]
+                    self._remember(job.token, by_worker=True)
+                    self._requeue([job])
+                    answers[at] = "WAITING"
                     continue
                 reported = from_json(body["error"]) if body.get("error") else None
                 job.error = answer if isinstance(answer, StatflightError) else reported
@@ -490,7 +496,7 @@ class JobQueue:
         """Takes back expired leases; called periodically.
 
         A durable job of a lost worker waits again, or fails, as the store says; another waits again at the head of its
-        lane, or fails once it has lost MAX_LOST workers.
+        lane, or fails after MAX_TRIES.
         """
         now = self.clock()
         with self.lock:
@@ -501,7 +507,7 @@ class JobQueue:
             self._lost += [job for job in late if job.is_durable]
             in_memory = [job for job in late if not job.is_durable]
             for job in in_memory:
-                if job.attempts >= MAX_LOST:
+                if job.attempts >= MAX_TRIES:
                     job.error = UpstreamError(f"{job.attempts} workers were lost over it", code="WORKER_LOST")
                     job.cancelled = True
                     job.done.set()

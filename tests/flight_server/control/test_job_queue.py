@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from flight_server.control.job_queue import MAX_LOST
+from flight_server.control.job_queue import MAX_TRIES
 from flight_server.control.workers import GRACE_SECONDS
+from store.history.file_listings import Listing
 from store.model.errors import (
     Cancelled,
     Conflict,
@@ -80,7 +81,7 @@ def test_finish_requires_one_outcome_per_request(control):
 
 def test_task_fails_as_worker_lost_after_max_lost_leases(control):
     job = control.submit(sync_job(control.table, requests()))
-    for _ in range(MAX_LOST):
+    for _ in range(MAX_TRIES):
         lease = control.lease("sync")
         control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
         control.seconds += LEASE + 1
@@ -90,6 +91,31 @@ def test_task_fails_as_worker_lost_after_max_lost_leases(control):
         control.queue.wait(job, 1.0)
     assert lost.value.code == "WORKER_LOST"
     assert control.row_count() == 1
+
+
+def test_capture_is_made_again_when_another_has_changed_the_listing_that_it_continues(control):
+    def end(lease: dict[str, Any], mark: str, base: str | None = None) -> None:
+        token, base_id = lease["lease_token"], None if base is None else 1
+        assert control.queue.declare_listing(token, Listing(1, mark, base_id, base or ""))
+        for flight, more in (("stats.files", {}), ("stats.file_columns", {"column_id": 1, "column_name": "a"})):
+            control.queue.add_to_draft(token, control.rows(1, flight=flight, file_path=mark, **more), base is None)
+
+    jobs = [control.submit(sync_job(control.table, requests())) for _ in range(3)]
+    leases = [control.lease("sync") for _ in jobs]
+    end(leases[0], "a")
+    control.finish(leases[0], outcome())
+    end(leases[1], "b", "a")
+    end(leases[2], "c", "a")
+    control.finish(leases[1], outcome())
+    control.finish(leases[2], outcome())
+    assert [job.done.is_set() for job in jobs] == [True, True, False]
+    with pytest.raises(Conflict):
+        control.finish(leases[2], outcome())
+    again = control.lease("sync")
+    end(again, "c", "b")
+    control.finish(again, outcome())
+    assert control.queue.wait(jobs[2], 1.0)["outcomes"] == [outcome()]
+    assert control.database.rows("SELECT file_path FROM stats_files ORDER BY 1") == [("a",), ("b",), ("c",)]
 
 
 def test_cancelled_caller_removes_its_queued_task(control):
