@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import traceback
-import warnings
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -107,13 +106,6 @@ def hush_tracebacks() -> None:
 
     if not _kept("tracebacks"):
         traceback.format_exception = nothing
-
-
-def quiet_duckdb() -> None:
-    """Turns results of `execute` into Arrow without a warning (`duckdb`): the copy that DuckDB warns of costs less than
-    the second parsing and binding of `sql`."""
-    if not _kept("duckdb"):
-        warnings.filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning)
 
 
 def leave_pandas_out() -> None:

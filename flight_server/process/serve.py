@@ -33,7 +33,6 @@ from flight_server.process.runtime import (
     freeze_garbage,
     hush_tracebacks,
     keep_files_private,
-    quiet_duckdb,
     realign_buffers,
     reuse_memory,
 )
@@ -58,7 +57,6 @@ def serve(settings: Settings) -> int:
     configure(settings.log_level, settings.log_format)
     keep_files_private()
     hush_tracebacks()
-    quiet_duckdb()
     realign_buffers()
     reuse_memory(SERVER_MEMORY)
     allow_open_files()

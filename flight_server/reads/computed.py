@@ -15,6 +15,7 @@ from flight_server.reads.query import Queries
 from flight_server.reads.relationships import Relationships
 from flight_server.reads.scope import FlightSource, ReadScope
 from flight_server.reads.stats_sources import stats_source
+from store.duckdb.arrow_sql import query
 from store.duckdb.database import Database
 from store.duckdb.layout import STORED
 from store.model import bounds, logical_types, sketches
@@ -169,7 +170,7 @@ def _expanded(
     with database.reading() as cursor:
         for name, table in {**columns.arrow, **stored.arrow}.items():
             cursor.register(name, table)
-        found = cursor.execute(sql, [*columns.parameters, *stored.parameters, role]).to_arrow_table().to_pylist()
+        found = query(cursor, sql, [*columns.parameters, *stored.parameters, role]).to_pylist()
     rows = []
     for record in found:
         if record["logical_type"] is None:

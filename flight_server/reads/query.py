@@ -14,6 +14,7 @@ from flight_server.reads.scope import FlightSource, ReadScope, pins_of
 from flight_server.reads.stats_sources import TABLE_COLUMNS, label_columns, ordinals_sql, stats_source, with_labels
 from flight_server.wire.scan_request import Part, ScanRequest
 from store.catalog.catalog import Catalog
+from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SNAPSHOT, PARTED, STORED, parts
 from store.duckdb.table_versions import TableVersions
@@ -133,7 +134,7 @@ class Queries:
         values = ", ".join(["s.table_key", *(f's."{name}"' if labels else f'{source.columns[name]} AS "{name}"'
                                              for name in chosen)])  # fmt: skip
         sql, parameters = self._sql(request, source, scope, unnamed=values)
-        rows = cursor.execute(sql, parameters).to_arrow_table()
+        rows = query(cursor, sql, parameters)
         if self.versions.steady() != epoch:
             return None
         keys = pc.dictionary_encode(rows["table_key"].combine_chunks())

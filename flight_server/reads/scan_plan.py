@@ -23,6 +23,7 @@ from flight_server.reads.span_rows import rows_of
 from flight_server.reads.streams import Streams, never
 from store.catalog.capture_facts import snapshot_columns
 from store.catalog.catalog import Catalog
+from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection, Database
 from store.duckdb.lru import LruCache
 from store.model import logical_types
@@ -329,7 +330,7 @@ class Query:
         match = f"CASE WHEN {all_match} THEN '{_ALL}' ELSE '{_SOME}' END"
         more = "".join(f', f."{name}"' for name in added)
         sql = f'SELECT {columns}, {match} AS "match", {reason} AS kept_because{more} {files}'
-        rows = self._cursor.execute(sql, parameters).to_arrow_table()  # `sql` would bind it twice, for half of the time
+        rows = query(self._cursor, sql, parameters)
         for column, values in () if condition is None else condition.equalities():
             rows = file_keys.having(rows, self._cursor, self._key, self._listing.positions, column, values)
         return rows.cast(pa.schema([*SCHEMA, *map(_FILES.field, added)])).sort_by("file_path")
