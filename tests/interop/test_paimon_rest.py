@@ -7,8 +7,7 @@ import urllib.request
 
 import pytest
 
-from capture.connectors.spi import ConnectorConfig
-from tests.capture.connectors.contract import METADATA, ConnectorContract, Truth
+from tests.capture.connectors.paimon.rest_contract import TOKEN, RestContract
 from tests.capture.connectors.paimon.warehouse import Warehouse, rows
 from tests.flight_server.live_server import serving
 from tests.interop.java import jars, jvm
@@ -18,7 +17,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning"),  # of the library's writer
 ]
 
-TOKEN = "correct-horse-battery-staple"
 COORDINATES = (
     "org.apache.paimon:paimon-core:1.3.1", "org.apache.paimon:paimon-core:1.3.1:test-jar",
     "org.apache.paimon:paimon-format:1.3.1", "com.squareup.okhttp3:mockwebserver:4.12.0",
@@ -28,7 +26,7 @@ OLDER = ("hadoop-annotations-", "hadoop-auth-", "hadoop-common-")  # of which th
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory):
+def server(tmp_path_factory):
     """The address of a catalog, and its warehouse."""
     folder = tmp_path_factory.mktemp("paimon")
     class_path = [jar for jar in jars(folder / "jars", COORDINATES) if not jar.name.startswith(OLDER)]
@@ -37,17 +35,18 @@ def catalog(tmp_path_factory):
         prefix = no_options()
         prefix.put("prefix", "mine")
         config, auth = rest.responses.ConfigResponse(prefix, no_options()), rest.auth.BearTokenAuthProvider(TOKEN)
-        server = rest.RESTCatalogServer(str(folder / "wh"), auth, config, "wh")
-        server.start()
-        uri = server.getUrl().rstrip("/")
+        catalog = rest.RESTCatalogServer(str(folder / "wh"), auth, config, "wh")
+        catalog.start()
+        uri = catalog.getUrl().rstrip("/")
         options = {"metastore": "rest", "uri": uri, "warehouse": "wh", "token.provider": "bear", "token": TOKEN}
         yield uri, Warehouse(folder / "wh", **options)
-        server.shutdown()
+        catalog.shutdown()
 
 
 @pytest.fixture(scope="module")
-def events(catalog):
-    uri, warehouse = catalog
+def catalog(server):
+    """The address of the catalog, with a table."""
+    uri, warehouse = server
     warehouse.create("events", partition_keys=["part"], options={"metastore.partitioned-table": "true"})
     warehouse.write("events", rows(0, 100), rows(100, 200))
     return uri
@@ -63,27 +62,18 @@ def partitions(uri):
     return {json.dumps(p["spec"]): (p["recordCount"], p["fileCount"], p["fileSizeInBytes"]) for p in found}
 
 
-class TestRest(ConnectorContract):
-    metadata = METADATA
-    is_directory = False
-
-    @pytest.fixture
-    def config(self, events):
-        return ConnectorConfig("c", "paimon", events, {"warehouse": "wh", "token": TOKEN})
-
-    @pytest.fixture
-    def truth(self, config):
-        return Truth("sales", "events", 200, rows(0, 200).to_pydict(), snapshots=2)
+class TestRest(RestContract):
+    """See `RestContract`."""
 
 
-def test_partitions_have_the_figures_that_commits_gave_to_the_catalog(events, tmp_path):
-    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
+def test_partitions_have_the_figures_that_commits_gave_to_the_catalog(catalog, tmp_path):
+    with serving(tmp_path, "--workers", 1) as statflight, statflight.connect() as client:
         options = {"warehouse": "wh", "token": TOKEN}
-        client.act("register_connector", {"catalog": "p", "format": "paimon", "uri": events, "options": options})
+        client.act("register_connector", {"catalog": "p", "format": "paimon", "uri": catalog, "options": options})
         client.act("discover", {"catalog": "p"})
         (outcome,) = client.act("capture", {"requests": [{"table": "p.sales.events"}]})
         assert outcome["outcome"] == "CAPTURED"
         served = client.get({"table": "stats.partitions"}).to_pylist()
     assert len(served) == 2
     figures = ("row_count", "file_count", "size_bytes")
-    assert partitions(events) == {row["partition_data_json"]: tuple(row[f] for f in figures) for row in served}
+    assert partitions(catalog) == {row["partition_data_json"]: tuple(row[f] for f in figures) for row in served}

@@ -11,14 +11,11 @@ import pytest
 
 pytest.importorskip("pypaimon")
 
-from capture.connectors.spi import ConnectorConfig
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
-from tests.capture.connectors.contract import METADATA, ConnectorContract, Truth
-from tests.capture.connectors.paimon.warehouse import connect, rows
+from tests.capture.connectors.paimon.rest_contract import TOKEN, RestContract
+from tests.capture.connectors.paimon.warehouse import connect
 
 pytestmark = pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")  # of the library's writer
-
-TOKEN = "correct-horse-battery-staple"
 
 
 @pytest.fixture
@@ -71,17 +68,8 @@ def catalog(append):
     server.server_close()
 
 
-class TestRest(ConnectorContract):
-    metadata = METADATA
-    is_directory = False
-
-    @pytest.fixture
-    def config(self, catalog):
-        return ConnectorConfig("c", "paimon", catalog, {"warehouse": "wh", "token": TOKEN})
-
-    @pytest.fixture
-    def truth(self, config):
-        return Truth("sales", "events", 200, rows(0, 200).to_pydict(), snapshots=2)
+class TestRest(RestContract):
+    """See `RestContract`."""
 
 
 def test_only_tables_of_paimon_are_listed(catalog):
