@@ -466,8 +466,7 @@ class JobQueue:
                 if isinstance(answer, StatflightError) and job.is_durable:
                     continue
                 if isinstance(answer, ListingChanged) and job.attempts < MAX_TRIES:  # it is captured once more
-                    del self.leased[job.token]
-                    self._remember(job.token, by_worker=True)
+                    self._end_lease(job, by_worker=True)
                     self._requeue([job])
                     answers[at] = "WAITING"
                     continue
@@ -481,12 +480,12 @@ class JobQueue:
     def _release(self, jobs: Iterable[Job]) -> None:
         """Ends leases of jobs that are done, which wakes their callers."""
         for job in jobs:
-            self.leased.pop(job.token, None)
-            self._remember(job.token, by_worker=True)
+            self._end_lease(job, by_worker=True)
             job.done.set()
 
-    def _remember(self, token: str, *, by_worker: bool) -> None:
-        self._gone[token] = by_worker
+    def _end_lease(self, job: Job, *, by_worker: bool) -> None:
+        self.leased.pop(job.token, None)
+        self._gone[job.token] = by_worker
         while len(self._gone) > _REMEMBERED:
             self._gone.popitem(last=False)
 
@@ -496,14 +495,13 @@ class JobQueue:
         """Takes back expired leases; called periodically.
 
         A durable job of a lost worker waits again, or fails, as the store says; another waits again at the head of its
-        lane, or fails after MAX_TRIES.
+        lane, or fails after MAX_TRIES leases.
         """
         now = self.clock()
         with self.lock:
             late = [job for job in self.leased.values() if job.lease_until < now and not job.is_ending]
             for job in late:
-                del self.leased[job.token]
-                self._remember(job.token, by_worker=False)
+                self._end_lease(job, by_worker=False)
             self._lost += [job for job in late if job.is_durable]
             in_memory = [job for job in late if not job.is_durable]
             for job in in_memory:
