@@ -86,10 +86,19 @@ def _blob(stream: BinaryIO, item: Mapping[str, Any]) -> Blob:
     )
 
 
+UNREADABLE: Final = (OSError, ValueError, KeyError, pa.ArrowException)
+"""Errors of `read_file` for a file that is missing or damaged."""
+
+
+def read_file(io: Any, path: str) -> list[Blob]:
+    """The blobs of a statistics file; raises one of `UNREADABLE`."""
+    with io.new_input(path).open() as stream:
+        return read(stream)
+
+
 def read_if_any(io: Any, path: str) -> list[Blob]:
-    """The blobs of a statistics file; empty if it is missing or damaged, since statistics are optional."""
+    """The same; empty if it is missing or damaged, since statistics are optional."""
     try:
-        with io.new_input(path).open() as stream:
-            return read(stream)
-    except (OSError, ValueError, KeyError, pa.ArrowException):
+        return read_file(io, path)
+    except UNREADABLE:
         return []

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyiceberg.table.metadata import TableMetadata
 
 from capture.connectors.iceberg.io import LakeIO
-from capture.connectors.iceberg.puffin import Blob, read
+from capture.connectors.iceberg.puffin import UNREADABLE, Blob, read_file
 from capture.connectors.iceberg.schema import IcebergLeaf
 from capture.connectors.spi import COLUMN_SCHEMA
 from store.model.errors import StatflightError, first_line
@@ -67,12 +67,11 @@ class SourceStatistics:
                 continue
             name = file.statistics_path.rpartition("/")[2]
             try:
-                with self._io.new_input(file.statistics_path).open() as stream:
-                    blobs = read(stream)
+                blobs = read_file(self._io, file.statistics_path)
             except FileNotFoundError:
                 self.remarks.append(f"the statistics file {name} is missing")
                 continue
-            except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+            except UNREADABLE as error:
                 self.remarks.append(f"the statistics file {name} is refused: {first_line(error)}")
                 continue
             for blob in filter(self._is_ours, blobs):
