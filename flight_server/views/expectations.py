@@ -63,7 +63,7 @@ def _share(angle: float) -> float:
     return math.sin(min(max(angle, 0.0), math.pi / 2)) ** 2
 
 
-COUNT: Final = Kind(_log, _exp, lambda _: 0.01, lambda value: max(abs(value), 1.0), True, 0.0)
+COUNT: Final = Kind(_log, _exp, lambda _: 0.01, lambda value: max(abs(value), 1.0), may_grow=True, least=0.0)
 
 
 def share(least: float) -> Kind:
