@@ -377,7 +377,8 @@ class Lakes:
 def _lake(connection: Connection, catalog: str) -> tuple[str, str] | None:
     """Format and masked address of a catalog's lake; None if it is not connected."""
     sql = "SELECT format, uri FROM connectors WHERE catalog = ? AND format <> ?"
-    return connection.execute(sql, [catalog, EXTERNAL]).fetchone()
+    found: list[tuple[str, str]] = connection.execute(sql, [catalog, EXTERNAL]).fetchall()
+    return found[0] if found else None
 
 
 def _check_taken(connection: Connection, config: Mapping[str, Any], replace: bool) -> bool:

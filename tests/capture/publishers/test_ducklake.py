@@ -138,7 +138,7 @@ def test_bounds_are_texts_that_duckdb_casts(tmp_path):
                          "at": "timestamp", "z": "timestamptz"}  # fmt: skip
         sql = {"float64": "DOUBLE", "decimal(10,2)": "DECIMAL(10,2)"}
         lows = {
-            name: duckdb.execute(f"SELECT ?::{sql.get(type, type)}", [low]).fetchone()[0]
+            name: duckdb.sql(f"SELECT ?::{sql.get(type, type)}", params=[low]).fetchall()[0][0]
             for name, (type, low, _) in facts.items() if type != "timestamptz"
         }  # fmt: skip
         assert lows == {"f": low_of_f, "n": Decimal("1.5"), "d": date(1969, 1, 1), "b": None, "t": False,
