@@ -25,6 +25,7 @@ from capture.spi import CaptureEngine, CaptureRequest, CaptureResult, Listing, S
 from store.catalog.capture_facts import contradicted
 from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
+from store.duckdb.arrow_sql import query
 from store.duckdb.database import Database
 from store.duckdb.layout import Connection
 from store.history import validation
@@ -195,7 +196,7 @@ def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapsho
     with store.database.reading() as cursor:
         for family in _FAMILIES.get(flight, (flight,)):
             source, parameters = rows_of(family, table, snapshot_id)
-            parts.append(cursor.sql(f"SELECT t.* FROM {source}", params=parameters).to_arrow_table())
+            parts.append(query(cursor, f"SELECT t.* FROM {source}", parameters))
     tables = []
     for part in parts:
         columns = [

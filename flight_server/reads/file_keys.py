@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.reads.span_rows import rows_of
+from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection
 from store.model import sketches
 from store.model.freshness import is_whole_sql
@@ -67,7 +68,8 @@ def having(
     if not is_few and len(hashes) > _MAX_FEW:
         return files
     size = "TRUE" if is_few else f"octet_length(k.data) <= {FEW_BYTES}"
-    stored = cursor.sql(
+    stored = query(
+        cursor,
         "SELECT k.file_path, k.data, k.params FROM"
         f" (SELECT s.* {rows_of('file_sketches', table_key, positions['file_sketches'], of_column)}) k JOIN"
         f" (SELECT s.* {rows_of('stats.file_columns', table_key, positions['stats.file_columns'], of_column)}) s"
@@ -75,8 +77,8 @@ def having(
         f" WHERE k.role = 'NDV' AND k.sketch_type = '{THETA}' AND s.producer = 'ENGINE_COMPUTED'"
         f" AND s.logical_type = ? AND {is_whole_sql('s')} AND {size}"
         + (" AND k.file_path IN (SELECT unnest(?::VARCHAR[]))" if is_few else ""),
-        params=[str(column.type), *([files["file_path"].to_pylist()] if is_few else [])],
-    ).to_arrow_table()
+        [str(column.type), *([files["file_path"].to_pylist()] if is_few else [])],
+    )
     partial = [params for params in pc.unique(stored["params"]).to_pylist() if sketches.is_partial(params)]
     stored = stored.filter(pc.invert(pc.is_in(stored["params"], pa.array(partial, pa.string()))))
     data = stored["data"]

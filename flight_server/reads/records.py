@@ -18,6 +18,7 @@ from flight_server.reads.scanner import Scanner
 from flight_server.reads.slice_cache import Derived, Slice, SliceCache
 from flight_server.wire.status import to_json
 from store.catalog.catalog import Catalog
+from store.duckdb.arrow_sql import query
 from store.model.catalog_entries import TableEntry
 from store.model.freshness import EXACT, usable_for
 from store.model.puts import FLIGHT_OF
@@ -112,11 +113,11 @@ class RecordFinder:
         elif kind is TargetKind.COLUMN and len(targets) > 1:
             ids = [target.column_id for target in targets]
             with self._store.database.reading() as cursor:
-                read = cursor.sql(
-                    "SELECT * FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
-                    " AND column_id IN (SELECT unnest(?::BIGINT[]))", params=[table.table_key, snapshot_id, ids],
-                ).to_arrow_table().to_pylist()  # fmt: skip
-            rows = {Target.column(row["column_id"]).storage_id: row for row in read}
+                read = query(
+                    cursor, "SELECT * FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
+                    " AND column_id IN (SELECT unnest(?::BIGINT[]))", [table.table_key, snapshot_id, ids],
+                )  # fmt: skip
+            rows = {Target.column(row["column_id"]).storage_id: row for row in read.to_pylist()}
         else:
             rows = {target.storage_id: self._store.get(table, snapshot_id, target) for target in targets}
         return {key: _flat(table, snapshot_id, row) for key, row in rows.items() if row is not None}

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from flight_server.reads.scope import ReadScope, limited_to
 from flight_server.reads.stats_sources import stats_source
+from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection, Database
 from store.model import sketches
 from store.model.errors import InvalidArgument
@@ -188,10 +189,10 @@ def _known(cursor: Connection, scope: ReadScope) -> dict[Place, dict[str, Any]]:
             cursor.register(name, table)
         chosen = ", ".join(f'{source.columns[name]} AS "{name}"' for name in (*shared, *own))
         sql = f"SELECT s.table_key, {chosen} FROM {source.sql} WHERE {source.where}"
-        rows = cursor.sql(sql, params=source.parameters).to_arrow_table()
+        rows = query(cursor, sql, source.parameters)
         if flight == "stats.columns":
             cursor.register("c", rows)
-        judged = cursor.sql(f"SELECT *, {_UNIQUE} AS is_key FROM rows ORDER BY table_key").to_arrow_table()
+        judged = query(cursor, f"SELECT *, {_UNIQUE} AS is_key FROM {{rows}} ORDER BY table_key", rows=rows)
         for row in judged.to_pylist():
             ids = row.get("column_ids") or (row.get("column_id"),)
             row["names"] = row.get("column_names") or [row.get("column_name")]
