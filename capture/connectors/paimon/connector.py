@@ -22,7 +22,6 @@ from capture.connectors.options import check_options
 from capture.connectors.paimon.analyzed import analyzed_rows
 from capture.connectors.paimon.catalogs import open_catalog
 from capture.connectors.paimon.library import open_table, snapshot_ids
-from capture.connectors.paimon.rest import RestCatalog
 from capture.connectors.paimon.schema import constraints, to_schema
 from capture.connectors.paimon.snapshot_view import FoundStatistics, SnapshotView, fingerprint
 from capture.connectors.paimon.statistics import ColumnStatistics
@@ -73,7 +72,7 @@ class PaimonConnector(Connector):
             return TableDescriptor(
                 namespace,
                 name,
-                self._catalog.table_id(place) if isinstance(self._catalog, RestCatalog) else None,
+                place.table_id,
                 place.name,
                 schema,
                 tuple(table_schema.partition_keys),

@@ -8,6 +8,7 @@ snapshot have the same ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -33,7 +34,6 @@ class RestCatalog:
         self._warehouse = options["warehouse"]
         self.storage = {name: value for name, value in storage_options(options).items() if name.lower() != "token"}
         self._api = CatalogApi("Paimon REST catalog", uri, uri, options.get("token"), options)
-        self._ids: dict[str, str] = {}
 
     def namespaces(self) -> list[str]:
         """Databases, sorted."""
@@ -62,13 +62,7 @@ class RestCatalog:
             raise unknown_table(namespace, name, self.names(namespace))
         if not table.get("path"):
             raise Unreadable(f'table "{namespace}.{name}": the catalog has no path for it')
-        place = open_place(str(table["path"]), self.storage)
-        self._ids[place.name] = str(table.get("id") or "")
-        return place
-
-    def table_id(self, place: Place) -> str | None:
-        """The id that the catalog gave a table of `find`; it survives a rename."""
-        return self._ids.get(place.name) or None
+        return replace(open_place(str(table["path"]), self.storage), table_id=str(table.get("id") or "") or None)
 
     def reason(self, error: BaseException, place: Place | None = None) -> str:
         """The message of an error without secrets and the table's path."""

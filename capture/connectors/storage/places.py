@@ -51,11 +51,13 @@ def unknown_snapshot(namespace: str, name: str, snapshot_id: int) -> NotFound:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A directory or file: `path` within `file_system`, and `name`, its absolute path or full URI."""
+    """A directory or file: `path` within `file_system`, and `name`, its absolute path or full URI. `table_id` is the id
+    that a catalog gave the table there; it survives a rename."""
 
     file_system: pafs.FileSystem = field(repr=False, compare=False)
     path: str
     name: str
+    table_id: str | None = field(default=None, compare=False)
 
     @property
     def is_local(self) -> bool:
