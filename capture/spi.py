@@ -27,6 +27,8 @@ METADATA_PRIORITY: Final = 1000
 
 _BEFORE_DATA: Final = 99  # rank of these for requests that name their kinds; engines that read data have 100
 
+_KEPT_VALUES: Final = 20_000  # files × columns
+
 
 def rank(priority: int, kinds: Collection[str]) -> int:
     """Rank of an engine for a request it supports; the lowest is tried first.
@@ -97,10 +99,22 @@ class TableHandle:
         return {column_id: column.name for column_id, column in self.by_id.items()}
 
     def native_stats(self, columns: frozenset[str] | None) -> NativeStats:
-        """The statistics in the metadata; `columns` as in `Connector.capture_snapshot_target_stats`."""
-        return self.connector.capture_snapshot_target_stats(
-            self.schema, self.name, self.snapshot_id, self.column_ids, columns
-        )
+        """The statistics in the metadata; `columns` as in `Connector.capture_snapshot_target_stats`. Those of few files
+        are kept, because an engine that scans data asks for them too."""
+        if columns is not None and all(each.is_among(columns) for each in self.columns.columns if each.is_leaf):
+            columns = None
+        native = self._native.get(columns)
+        if native is None:
+            native = self.connector.capture_snapshot_target_stats(
+                self.schema, self.name, self.snapshot_id, self.column_ids, columns
+            )
+            if native.files.num_rows * len(self.columns.columns) <= _KEPT_VALUES:
+                native = self._native[columns] = native.kept()
+        return native
+
+    @cached_property
+    def _native(self) -> dict[frozenset[str] | None, NativeStats]:
+        return {}
 
     def scan_tasks(self, columns: Iterable[str]) -> list[ScanTask]:
         """The tasks of a scan of some columns, by name, in the order of their files' paths."""

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
+from itertools import chain
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -306,6 +308,19 @@ class NativeStats:
     parts: Sequence[FilePart] = ()
     earlier: Sequence[EarlierColumns] = ()
     remarks: Sequence[str] = ()
+
+    def kept(self) -> NativeStats:
+        """These statistics, whose rows about the columns of files are made once."""
+        parts = [replace(part, file_columns=_once(part.file_columns)) for part in self.parts]
+        rows = _once(
+            lambda: chain.from_iterable(part.file_columns() for part in parts) if parts else self.file_columns()
+        )
+        return replace(self, file_columns=rows, parts=parts)
+
+
+def _once(rows: Callable[[], Iterable[pa.Table]]) -> Callable[[], Iterator[pa.Table]]:
+    tables = cache(lambda: list(rows()))
+    return lambda: iter(tables())
 
 
 @dataclass(frozen=True, slots=True)

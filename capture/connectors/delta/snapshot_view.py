@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,8 +41,6 @@ _RECENT_SECONDS: Final = 10.0
 _KEPT_FILES: Final = 10_000
 _KEPT_VALUES: Final = 20_000  # files × columns
 
-_Rows: TypeAlias = Callable[[], Iterator[pa.Table]]
-
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
@@ -71,7 +69,6 @@ class SnapshotView:
         self._created = time.monotonic()
         self._kept: tuple[str, list[_Piece]] | None = None  # digest of the log's listing, pieces
         self._decoded: tuple[str, TableVersion] | None = None  # key of a small slice, its files with statistics
-        self._stated: tuple[Any, NativeStats] | None = None  # arguments of `statistics`, its result if it is small
 
     def is_recent_of(self, namespace: str, name: str, snapshot_id: int) -> bool:
         """True if the view is of this version and at most some seconds old, since credentials may be renewed."""
@@ -79,29 +76,12 @@ class SnapshotView:
         return own == (namespace, name, snapshot_id) and time.monotonic() - self._created < _RECENT_SECONDS
 
     def statistics(self, ids: ColumnIds, column_names: frozenset[str] | None) -> NativeStats:
-        """Native statistics, for columns with these names or keys (None: all). Those of few files are kept, because
-        two engines ask for them."""
+        """Native statistics, for columns with these names or keys (None: all)."""
         pieces = self._pieces()
-        schema = pieces[0].version.schema
-        if column_names is not None and wanted_columns(schema, column_names) == wanted_columns(schema, None):
-            column_names = None
-        keys = [piece.part.key for piece in pieces if piece.part is not None]
-        asked = keys, dict(ids), column_names
-        if self._stated is not None and self._stated[0] == asked:
-            return self._stated[1]
-        is_small = sum(_values(piece.version) for piece in pieces) <= _KEPT_VALUES
-        stated = self._statistics(pieces, ids, column_names, _kept if is_small else lambda rows: rows)
-        self._stated = (asked, stated) if is_small else None
-        return stated
-
-    def _statistics(
-        self, pieces: list[_Piece], ids: ColumnIds, column_names: frozenset[str] | None, kept: Callable[[_Rows], _Rows]
-    ) -> NativeStats:  # fmt: skip
-        """`statistics`; `kept` is applied to the functions that return rows about the columns of files."""
         tables = [file_rows(piece.version) for piece in pieces]
         files = pa.concat_tables(tables)
         of_columns = ColumnStatistics(self._table, self._footers, ids, column_names)
-        columns = [kept(partial(of_columns.rows, partial(self._with_statistics, piece))) for piece in pieces]
+        columns = [partial(of_columns.rows, partial(self._with_statistics, piece)) for piece in pieces]
         parts: list[FilePart] = []
         if column_names is None:
             table_key = repr((self._scope, self._table.place.name, sorted(ids.items())))
@@ -279,12 +259,6 @@ class SnapshotView:
 
 def _values(version: TableVersion) -> int:
     return len(version) * len(version.schema.columns)
-
-
-def _kept(rows: _Rows) -> _Rows:
-    """The function, which makes its tables once."""
-    tables = cache(lambda: list(rows()))
-    return lambda: iter(tables())
 
 
 def _scan_column(leaf: DeltaColumn, ids: ColumnIds, path: str | None, constant: pa.Array | None) -> ScanColumn:
