@@ -22,7 +22,6 @@ def lacking(record: Mapping[str, Any], kinds: Collection[str]) -> list[str]:
     """The requested kinds that a record does not answer.
 
     Args:
-        record: A row of a `stats.*` flight.
         kinds: Kinds of statistics. HISTOGRAM and MCV are in sketches, so no record lacks them.
 
     Returns:

@@ -45,8 +45,6 @@ class Answer:
 
     Attributes:
         outcome: Outcome that `resolve` returns, such as HIT or TIMEOUT.
-        detail: The reason, if the outcome needs one.
-        record: The stored record; None if there is none.
         can_change: Whether a later capture may produce the record.
     """
 
@@ -111,7 +109,6 @@ class Orchestrator:
         plane: Looks up records, runs captures and queues jobs.
         sync_enabled: False: never capture while the caller waits, answer SKIPPED instead.
         budget_ms: Latency budget of questions without one.
-        max_budget_ms: Largest latency budget.
         outcomes: Number of answers so far, by outcome.
     """
 

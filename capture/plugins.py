@@ -22,7 +22,6 @@ class Plugins:
     Args:
         group: Entry point group in which other packages name theirs.
         field: Field of a request with the name, for errors.
-        noun: A word for one of them.
         built_in: Name → `module:class`. They take precedence.
         code: Code of the error of an unknown name, if it has one of its own.
     """
@@ -42,7 +41,6 @@ class Plugins:
         """Checks that a name is known and returns it.
 
         Args:
-            name: Name from a caller.
             field: Field or option with the name, if another than usual.
 
         Raises:

@@ -61,7 +61,6 @@ class App:
     """All parts of the server except Flight itself.
 
     Args:
-        settings: The server's settings.
         functions: Rows of `sys.functions`; `actions/`, which has them, may import this file but not the reverse.
         join: Opens the database file, and gives the server its role among the database's replicas.
     """

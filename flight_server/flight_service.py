@@ -77,7 +77,6 @@ class _Answering:
     A stream enters it a second time, before the method returns, for its batches: only their errors are counted.
 
     Args:
-        context: Flight's context of the call.
         headers: Headers of the call. The correlation id is returned with the answer.
         method: Name of the RPC, such as DoGet.
         action: Name of the action of a DoAction, else empty.

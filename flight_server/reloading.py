@@ -22,10 +22,6 @@ class Reloaded(Generic[T]):
     Args:
         what: The content, for the log, such as `TLS files`.
         paths: The files, None for those that are not given; symbolic links are followed (Kubernetes renews those).
-        load: Reads them.
-
-    Attributes:
-        value: What `load` has returned.
 
     Raises:
         InvalidArgument: The files are invalid.

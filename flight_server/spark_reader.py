@@ -90,8 +90,6 @@ class StatflightReader(DataSourceReader):
     """Reads a flight in shares, one task each.
 
     Args:
-        command: The JSON command.
-        schema: The columns that Spark wants.
         partitions: The option's number of shares; None means DEFAULT_PARTITIONS.
     """
 

@@ -67,14 +67,12 @@ class StagedListing:
     transaction that makes it visible, and `close` in any case.
 
     Args:
-        catalog: The catalog; it has the database.
         family: A flight of `BY_SPAN`.
         first: A row of the table at the snapshot.
         table_key: Key of the table; None for one that is not registered yet: `begin` reserves its key.
         generation: Generation of requested rows; that of others (mode FILL) is the number after it.
         whole: The rows are all of the listing, so that it lacks the others of the snapshot's listing, if it has one.
         base: The listing that the rows continue; None if they do not.
-        is_cancelled: True once the rows are unwanted.
     """
 
     def __init__(
@@ -186,9 +184,6 @@ class StagedListing:
         """Stores a piece.
 
         Args:
-            connection: The writer's.
-            staged: The rows.
-            mode: See `add`.
             known: True for rows about targets put earlier.
         """
         self._check(connection)
@@ -316,10 +311,6 @@ class StagedListing:
     def commit(self, connection: Connection, marks: Marks = MappingProxyType({})) -> None:
         """Makes the listing visible, inside of the transaction of the put or capture.
 
-        Args:
-            connection: The writer's.
-            marks: The marks of listings.
-
         Raises:
             ListingChanged: Another write ended the staging.
         """
@@ -382,9 +373,7 @@ def unstage(database: Database, family: str, table_key: int, generation: int | N
     """Removes what is staged for a table, in pieces.
 
     Args:
-        database: The database.
         family: A flight of `BY_SPAN`.
-        table_key: Key of the table.
         generation: Only what has this generation in `staged_listings`; None for all.
     """
 

@@ -112,7 +112,6 @@ class DuckDBStatsStore(StatsStore):
 
         Args:
             bases: Snapshot id → the listing that its rows continue.
-            is_cancelled: True once the rows are unwanted.
 
         Returns:
             The listing; None if only one transaction can store the rows, such as rows of several tables.
@@ -145,8 +144,6 @@ class DuckDBStatsStore(StatsStore):
         """`put` inside the writer's transaction.
 
         Args:
-            puts: See `put`.
-            idempotency_key: See `put`.
             content: `digest` of the puts; required with a key.
             staged: Listings whose rows are stored already, to be committed first.
             counts: Counts of these rows.

@@ -142,10 +142,8 @@ def known(
     """Reads the complete stored results of unchanged files, together as precise as those of a scan.
 
     Args:
-        table: The table at the snapshot being captured.
         engine_ids: Engines whose results are equal to those of a new scan.
         tasks: The live files; only results with the same fingerprint are returned.
-        types: Column id → type.
         uncut: Ids of the columns of which a result must have whole sketches.
     """
     stored = sink.stored("stats.sketches", table)

@@ -126,9 +126,6 @@ class Draw:
 def random_points(seed: str) -> Iterator[float]:
     """Pseudorandom points, reproducible by the seed.
 
-    Args:
-        seed: Any text.
-
     Yields:
         Numbers in [0, 1), without end.
     """

@@ -32,7 +32,6 @@ class Coverage:
 
     Attributes:
         rows_total: Live rows of the table; more than the partial's row count if sampled or a file failed.
-        files: Number of files covered.
         size_bytes: Bytes of the column in these files.
         row_groups: Number of sampled row groups; 0 without sampling.
         failed: Number of files in which the column could not be read.

@@ -27,8 +27,6 @@ def publish(
     """Publishes the statistics of a publisher.
 
     Args:
-        dry_run: Returns the outcome without writing.
-        attempts: Maximum number of attempts, at least 1.
         pause: Sleeps for a number of seconds between attempts.
 
     Raises:
@@ -59,7 +57,6 @@ def withdraw(publisher: Publisher, *, attempts: int = ATTEMPTS, pause: Callable[
     """Removes published statistics from a home; False if it had none.
 
     Args:
-        attempts: Maximum number of attempts, at least 1.
         pause: Sleeps for a number of seconds between attempts.
 
     Raises:

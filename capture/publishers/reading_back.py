@@ -29,7 +29,6 @@ class WithCatalogs:
     `source_statistics=false` it leaves out what the source itself says of the distribution.
 
     Args:
-        connector: Connector opened with `config`.
         config: Configuration with resolved secrets. Options of a catalog are `statistics_from.HOME.OPTION`, else
             `publish.HOME.OPTION`.
         spark: Returns a Spark session, for its session catalog.

@@ -139,7 +139,6 @@ class SessionCatalog:
         """Creates Spark's `CatalogStatistics`.
 
         Args:
-            row_count: Row count; None if unknown.
             columns: Column → entries of Spark's `CatalogColumnStat`; None values are left out.
         """
         statistics = dict(columns) | {_SIZE: {"distinctCount": size_bytes}}

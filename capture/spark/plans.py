@@ -24,7 +24,6 @@ class Operator:
         kind: Class of the operator, such as Join, Filter, LogicalRelation.
         text: The operator as Spark prints it, shortened.
         rows: Estimated rows; None if Spark has no estimate.
-        size_bytes: Estimated bytes.
         plan: The JVM plan object, for `true_rows`.
     """
 
@@ -77,7 +76,6 @@ class UsedTable:
     Attributes:
         name: Name in the catalog; empty for a relation that is not registered.
         row_count: Row count in the catalog; None if missing.
-        size_bytes: Estimated bytes.
         columns: Column in a filter, join or aggregate → `used, …`, or the reason why it has no statistics.
         reason: Reason why Spark uses no statistics of the table; empty if it uses them.
     """

@@ -24,9 +24,6 @@ from store.model.structs import Snapshot, Struct, Text
 def planned(call: Call, request: PlanRequest, capture: Callable[[bytes], list[Any]]) -> Plan:
     """Plans a scan with the permissions of its caller.
 
-    Args:
-        capture: Runs the action `capture` on a body.
-
     Raises:
         NotFound: UNKNOWN_TABLE, UNKNOWN_SNAPSHOT.
         PermissionDenied: The caller does not see the table, or may not capture.

@@ -43,8 +43,6 @@ class Oidc:
     """Checks signed tokens: signature, audience, times, and the issuer if one is named.
 
     Attributes:
-        keys: The provider's public keys.
-        audience: Required audience of the tokens.
         issuer: Required issuer; None accepts any whose key is in `keys`.
         scopes_claim: Claim with the scopes: a space-separated string or an array. Unknown scopes are ignored.
         tables_claim: Claim with the table patterns. None shows every table; a token without the claim sees none.

@@ -28,8 +28,6 @@ class Principal:
     """A caller: its scopes and visible tables.
 
     Attributes:
-        name: For logs.
-        scopes: Values of `Permission`.
         tables: Patterns of full table names, quoted as usual (`lake.sales.orders`, `lake.sales."a.b"`); `*` matches any
             characters, dots included.
         is_own: True for the worker that the server itself has started.

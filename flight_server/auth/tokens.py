@@ -27,7 +27,6 @@ class Authenticator:
 
     Attributes:
         entries: SHA-256 digest of a token → its principal.
-        oidc: Checks the tokens of an identity provider.
         is_open: True if no token is needed.
     """
 

@@ -38,7 +38,6 @@ def check(
         rules: Rules; those about other tables are skipped.
         against: Snapshot to compare with, for rules that name none: an id, or "previous" for the captured one before
             the current. When there is none, rules that compare with it have no result.
-        now: The time; that of the clock by default.
         only_timely: Gives only results that time alone may turn.
 
     Raises:

@@ -27,7 +27,6 @@ class Result:
         column: Its name, None for a rule about the table.
         state: UNKNOWN fails a rule like a wrong value does.
         value: Value of the measure, as canonical text where it is no number; None if unknown.
-        snapshot_id: Snapshot of the statistics.
         detail: The error of an estimate, or why the value is unknown.
         pending: True if a capture of the current snapshot may still turn the result: the value is unknown, or of an
             earlier snapshot.

@@ -61,12 +61,9 @@ class Rule:
     """One expectation.
 
     Attributes:
-        text: The rule as written.
         measure: One of `OF_TABLE` or `OF_COLUMN`, `CONTAINMENT`, `SELECT` or `LEARNED`.
-        condition: What must hold of the measure's value.
         columns: Patterns of column names; empty for all columns and for measures of the table.
         tables: Patterns of full table names.
-        level: Effect of a miss.
         against: The snapshot that a measure of `AGAINST` compares with: an id or "previous"; None leaves it to the
             caller of the check.
         of_change: True if the condition is about the change of the measure since that snapshot.

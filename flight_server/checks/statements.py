@@ -15,7 +15,6 @@ def value_of(reader: Reader, statement: str, table: str) -> float | Fraction | s
     """Runs a statement, with the names of a table for `{table_catalog}`, `{table_schema}` and `{table_name}`.
 
     Args:
-        reader: Reads with the caller's permissions.
         statement: A SELECT of one value.
         table: Full name of the table.
 

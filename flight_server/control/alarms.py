@@ -39,7 +39,6 @@ class Alarms:
     """Hands messages to receivers.
 
     Args:
-        receivers: Where they go.
         digest_seconds: For how long changes are gathered; 0 sends each at once.
         today: The time, which silences name.
     """

@@ -43,13 +43,6 @@ class AutoAnalyze:
     """Decides after each discovery and each capture.
 
     Args:
-        database: The store's file.
-        catalog: Tables and connectors.
-        jobs: The queue, which stores decisions.
-        usage: Counts of what readers ask for.
-        lakes: The connectors' options.
-        captures: Queues captures.
-        default: Policy of connectors that have none.
         every_seconds: Seconds between two inspections of lakes with a policy.
     """
 

@@ -24,8 +24,6 @@ class End(NamedTuple):
     """The end of a lease.
 
     Attributes:
-        job: The leased job.
-        draft: The rows put under the lease.
         body: `outcomes`, `decisions`, `result`, `error`, `message` and `final`, as its worker reports them.
     """
 
@@ -64,9 +62,6 @@ class CaptureCommit:
 
     def end(self, ends: Sequence[End]) -> list[str | StatflightError]:
         """Commits captures in one transaction; when it is refused or one of them is cancelled, each in its own.
-
-        Args:
-            ends: The ends of the leases of captures.
 
         Returns:
             The state of each job after it, or the error of one that is not stored.

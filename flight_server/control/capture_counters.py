@@ -14,7 +14,6 @@ class CaptureCounters:
     """Thread-safe counters.
 
     Attributes:
-        outcomes: Requests by engine and outcome.
         read: Rows or bytes (see READ) read from the lake, by engine. A row counts once for each column.
         rows, size_bytes: Of the statistics published, by flight; bytes as Arrow holds them.
         seconds: By kind of lease, how many captures ended and how long they took together.

@@ -35,11 +35,6 @@ class Captures:
     """Builds, starts and queues captures.
 
     Args:
-        catalog: The tables.
-        jobs: The durable jobs.
-        records: What is stored already.
-        lakes: Configurations of the connectors.
-        queue: Work for workers.
         engines: Rows of `sys.engines`, best first.
     """
 
@@ -107,9 +102,7 @@ class Captures:
         """Hands captures that a caller waits for to the workers; a worker may lease several of them at once.
 
         Args:
-            wanted: Tables, each with its specs.
-            correlation_id: ID of the call, for the log.
-            listed: They are in the list of jobs meanwhile.
+            listed: The captures are in the list of jobs meanwhile.
 
         Returns:
             The job of each.
@@ -143,7 +136,6 @@ class Captures:
         Args:
             captures: Of each the table; its snapshot, an id, or `current` or `all`, both as of when the job starts; and
                 specs, each with the id of its snapshot, None for that one.
-            correlation_id: ID of the call, for the log.
             missing_only: Captures only what is not stored yet when the job starts.
 
         Returns:
@@ -266,7 +258,6 @@ def answers(record: Mapping[str, Any], kinds: Collection[str], roles: Collection
     """True when a record holds the requested kinds. Engines compute every kind, but sketches only on request.
 
     Args:
-        record: The stored record of a target.
         kinds: The requested kinds; empty means any.
         roles: Roles of the target's stored sketches, samples excluded.
     """

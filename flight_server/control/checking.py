@@ -39,12 +39,9 @@ class Checking:
     """Checks tables in a thread of its own.
 
     Args:
-        scanner: Reads the statistics that rules need.
-        alarms: Where changes of state are sent.
         late_seconds: Time after a table's first look at a snapshot in which a rule waits for what it is about.
 
     Attributes:
-        results: The newest results by table, for metrics.
         select: Runs a SELECT; the Flight service, which has Flight SQL, sets it.
     """
 

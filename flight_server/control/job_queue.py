@@ -55,16 +55,11 @@ class JobQueue:
 
     Attributes:
         lock: Guards all state of the queue.
-        leased: Leased jobs by token.
         payloads_of: Makes the payloads of durable jobs, or returns the error of one that cannot be begun; its
             `requests` are empty when nothing is left to do.
-        workers: The connected workers.
         check_writes: Raises where this server takes no writes, and so has no use for results.
 
     Args:
-        store: The durable jobs.
-        commit: Ends captures.
-        lease_seconds: Duration of a lease that is not renewed.
         clock: Seconds, monotonic.
     """
 
@@ -116,7 +111,6 @@ class JobQueue:
         """Waits for a job in memory.
 
         Args:
-            job: The job.
             timeout: Seconds; None waits without limit.
             is_cancelled: True once the caller has left; the job is abandoned then.
 
@@ -218,11 +212,9 @@ class JobQueue:
         """Waits for the next piece of work.
 
         Args:
-            worker_id: The worker's id.
             kinds: Kinds of leases, most wanted first.
             timeout: Seconds to wait.
             engines: The worker's rows of `sys.engines`; empty keeps those of its earlier calls.
-            is_cancelled: True once the worker has left.
             most: Maximum number of leases; several only of durable jobs, or captures that one request queued together.
 
         Returns:
@@ -336,10 +328,7 @@ class JobQueue:
         """Extends a lease.
 
         Args:
-            job_id: The job.
-            token: The lease's token.
             progress: 0 to 1; None when unknown.
-            message: A short description of the progress.
 
         Returns:
             True while the work is wanted; False when it was cancelled, or its worker has ended it meanwhile.
@@ -380,8 +369,6 @@ class JobQueue:
         """Adds rows to the draft of a lease.
 
         Args:
-            token: The lease's token.
-            put: The rows.
             whole: The rows are complete for their snapshot.
             few: Keeps the rows in memory.
 

@@ -75,7 +75,6 @@ class Lakes:
 
         Args:
             config: `catalog`, `format`, `uri`, `options`.
-            is_cancelled: True once the caller has left.
             replace: Allows another format or address for an existing catalog.
             discover: Also discovers the tables, in the same inspection.
 
@@ -158,10 +157,8 @@ class Lakes:
         """Inspects a lake and stores the findings.
 
         Args:
-            catalog: Name of the connector.
             table: The only table to inspect, with or without the catalog's name; None means all.
             full_rescan: Reads snapshots again that are already stored.
-            is_cancelled: True once the caller has left.
             snapshots: Ids of the snapshots to read, besides the current one; None for those that are not stored yet.
 
         Returns:
@@ -213,7 +210,6 @@ class Lakes:
         only if those of no inspection that began later are stored.
 
         Args:
-            catalog: Name of the connector.
             config: The configuration of the inspection, as `_begin` returns it.
             found: The worker's findings: `tables`, `errors`.
             whole: True if all tables were inspected; tables not found are dropped then.

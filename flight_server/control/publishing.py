@@ -35,12 +35,6 @@ CURRENT, FAILED, DRY_RUN = "CURRENT", "FAILED", "DRY_RUN"
 class Publishing:
     """Publishes for callers, and in the background.
 
-    Args:
-        database: Where captures are recorded.
-        catalog: Tables, and their publications.
-        lakes: Configurations of the connectors.
-        queue: Has workers publish.
-
     Attributes:
         outcomes: Publications by home and state, since the server started; for metrics.
         seconds: By home, publications that ended and how long they took together.
@@ -67,11 +61,9 @@ class Publishing:
         """Has a worker publish a table's statistics, and records it.
 
         Args:
-            home: Name of an existing home.
             dry_run: Reports what would be written; writes and records nothing.
             allow_inherited: Also publishes records inherited from an earlier snapshot with the same schema.
             options: Options of the home; they override the connector's `publish.HOME.OPTION`.
-            is_cancelled: True once the caller has left.
 
         Returns:
             table, snapshot_id, to, state, location, columns (names), detail, removed_orphans (names of files that
@@ -104,9 +96,7 @@ class Publishing:
         """Has a worker remove a table's statistics from a home, and forgets their publication; False if it had none.
 
         Args:
-            home: Name of an existing home.
             options: Options of the home; they override the connector's `publish.HOME.OPTION`.
-            is_cancelled: True once the caller has left.
 
         Raises:
             NotFound: Nothing was published of the table, and it has no snapshot.

@@ -41,9 +41,6 @@ class Watch:
     """Schedules inspections.
 
     Args:
-        lakes: Starts inspections and stores their results.
-        queue: Runs the inspections.
-        catalogs: Names of the connected lakes.
         interval_of: Seconds between two inspections of a lake; None means never.
     """
 

@@ -31,7 +31,6 @@ class Webhook:
     """Sends messages in order.
 
     Args:
-        url: The address of a receiver; see `alarms`.
         secret: Signs each body that is posted; without one there is no signature.
         timeout: Seconds for the receiver to answer.
         pauses: Seconds before each further try.

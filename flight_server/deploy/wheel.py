@@ -52,7 +52,6 @@ def within_statflight(source: str, root: Path) -> str:
     """A module's source with our packages' names as they are in a wheel.
 
     Args:
-        source: The source.
         root: Directory of the packages: a string is the name of a module only if there is one (`"capture.run"` is a
             permission).
     """

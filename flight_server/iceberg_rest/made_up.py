@@ -67,10 +67,7 @@ class Columns:
     """The schema and the name mapping of a table.
 
     Attributes:
-        fields: Fields of Iceberg's schema.
-        mapping: Their entries in the name mapping.
         left_out: Names of the columns whose type Iceberg lacks, or that a Parquet table does not tell.
-        last_id: The greatest field id.
 
     Args:
         struct: The columns in Delta's form.
@@ -164,10 +161,7 @@ def document(
     """Metadata of format version 2.
 
     Args:
-        partition: Those of the partition.
         null_patterns: For each kind of partition, which of its values are null.
-        table_id: The table's id.
-        location: Its URL.
         snapshot_id: Id of the only snapshot; neither 0 nor -1, which clients take for none.
         committed_at: Time of the snapshot.
     """

@@ -24,7 +24,6 @@ def single_value(value: Any, type: str, *, internal: bool) -> Any:
 
     Args:
         value: The value in `partition_data_json`: a number, canonical text, or None.
-        type: Its Iceberg type.
         internal: True for pyiceberg, which takes values as they are: days and microseconds since 1970. Other readers
             follow the specification, in which they are texts.
 

@@ -29,10 +29,8 @@ class Served:
 
     Attributes:
         metadata_location: URL of its metadata file; of none if the metadata is made up.
-        document: The metadata, as JSON.
         specs: Spec id → partition: names in `partition_data_json` and Iceberg types. Of made-up metadata one, by which
             `made_up.spec_id` tells the spec of a file.
-        is_made_up: True if the metadata is made up.
         columns: Name of a column in the current schema → its id; None for the names of the snapshot.
     """
 

@@ -66,8 +66,6 @@ class Http:
     """One listening port.
 
     Args:
-        asgi: The application that answers.
-        host: Name or address to listen on.
         port: Port; 0 picks a free one.
         tls: PEM files of the certificate and its key; None for plain HTTP.
 

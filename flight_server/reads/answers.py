@@ -31,7 +31,6 @@ class Answer:
     """The answer of a query.
 
     Attributes:
-        snapshot_id: The snapshot; None if the table has none.
         columns: Ids of the columns that the query names.
         results: `name`, logical `type` and `value` (canonical text, a count as an integer, or None for null) of each
             item; None if statistics do not tell.

@@ -54,7 +54,6 @@ def having(
 
     Args:
         files: Files, with `file_path`.
-        cursor: Cursor that reads the rows.
         positions: Family of rows → position of the snapshot's listing.
         values: Literals.
     """

@@ -61,7 +61,6 @@ class Plan:
 
     Attributes:
         files: The files that are kept, with the schema `SCHEMA` and the summary in its metadata.
-        snapshot_id: The snapshot.
         columns: Ids of the columns that the condition and the reader name.
     """
 
@@ -76,14 +75,11 @@ class Listing:
 
     Attributes:
         generation: Generation of the table before this was read.
-        snapshot_id: The snapshot.
         positions: Family of rows → position of the snapshot's listing.
-        columns: The columns of the snapshot.
-        partitioned: Ids of those whose values are those of the partition.
+        partitioned: Ids of the columns whose values are those of the partition.
         by_id: Files are read by the ids of columns, not by their names.
         merged: Readers merge the rows of several files by a key. A file without a matching row may then have the newer
             version of a row that matches in another file, so that none may be skipped.
-        totals: Number, rows and bytes of all data files.
         whole: The table's record says that there are no other files.
         buckets: Column id → its partition fields with bucket transforms, which no bounds stand for.
         covered: Condition on the rows of a column → whether each file has such a row; filled by scans.
@@ -114,7 +110,6 @@ class ScanPlanner:
         """True if the files of a snapshot are stored.
 
         Args:
-            table: The table.
             snapshot: "current" or an id.
         """
         snapshot_id = table.current_snapshot_id if isinstance(snapshot, str) else snapshot
@@ -131,11 +126,8 @@ class ScanPlanner:
         """Plans a scan.
 
         Args:
-            table: The table.
-            node: Condition on its rows; None for all rows.
             columns: Names of the columns to be read; None for all.
             snapshot: "current" or an id.
-            is_cancelled: True once the caller has disconnected.
             find: Name in the condition → column; None for the names of the snapshot's schema.
             added: Further columns of `stats.files` that the plan's files get, after those of `SCHEMA`.
 
@@ -158,10 +150,8 @@ class ScanPlanner:
         """Calls a function with the listing of a snapshot and a cursor that sees the rows which the listing is of.
 
         Args:
-            table: The table.
             snapshot: "current" or an id.
             read: The function; it may be called twice.
-            is_cancelled: True once the caller has disconnected.
 
         Raises:
             NotFound: UNKNOWN_SNAPSHOT.

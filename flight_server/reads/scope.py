@@ -21,7 +21,6 @@ class ReadScope:
         snapshot: Id of the snapshot requested of every table.
         pins: Table key → id of the requested snapshot; tables without one have no rows. Without `current`, `snapshot`
             and `pins`, every stored row is read.
-        allow_stale: Include STALE rows.
         only: The table, if the scope has exactly one.
         is_limited: True if any table limits how old an inherited distribution may be.
         failing: Keys of the tables that cannot be inspected or read; their rows are STALE at the current snapshot.

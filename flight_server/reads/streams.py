@@ -264,7 +264,6 @@ class Streams:
 
         Args:
             cursor: The query's own cursor; closed when the answer ends.
-            start: Starts the query and returns its batches.
             shape: Function applied to each batch of a stream; None for none.
             slots: Limit of queries that run at once; None for that of all reads. A query that waits for reads needs its
                 own, or such queries could take the slots that they wait for.

@@ -105,9 +105,6 @@ class SqlEndpoint:
     ) -> tuple[pa.Schema, Answer]:
         """Executes a command, which is its own ticket.
 
-        Args:
-            capture: The action `capture`, for ANALYZE.
-
         Returns:
             The schema, and the rows: a table if they are few, else a stream, which the caller closes.
 

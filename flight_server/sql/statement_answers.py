@@ -93,9 +93,6 @@ def schema(statement: Statement, plan: Callable[[str], Any]) -> pa.Schema:
 def answer(statement: Statement, call: StatementCall, plan: Callable[[str], Plan]) -> pa.Table:
     """Runs a statement.
 
-    Args:
-        call: The caller, and what the answer needs.
-
     Raises:
         InvalidArgument: A name is ambiguous, a flight, or no column.
         NotFound: The table does not exist.

@@ -125,7 +125,6 @@ def expectations(
     Args:
         values: Shape (n,), oldest first, all known.
         times: Time of each, shape (n,).
-        kind: What they are.
         expected: Places of values that someone has called expected.
 
     Returns:

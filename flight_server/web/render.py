@@ -57,7 +57,6 @@ def page(template: str, **values: Any) -> str:
     """A page as HTML.
 
     Args:
-        template: Its file among the templates.
         values: `url` (see `urls`), `asked`, and the data of the page.
     """
     defaults = {"inline_style": "", "json_url": "", "logout": False, "caller": "", "made_at": "", "asked": data.Asked(),

@@ -15,8 +15,7 @@ class LiveUrls:
     """Addresses on the server. Names are parameters, because a path cannot hold every name.
 
     Args:
-        path: Path of the rendered page.
-        fixed: Its parameters that other orders and pages keep.
+        fixed: Parameters of `path` that other orders and pages keep.
     """
 
     is_live = has_index = True

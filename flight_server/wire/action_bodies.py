@@ -102,8 +102,6 @@ class CaptureItem:
         table: Full name of the table; None if it is named by its id.
         table_id: Id of the table; None if it is named.
         snapshot: "current", "all" or an id.
-        mode: Whether the caller waits.
-        spec: What is wanted.
         kinds: Kinds of statistics by priority, the most wanted first.
         extras: What `resolve` answers besides, of `sketches`, `constraints` and `ticket`.
     """

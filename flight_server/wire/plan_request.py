@@ -32,7 +32,6 @@ class PlanRequest:
 
     Attributes:
         table: Full name of the table.
-        node: Condition on its rows; None for all.
         columns: Names of the columns to be read; None for all.
         snapshot: "current" or an id.
         capture: Capture the table first if its files are not known.

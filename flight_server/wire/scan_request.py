@@ -73,10 +73,7 @@ class ScanRequest:
 
     Attributes:
         columns: Names of the flight's columns in the requested order; None for all.
-        node: Condition on the rows; None for all rows.
         snapshot: "current" or an id; None for all stored rows.
-        allow_stale: Include STALE rows.
-        limit: Most rows; None for all.
         query_id: The caller's id of the request.
         rows: Return rows as JSON texts (format ROWS).
         pins: Table key → snapshot id that "current" meant when the ticket was created; None without a ticket.

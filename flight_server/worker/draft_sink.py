@@ -49,9 +49,6 @@ def _besides(flight: str, extra: pa.Table, requested: pa.Table) -> pa.Table:
 def encoded(held: Held) -> dict[str, Any]:
     """Encodes rows for `finish_job`.
 
-    Args:
-        held: The rows.
-
     Returns:
         An item of `rows`; its `ipc` is a stream of one batch.
     """
@@ -70,8 +67,6 @@ class DraftSink(Sink):
         listings: Full file listings (snapshot id and digest), sent with the outcome.
 
     Args:
-        server: The server of the lease.
-        keeper: Renews the lease.
         has_statistics: False if the store has no statistics of the table, so that `stored` need not ask.
     """
 
@@ -84,20 +79,7 @@ class DraftSink(Sink):
     def put(
         self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False, checked: bool = False
     ) -> None:  # fmt: skip
-        """Takes rows; beyond INLINE_BYTES they are sent to the server at once.
-
-        Args:
-            flight: A `stats.*` flight.
-            rows: Statistics of the lease's table.
-            extra: The rows were not requested; they do not replace stored records.
-            whole: The rows are complete for their snapshot.
-            checked: The values are valid and normal.
-
-        Raises:
-            Cancelled: The lease is lost.
-            InvalidArgument: The server refuses the rows.
-            UpstreamError: The server cannot be reached.
-        """
+        """Takes rows; beyond INLINE_BYTES they are sent to the server at once."""
         self.keeper.touched = time.monotonic()
         if rows.num_rows or whole:
             self._held.setdefault((flight, extra, whole, checked), []).append(rows)
@@ -133,15 +115,6 @@ class DraftSink(Sink):
         return [each for each in held if each.rows.num_rows or each.whole]
 
     def list_files(self, table: TableHandle, listing: Listing) -> bool:
-        """Announces how the files of a snapshot are put.
-
-        Args:
-            table: The table at its snapshot.
-            listing: A full listing, or the difference from a base.
-
-        Returns:
-            False if the server does not have the base.
-        """
         self.keeper.touched = time.monotonic()
         marked: dict[str, Any] = {"snapshot_id": table.snapshot_id, "mark": listing.mark}
         self.listings = [other for other in self.listings if other["snapshot_id"] != table.snapshot_id]
@@ -164,13 +137,6 @@ class DraftSink(Sink):
             return False
 
     def requested(self, flight: str, table: TableHandle, columns: Sequence[str]) -> pa.Table:
-        """The requested rows that are still to be sent with the outcome.
-
-        Args:
-            flight: A `stats.*` flight.
-            table: The table at its snapshot.
-            columns: Names of columns.
-        """
         parts = [rows for key, held in self._held.items() if key[:2] == (flight, False) for rows in held]
         names = ["snapshot_id", *columns]
         rows = (
@@ -179,16 +145,6 @@ class DraftSink(Sink):
         return rows.filter(pc.equal(rows["snapshot_id"], table.snapshot_id)).select(columns)
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
-        """Reads the stored statistics of a table, of any snapshot.
-
-        Args:
-            flight: A `stats.*` flight.
-            table: The table at the captured snapshot.
-            columns: Names of columns; None for all.
-
-        Returns:
-            The newest row of each target.
-        """
         self.keeper.touched = time.monotonic()
         if not self.has_statistics:
             nothing = FLIGHTS[flight].schema.empty_table()
@@ -201,13 +157,4 @@ class DraftSink(Sink):
         return self.server.get(command)
 
     def progress(self, share: float, message: str = "") -> None:
-        """Reports progress.
-
-        Args:
-            share: 0 to 1.
-            message: A short description.
-
-        Raises:
-            Cancelled: The capture was cancelled.
-        """
         self.keeper.progress(share, message)

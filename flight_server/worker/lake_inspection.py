@@ -21,9 +21,7 @@ def inspect(connector: Connector, payload: Mapping[str, Any], progress: Progress
     """Runs the operation that a lease's payload names, and returns its findings.
 
     Args:
-        connector: The lake.
         payload: `operation` (`validate`, `discover`, `metadata` or `row_deletes`) and its arguments.
-        progress: Receives the progress.
 
     Returns:
         The findings, as JSON: `namespaces`, `tables`, `errors`, and `unmatched`, the patterns of `include` and

@@ -19,11 +19,7 @@ _NEWS_SECONDS: Final = 1.0  # between two renewals that carry progress
 
 
 class Renewals:
-    """Renews all leases of a worker from one thread, which ends when none is left.
-
-    Args:
-        server: The server of the leases.
-    """
+    """Renews all leases of a worker from one thread, which ends when none is left."""
 
     def __init__(self, server: Connection):
         self._server = server
@@ -67,7 +63,6 @@ class LeaseKeeper:
         unwanted: Set when the work was cancelled, or the lease is lost.
 
     Args:
-        server: The server of the lease.
         lease: As `lease_job` answers it.
         renewals: The worker's shared renewals; None starts a thread for this lease.
     """
@@ -96,7 +91,6 @@ class LeaseKeeper:
 
         Args:
             share: 0 to 1; None when unknown.
-            message: A short description, shown in the job list.
 
         Raises:
             Cancelled: The work was cancelled.
@@ -109,9 +103,6 @@ class LeaseKeeper:
     def renew(self, server: Connection) -> bool:
         """Renews the lease if due: after a third of its time, when there is progress to report, and every few seconds
         to learn of a cancellation.
-
-        Args:
-            server: The server of the lease.
 
         Returns:
             False if the lease is lost.

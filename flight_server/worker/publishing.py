@@ -34,12 +34,8 @@ def publish_table(
     """Publishes or withdraws statistics, as a lease of kind `publish` says.
 
     Args:
-        server: Has the stored statistics.
-        connector: The opened connector of the table's lake.
-        options: Its options, secrets resolved.
         payload: The lease's payload: operation (`publish` or `withdraw`), connector, table, snapshot_id, to, options;
             of `publish` dry_run and allow_inherited too.
-        spark: Gives a Spark session.
 
     Returns:
         A `Publication` as JSON, or `withdrawn`: False if the home had no statistics.
@@ -79,7 +75,6 @@ def stored_statistics(server: Connection, payload: Mapping[str, Any], roles: fro
     `left_out` names the columns whose record comes from a sample; the publisher leaves out those that are too old.
 
     Args:
-        server: Has the stored statistics.
         payload: The lease's payload: `table`, `snapshot_id`, `allow_inherited`.
         roles: Roles of the sketches that the home takes.
 

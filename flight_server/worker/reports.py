@@ -48,8 +48,6 @@ def send(server: Connection, ended: Sequence[Ended], stopping: threading.Event) 
     an error, unless the lease is lost.
 
     Args:
-        server: The server of the leases.
-        ended: The ends, of one call.
         stopping: Set once the worker stops, which ends a pause between two tries.
     """
     try:

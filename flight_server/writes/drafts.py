@@ -22,7 +22,6 @@ class Draft:
 
     Args:
         store: Takes these rows; without it all are kept.
-        is_cancelled: True once the rows are unwanted.
     """
 
     def __init__(self, store: DuckDBStatsStore | None = None, is_cancelled: Callable[[], bool] | None = None):
@@ -64,7 +63,6 @@ class Draft:
         """Adds rows.
 
         Args:
-            put: The rows.
             whole: True if they are all rows of their flight at their snapshots.
             few: Keep them in memory until the end.
 
@@ -164,8 +162,6 @@ def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequen
     continues another, or is staged, is put alone, after that one.
 
     Args:
-        connection: The writer's.
-        store: The store.
         drafts: Drafts, each with its table.
     """
     together_: list[tuple[Draft, TableEntry]] = []

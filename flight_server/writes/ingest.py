@@ -112,11 +112,7 @@ def read_rows(
     """Reads and validates the rows of a put stream; stores nothing.
 
     Args:
-        request: The put.
-        reader: The stream.
-        principal: The caller.
         policy: Treatment of bounds with a zone for TIMESTAMP columns.
-        is_cancelled: True once the caller has disconnected.
         directory: Directory of the spill file; None to keep all rows in memory.
 
     Returns:
@@ -305,10 +301,7 @@ def inline(
     Args:
         item: `{"table", "extra"?, "whole"?, "ipc", "counts"}` of `with_streams`, untrusted but for `ipc`; `counts` are
             [[number of the lease, number of rows], …] in the order of the rows, None if all are of the first.
-        leases: Number of leases that end.
-        principal: The caller.
         policy: Treatment of bounds with a zone for TIMESTAMP columns.
-        is_cancelled: True once the caller has disconnected.
 
     Returns:
         For each lease its number, its put, and True if that has all rows of its flight at its snapshots.

@@ -276,7 +276,6 @@ class Catalog(Publications, SnapshotRegistry):
         """The entry of a table, stored first if it is new.
 
         Args:
-            name: Catalog, schema and name.
             table_id: Id of a new table; None to derive it from the name.
             format: Format of a new table.
         """

@@ -131,7 +131,6 @@ class Discovery:
         """`store` for many tables, in order; new ones are stored together.
 
         Args:
-            found: The tables as a worker describes them.
             present: (schema, name) of all tables of the lake; empty if not all were listed.
             full: Store snapshots again that are stored already.
         """

@@ -26,9 +26,7 @@ class Publications:
         """Records a table's publication in a home (`sys.publications`), replacing the previous one.
 
         Args:
-            table: The table that was published.
             home: The `to` of the publication, such as `iceberg`.
-            snapshot_id: The snapshot whose statistics were published.
             state: CURRENT, STALE or FAILED; CURRENT reads as STALE once the table has another current snapshot.
             location: Path or name of the published file or object.
             detail: Note for people, such as the reason of a failure.

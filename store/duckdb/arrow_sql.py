@@ -29,7 +29,6 @@ def execute(connection: Connection, sql: str, given: Given | None = None, **tabl
 
     Args:
         sql: The statement, with `$name` or `?` for values and `{name}` for tables.
-        given: The values.
         tables: Up to three tables by name.
     """
     _arrow_1, _arrow_2, _arrow_3 = _three(tables)
@@ -75,7 +74,6 @@ def among(column: str, keys: Collection[int], table: str = "moved") -> str:
     subquery. DuckDB skips row groups by the list and by the range.
 
     Args:
-        column: SQL of the key.
         keys: Integer keys, at least one.
         table: Name of an Arrow table that has the keys in a column `key`.
     """
@@ -89,7 +87,6 @@ def within(column: str, values: pa.ChunkedArray) -> str:
     for the values between them too.
 
     Args:
-        column: SQL of the value.
         values: Values (int64), at least one.
     """
     distinct = values.unique()

@@ -42,9 +42,7 @@ def cast(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
     """Casts a column to the type it has in its flight.
 
     Args:
-        name: Name of the column, for messages.
         array: Values of a type that is `castable`.
-        target: The type of the flight's column.
 
     Raises:
         InvalidField: A value does not fit.

@@ -45,7 +45,6 @@ class SnapshotMerge:
         rows: Rows of the put, with `table_key` and `snapshot_id`.
         name_of: Table key → full name, for messages.
         places: (table key, snapshot id) → place, of the put's snapshots.
-        spans: The spans that change with the transaction.
         presence: The tables that may have rows.
     """
 

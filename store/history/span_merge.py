@@ -46,7 +46,6 @@ class SpanMerge:
         rows: Rows of the put, with `table_key` and `snapshot_id`.
         name_of: Table key → full name, for messages.
         places: (table key, snapshot id) → place, of the put's snapshots.
-        spans: The spans that change with the transaction.
         presence: The tables that may have listings.
         marks: The marks of the put's listings.
     """

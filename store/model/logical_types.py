@@ -49,7 +49,6 @@ class LogicalType:
     """One type in normal form.
 
     Attributes:
-        kind: What family the type belongs to.
         precision: Digits of a DECIMAL, or of the fraction of a second; None if unstated.
         scale: Digits after the point of a DECIMAL.
         qualifier: The fields of an INTERVAL, such as `DAY(2) TO SECOND`, without the precision of the seconds.

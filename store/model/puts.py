@@ -118,7 +118,6 @@ def codes(rows: pa.Table, names: Sequence[str]) -> Codes:
     """Group codes: two rows have the same number exactly if they agree in all the columns.
 
     Args:
-        rows: The rows.
         names: Columns to compare; nulls are equal.
 
     Returns:
@@ -191,10 +190,7 @@ def once(flight: str, name_of: Callable[[int], str], rows: pa.Table, keys: Seque
     """The rows without duplicates: the first of equal rows for one target.
 
     Args:
-        flight: The flight of the rows.
         name_of: Row index → full name of the row's table, for messages.
-        rows: All rows.
-        keys: The columns that identify a target.
 
     Raises:
         InvalidArgument: Two different rows for one target.
@@ -225,10 +221,6 @@ def contradicts(flight: str, full_name: str, keys: Sequence[str], old: dict[str,
     """The Conflict of a row with the stored one, with the first field that differs.
 
     Args:
-        flight: The flight of the rows.
-        full_name: The table's full name.
-        keys: The columns that identify the target.
-        old: The stored row by column name.
         new: The row of the put by column name.
     """
     content = [name for name in old if name not in cosmetic(flight) and name not in keys]

@@ -37,7 +37,6 @@ class Tried(NamedTuple):
     Attributes:
         captured, failed: Numbers of targets.
         retry: True if the failures may be transient: a job that captured nothing is then tried again.
-        message: Shown with the state.
         stats_processed: Number of snapshots whose statistics are stored.
     """
 
@@ -62,7 +61,6 @@ class JobStore:
     running transaction, or use one of their own.
 
     Args:
-        table_of: Finds a table by its key.
         now: Clock, in UTC; None for the system's.
     """
 

@@ -29,8 +29,6 @@ class Job:
 
     Attributes:
         kind: Kind of its lease: `control`, `watch`, `sync`, `publish`, or `job` for a durable capture.
-        payload: The worker's input.
-        table: The table captured; None for other jobs.
         catalog: The lake, for jobs without a table.
         snapshot: An id, `current` or `all`; None for jobs without a table.
         targets: Storage ids, or the operation; shown in the list of jobs.

@@ -102,8 +102,6 @@ class Follower(Role):
     """The role of a server that serves what another one has shipped.
 
     Args:
-        database: The database to keep up to date.
-        log: The log of the replica.
         interval: Seconds between two looks.
         take_over: Called by a standby in its own thread once the writer's lease has ended, with that lease; returns the
             writer that this server has become, None if another one was faster. None for a follower.

@@ -31,10 +31,8 @@ class Plan:
     """How a server takes part.
 
     Attributes:
-        url: The place of the replica.
         interval: Seconds between two segments, and between two looks of a follower.
         durable: Acknowledge writes only once they are shipped.
-        lease_seconds: How long a writer's lease lasts.
         keep: Seconds for which generations stay restorable.
     """
 
@@ -49,8 +47,6 @@ def join(plan: Plan, path: Path, *, follow: bool = False, standby: bool = False)
     """Opens the database of a server that takes part in replication.
 
     Args:
-        plan: How it takes part.
-        path: The database file.
         follow: Serve what the writer ships.
         standby: Do so until the writer's lease has ended, then take over. A file that has taken over goes on as the
             writer's, so that a standby that is killed after it has taken over starts again by the same command.
@@ -118,10 +114,6 @@ def check_file(plan: Plan, path: Path) -> None:
 def start_writer(plan: Plan, database: Database) -> Writer:
     """Makes the server of a database the writer of its replica, in the next epoch.
 
-    Args:
-        plan: How.
-        database: The open database.
-
     Raises:
         InvalidArgument: Another server writes, or the file is not the newest of this replica; names the writer.
         UpstreamError: The place is out of reach.
@@ -162,9 +154,6 @@ def take(plan: Plan, log: Log, holder: str, lease: leases.Lease | None) -> lease
     """Takes the lease with the next epoch.
 
     Args:
-        plan: How long it lasts.
-        log: The log of the replica.
-        holder: The new holder.
         lease: The newest lease, which has ended or is one's own.
 
     Raises:

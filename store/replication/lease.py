@@ -32,12 +32,8 @@ class Lease:
     """A lease.
 
     Attributes:
-        number: Its number.
         epoch: Number of the writer; each start or takeover has the next one.
         holder: Id of the holder's process and file.
-        writer: Address of the writer.
-        seconds: How long it lasts.
-        generation: The newest shipped generation.
         released: True if the writer has ended.
     """
 
@@ -62,7 +58,6 @@ class Keeper:
     """The writer's own lease.
 
     Args:
-        place: The place of the replica.
         lease: The lease that was created for it by `take`.
         until: The time of `now` at which it ends.
         now: The clock.
@@ -83,9 +78,7 @@ class Keeper:
         """Renews the lease, or ends it.
 
         Args:
-            generation: The newest shipped generation.
             writer: The writer's address, None to leave it.
-            released: End it.
 
         Raises:
             UpstreamError: The place is out of reach; the lease lasts as long as it did.

@@ -68,7 +68,6 @@ class Commit(NamedTuple):
     """A commit in a segment.
 
     Attributes:
-        generation: Its number.
         micros: Time of the commit in microseconds since 1970, never less than that of an earlier commit.
         end: Number of the segment's bytes up to its end.
     """

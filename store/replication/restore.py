@@ -101,10 +101,6 @@ def spans(log: Log) -> Iterator[Span]:
 def find(log: Log, at: At = NEWEST) -> State:
     """Reads a state.
 
-    Args:
-        log: The log of a replica.
-        at: Which.
-
     Raises:
         NotFound: There is none of that generation or time.
         Damaged: A segment is missing or damaged; the message names the newest generation before it.
@@ -158,11 +154,8 @@ def write_base(log: Log, base: Base, path: Path, old: Base | None = None, old_pa
     """Writes the database file of a base, and syncs it.
 
     Args:
-        log: The log.
-        base: The base.
         path: A new file.
         old: An earlier base whose file is there; equal blocks are copied from it.
-        old_path: The file of `old`.
 
     Raises:
         Damaged: A block is missing or damaged.
@@ -202,9 +195,7 @@ def restore(log: Log, path: Path, at: At = NEWEST) -> State:
     """Makes a database of a replica. It is one of its own: it may be served alone, or replicated to another place.
 
     Args:
-        log: The log of the replica.
         path: A new file.
-        at: The state.
 
     Returns:
         The state that was restored.

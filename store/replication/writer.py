@@ -57,7 +57,6 @@ class Writer(Role):
 
     Args:
         database: The open database; its file must be the newest of the replica.
-        log: The log of the replica.
         keeper: The lease, taken already.
         generation: Generation of the database as it is now, greater than all that are known.
         follows: Where the log of the epochs before ends.
@@ -383,7 +382,6 @@ def clean(log: Log, before: int, may_delete: Callable[[], bool]) -> None:
     """Deletes generations that are older, and the blocks that no other base has.
 
     Args:
-        log: The log.
         before: Time in microseconds since 1970; what was the newest at that time stays.
         may_delete: False once the lease has ended.
     """

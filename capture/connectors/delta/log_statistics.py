@@ -55,7 +55,6 @@ def statistics(adds: pa.Table, schema: DeltaSchema, partitions: Sequence[str]) -
 
     Args:
         adds: Output of `adds_of`.
-        schema: The table's columns.
         partitions: Names of the partition columns, which have no statistics.
     """
     parsed = _array(adds, PARSED) if PARSED in adds.column_names else _transformed(adds, _structure(schema, partitions))

@@ -59,7 +59,6 @@ class SnapshotView:
     """One version of a table.
 
     Args:
-        schemas: Cache of parsed schemas.
         scope: Prefix of cache keys, see `immutable_cache.scope`.
     """
 

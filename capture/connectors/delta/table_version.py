@@ -25,10 +25,7 @@ class TableVersion:
     """Live data files of a table at one version, as arrays with one value per file.
 
     Attributes:
-        schema: The table's columns.
-        partitions: Names of the partition columns.
         actions: `LogSlice.files`, or the output of `LogSlice.statistics`.
-        paths: Full paths of the files.
         rows: Live rows; null if unknown.
         vectors: Descriptors of the deletion vectors; null for files without one.
         delete_files: The deletion vector of each file (lists of DELETE_FILE).

@@ -64,7 +64,6 @@ class LoadedTable:
     """A table with its current metadata.
 
     Attributes:
-        io: Opens the table's files.
         handle: pyiceberg's table; None without a catalog.
         server_commits: Whether the catalog's server writes the metadata at commits, so that parts unknown to pyiceberg
             are preserved.

@@ -26,7 +26,6 @@ class SnapshotView:
     """One version of a dataset.
 
     Args:
-        dataset: The dataset, opened at the version.
         ids: Column key → id.
         column_names: Names or keys of columns; None for all.
     """

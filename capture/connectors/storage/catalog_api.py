@@ -19,7 +19,6 @@ class CatalogApi:
     """The REST API of a catalog.
 
     Args:
-        kind: Kind of catalog, for messages.
         uri: Address of the catalog as the user gave it, for messages.
         base: Address to which paths are appended.
         token: Bearer token; None for none.

@@ -64,9 +64,7 @@ def ask_json(
     """Sends a request and returns the JSON object in the response.
 
     Args:
-        url: An http or https address.
         timeout_seconds: Timeout of the connection and of each read.
-        headers: Headers in addition to `User-Agent`.
         data: Body of a POST; None for a GET.
 
     Raises:

@@ -86,8 +86,6 @@ class Lake:
     """The tables below a URI.
 
     Args:
-        format: Table format, for messages.
-        uri: Root directory.
         holds_table: Recognizes the directory of a table; other directories are searched.
         schema_suffix: Suffix of directories that stand for schemas, removed from their names.
     """

@@ -21,7 +21,6 @@ class Choice:
     """The place in which a scan runs, with the reason.
 
     Attributes:
-        on_spark: Whether Spark computes it.
         overlapped: Whether this process begins while the session starts.
         reason: The reason with figures, for `sys.capture_decisions`.
         note: Why Spark was wanted and does not run; empty if it does, or was not wanted.

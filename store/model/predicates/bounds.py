@@ -39,7 +39,6 @@ class SortKey:
     """The sort key of the bounds of one kind.
 
     Attributes:
-        type: Arrow type of the key.
         sql: DuckDB expression of the key, with `{0}` for the text; null for a text of another kind.
         of: The keys of canonical texts (utf8).
         read: A literal's text → a literal of `type`, None if the kind cannot read it.

@@ -29,7 +29,6 @@ class Bucket:
 
     Attributes:
         spec_id: The partition spec that has it.
-        name: Its name, the key in `partition_data_json`.
         count: Number of buckets.
     """
 

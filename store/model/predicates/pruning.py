@@ -67,7 +67,6 @@ class Column:
     """A column of the table.
 
     Attributes:
-        name: Its name, for messages.
         type: Its type in the schema of the snapshot; None if not known.
     """
 

@@ -32,7 +32,6 @@ def to_sql(node: Node, schema: pa.Schema, column_sql: Callable[[str], str]) -> t
     """A DuckDB condition and its parameters, in the order of their `?`.
 
     Args:
-        node: The predicate.
         schema: The available columns, whose types determine how literals are read.
         column_sql: Column name of the schema → trusted SQL; text of the predicate never becomes SQL.
     """
@@ -72,7 +71,6 @@ def key_sql(leaf: ResolvedLeaf, key: SortKey, text: str, parameters: list[Any]) 
     """A DuckDB condition on the bounds of one kind.
 
     Args:
-        leaf: The comparison of sort keys.
         text: SQL of the bounds' text.
         parameters: Gets the parameters, in the order of their `?`.
     """

@@ -57,7 +57,6 @@ class Leaf:
     """A column compared with literals, as many as the operator takes.
 
     Attributes:
-        op: The comparison.
         as_text: Compare `min` and `max` as text instead of by the row's logical type.
     """
 
@@ -102,8 +101,6 @@ def parse(tree: Any, where: str = "filter", *, as_text: bool = False) -> Node:
     """The tree of a JSON value.
 
     Args:
-        tree: The JSON value.
-        where: Its name, for messages.
         as_text: See `Leaf`.
 
     Raises:

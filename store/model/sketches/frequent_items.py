@@ -60,9 +60,7 @@ def frequent(items: Sequence[str], weights: Sequence[int], total: int, offset: i
     """The sketch of `total` values in which item i occurs weights[i] to weights[i] + offset times, others ≤ offset.
 
     Args:
-        items: Distinct values.
         weights: Lower limits of their counts.
-        total: Total number of values.
         offset: Greatest error of a weight.
     """
     if not total:

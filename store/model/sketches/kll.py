@@ -58,7 +58,6 @@ def merge_kll(sketches: Sequence[bytes], k: int = KLL_K, seed: int | None = None
 
     Args:
         sketches: Apache KLL bytes.
-        k: Accuracy of the result.
         seed: Chooses which values stand for their neighbours, so that the rank errors of many sketches made with
             different seeds cancel out; None takes the middle ones.
     """
