@@ -14,7 +14,7 @@ from flight_server.checks.results import Result, State
 from flight_server.checks.rules import Level, Rule
 from flight_server.views import expectations, history
 from flight_server.views.expectations import COUNT, Kind
-from flight_server.views.reader import Reader, equal, optional, read_table
+from flight_server.views.reader import Reader, equal, read_table, rows_of
 from flight_server.views.table_summary import Row, TableSummary
 from store.model.schemas import EXPECTED
 
@@ -78,7 +78,7 @@ def results(reader: Reader, facts: TableSummary, rule: Rule, now: datetime) -> I
         yield from _gap(facts.name, snapshots, current, rule, now)
     marked = {
         (row["column_name"], row["rule"], row["snapshot_id"])
-        for row in optional(reader, "sys.checks", facts.name, equal("state", EXPECTED))
+        for row in rows_of(reader, "sys.checks", facts.name, equal("state", EXPECTED))
     }
     judged = []
     for one in _series(reader, facts, rule, current):

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from flight_server.table_names import of_table
-from store.model.errors import NotFound
 
 Leaf = dict[str, Any]
 
@@ -44,9 +43,6 @@ def read_table(
     return reader.read(flight, columns, [*of_table(name), *more], snapshot, allow_stale)
 
 
-def optional(reader: Reader, flight: str, name: str, *more: Leaf, **options: Any) -> list[Leaf]:
-    """Reads as `read_table` does; no rows from an older server without the flight."""
-    try:
-        return read_table(reader, flight, name, None, *more, **options).to_pylist()
-    except (pa.ArrowKeyError, NotFound):
-        return []
+def rows_of(reader: Reader, flight: str, name: str, *more: Leaf, **options: Any) -> list[dict[str, Any]]:
+    """Reads all columns as `read_table` does, as dicts."""
+    return read_table(reader, flight, name, None, *more, **options).to_pylist()

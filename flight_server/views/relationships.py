@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
-
 from flight_server.table_names import full_name
 from flight_server.views.reader import Reader
-from store.model.errors import NotFound
 
 
 def among(reader: Reader, is_meant: Callable[[str], bool]) -> list[dict[str, Any]]:
     """The rows of `sys.relationships` with `from` and `to`, full names, of which at least one `is_meant`."""
     rows = []
-    try:
-        found = reader.read("sys.relationships").to_pylist()
-    except (pa.ArrowKeyError, NotFound):  # an older server
-        return []
-    for row in found:
+    for row in reader.read("sys.relationships").to_pylist():
         named = {
             end: full_name({f"table_{part}": row.pop(f"{end}_{part}") for part in ("catalog", "schema")}
                            | {"table_name": row.pop(f"{end}_table")})

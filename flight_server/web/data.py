@@ -14,7 +14,7 @@ from flight_server.checks import learned
 from flight_server.present import column_labels
 from flight_server.table_names import full_name
 from flight_server.views import catalog_summary, expectations, history, relationships, shapes, table_summary
-from flight_server.views.reader import Leaf, Reader, equal, optional, read_table
+from flight_server.views.reader import Leaf, Reader, equal, read_table, rows_of
 from flight_server.views.table_summary import Row
 from store.model.errors import InvalidArgument
 from store.model.names import join_name, split_name
@@ -198,8 +198,8 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
     counts = {row["snapshot_id"]: row for row in read_table(reader, "stats.tables", name).to_pylist()}
     if not summary.known and not snapshots:
         table_summary.require(reader, name, snapshot)
-    about = dict.fromkeys((*catalog_summary.ABOUT, *_SAID)) | next(iter(optional(reader, "sys.tables", name)), {})
-    comments = {row["column_id"]: row["comment"] for row in optional(reader, "sys.columns", name)}
+    about = dict.fromkeys((*catalog_summary.ABOUT, *_SAID)) | next(iter(rows_of(reader, "sys.tables", name)), {})
+    comments = {row["column_id"]: row["comment"] for row in rows_of(reader, "sys.columns", name)}
     jobs = read_table(reader, "sys.capture_jobs", name).sort_by([("queued_at", "descending")]).slice(0, NEWEST)
     return {
         "table": name, "snapshot": snapshot, "statistics": summary.table, "about": about,
@@ -217,7 +217,7 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
         ] if snapshot == "current" else [],
         "snapshots": _snapshots(snapshots, counts), "files": _files(reader, name, summary.table, snapshot),
         "checks": _checks(reader, name),
-        "publications": optional(reader, "sys.publications", name), "jobs": jobs.to_pylist(),
+        "publications": rows_of(reader, "sys.publications", name), "jobs": jobs.to_pylist(),
     }  # fmt: skip
 
 
@@ -327,7 +327,7 @@ def _snapshots(snapshots: Sequence[Row], counts: Mapping[int, Row]) -> list[dict
 def _checks(reader: Reader, name: str) -> list[Row]:
     """The newest result of each rule of the server, misses first."""
     newest: dict[tuple[str, str | None], Row] = {}
-    for row in sorted(optional(reader, "sys.checks", name), key=lambda row: row["checked_at"]):
+    for row in sorted(rows_of(reader, "sys.checks", name), key=lambda row: row["checked_at"]):
         if row["state"] != EXPECTED:
             newest[row["rule"], row["column_name"]] = row
     return sorted(newest.values(), key=lambda row: row["state"] == "PASSED")
@@ -439,7 +439,7 @@ def column(reader: Reader, name: str, column_name: str, then: int | None = None)
         if earlier.rows:
             before = {"snapshot_id": at, "histogram": bars_of(earlier, earlier.rows[0], 40)}
     names = ("snapshot_id", "committed_at", "logical_type", "min_is_exact", "max_is_exact", *history.STATISTICS)
-    said = optional(reader, "sys.columns", name, ids)
+    said = rows_of(reader, "sys.columns", name, ids)
     comment = said[0]["comment"] if said else None
     return {
         "table": name, "column": now["column_name"] or column_name, "reference": column_name,
