@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.compute import file_sketches, kernels
-from capture.compute.partial import HASHED, MEASURED, NUMERIC, Partial, SketchSelection
+from capture.compute.partial import HASHED, NUMERIC, Partial, SketchSelection
 from capture.connectors.spi import ScanTask
 from capture.spi import Sink, TableHandle
 from store.model import schemas, sketches
@@ -177,7 +177,7 @@ def known(
         if row_of_role is None or row["logical_type"] != lt.text or lt.kind not in HASHED:
             continue
         part = _part(row, *(data[row_of_role[r]].as_py() if r in row_of_role else None for r in ("QUANTILES", "MCV")))
-        if lacks[row["column_id"]] - row_of_role.keys() or not _has_moments(part, lt):
+        if lacks[row["column_id"]] - row_of_role.keys():
             continue
         rows[place] = at
         parts[place] = (part, row["bytes_scanned"] or 0)
@@ -212,12 +212,6 @@ def _part(row: Mapping[str, Any], kll: bytes | None, mcv: bytes | None) -> Parti
         width_sum=round((row["avg_width_bytes"] or 0) * (count - nulls)), width_max=row["max_width_bytes"],
         kll=kll, mcv=mcv, mean=row["mean"], stddev=row["stddev"],
     )  # fmt: skip
-
-
-def _has_moments(part: Partial, lt: LogicalType) -> bool:
-    """True if a stored part is as complete as a scan's; rows of earlier versions have no mean."""
-    unknown = part.mean is None and part.numbers > 0 and part.min != "-Infinity"
-    return not (unknown and lt.kind in MEASURED)
 
 
 def listing(tasks: Iterable[ScanTask]) -> str:
