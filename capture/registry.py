@@ -15,7 +15,6 @@ from capture.spi import (
     CaptureRequest,
     CaptureResult,
     Decision,
-    Listing,
     Outcome,
     Sink,
     TableHandle,
@@ -23,6 +22,7 @@ from capture.spi import (
     rank,
 )
 from store.model.errors import Cancelled, InvalidArgument
+from store.model.puts import Listing
 from store.model.targets import Target
 
 log = logging.getLogger("statflight.worker")

@@ -19,6 +19,7 @@ import pyarrow as pa
 from capture.connectors.spi import Column, Connector, NativeStats, ScanTask, Schema
 from capture.spec import PARTITIONED, CaptureSpec, Sampling
 from store.model.errors import StatflightError, may_pass
+from store.model.puts import Listing
 from store.model.schemas import FLIGHTS, KINDS
 from store.model.targets import Target, TargetKind
 
@@ -228,22 +229,6 @@ class Capabilities:
         if spec.partitions and not (self.partitions and kind in PARTITIONED):
             return f"partitions unsupported for target {kind}"
         return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A complete or incremental listing of the files of a snapshot.
-
-    Attributes:
-        mark: Digest of the listed files and their statistics.
-        base_snapshot_id: Snapshot whose stored listing this one extends; None for a complete listing.
-        removed: Paths of base files that are gone or changed.
-    """
-
-    mark: str
-    base_snapshot_id: int | None = None
-    base_mark: str = ""
-    removed: tuple[str, ...] = ()
 
 
 class Sink(Protocol):

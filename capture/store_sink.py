@@ -21,7 +21,7 @@ from capture.connectors.spi import Connector
 from capture.engines import default_engines
 from capture.inspection import look_at_table
 from capture.registry import Registry
-from capture.spi import CaptureEngine, CaptureRequest, CaptureResult, Listing, Sink, TableHandle
+from capture.spi import CaptureEngine, CaptureRequest, CaptureResult, Sink, TableHandle
 from store.catalog.capture_facts import contradicted
 from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
@@ -32,7 +32,7 @@ from store.history import validation
 from store.history.file_spans import rows_of
 from store.model.catalog_entries import TableEntry
 from store.model.errors import Cancelled, NotFound
-from store.model.puts import Counts, Put, PutMode
+from store.model.puts import Counts, Listing, Put, PutMode
 from store.model.schemas import COMPUTED, FLIGHTS
 from store.model.targets import Target
 from store.stats_store import DuckDBStatsStore

@@ -28,13 +28,13 @@ from store.duckdb.arrow_sql import execute, rowid_in
 from store.duckdb.database import Connection, Database
 from store.duckdb.database_files import CHECKPOINT_BYTES
 from store.duckdb.layout import BY_SPAN, OPEN_END, insert_rows
-from store.history.file_listings import FAMILIES, Listing, ListingChanged, Marks, can_continue
+from store.history.file_listings import FAMILIES, ListingChanged, Marks, can_continue
 from store.history.file_spans import end_staged, positions, tidy
 from store.history.span_merge import drop_orphaned_sketches
 from store.history.staged import Staged
 from store.model.errors import ShuttingDown, StatflightError
 from store.model.names import join_name
-from store.model.puts import IDENTITY, Counts, Put, PutMode, two_rows
+from store.model.puts import IDENTITY, Counts, Listing, Put, PutMode, two_rows
 
 log = logging.getLogger("statflight.store")
 

@@ -30,14 +30,14 @@ from store.duckdb.arrow_sql import execute, query
 from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, parts
 from store.history.content_hash import content_hash
-from store.history.file_listings import Listing, ListingChanged, Marks
+from store.history.file_listings import ListingChanged, Marks
 from store.history.file_spans import STORAGE_ID, delete_by_span, end_staged, rows_of, where_target
 from store.history.snapshot_merge import SnapshotMerge
 from store.history.span_merge import SpanMerge, waves
 from store.model.catalog_entries import EXTERNAL, Place, TableEntry
 from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
-from store.model.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Put, PutMode, codes, digest, snapshots_of
+from store.model.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Listing, Put, PutMode, codes, digest, snapshots_of
 from store.model.targets import Target, TargetKind, storage_id
 from store.staged_listings import MANY_ROWS, StagedListing, family_of, place_of
 from store.stores import Meta, Page, Records, StatsStore

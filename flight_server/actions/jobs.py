@@ -21,7 +21,6 @@ from flight_server.wire.action_bodies import (
     split_body,
 )
 from flight_server.writes import ingest
-from store.history.file_listings import Listing
 from store.model.errors import (
     Cancelled,
     Conflict,
@@ -31,6 +30,7 @@ from store.model.errors import (
     StatflightError,
     to_json,
 )
+from store.model.puts import Listing
 from store.model.structs import Number, Struct, Text, describe
 from store.queue.job_store import ENDED
 

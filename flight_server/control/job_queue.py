@@ -20,7 +20,7 @@ from typing import Any, Final
 from flight_server.control.capture_commit import CaptureCommit, End
 from flight_server.control.workers import LANES, Workers, lanes_of
 from flight_server.writes.drafts import Draft
-from store.history.file_listings import Listing, ListingChanged, can_continue
+from store.history.file_listings import ListingChanged, can_continue
 from store.model.errors import (
     Cancelled,
     Conflict,
@@ -33,6 +33,7 @@ from store.model.errors import (
     from_json,
     to_json,
 )
+from store.model.puts import Listing
 from store.queue.job_store import JobStore
 from store.queue.jobs import LIGHT, Job, as_json
 from store.stats_store import Put

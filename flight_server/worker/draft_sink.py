@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.spi import Listing, Sink, TableHandle
+from capture.spi import Sink, TableHandle
 from flight_server.client.connection import Connection
 from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper
 from store.model.errors import Cancelled, InvalidArgument, UpstreamError, first_line
-from store.model.puts import IDENTITY
+from store.model.puts import IDENTITY, Listing
 from store.model.schemas import FLIGHTS
 
 INLINE_BYTES: Final = 1 << 20  # maximum of rows sent with the outcome

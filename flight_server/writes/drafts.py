@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 
 from store.duckdb.database import Connection
 from store.duckdb.spill import SpillBuffer
-from store.history.file_listings import FAMILIES, Listing, ListingChanged, continue_listing
+from store.history.file_listings import FAMILIES, ListingChanged, continue_listing
 from store.history.file_spans import end_staged
 from store.model.catalog_entries import TableEntry
+from store.model.puts import Listing
 from store.staged_listings import MANY_ROWS, StagedListing, family_of
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 

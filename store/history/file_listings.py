@@ -9,7 +9,6 @@ only the differences.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from store.duckdb.arrow_sql import execute
 from store.duckdb.layout import BY_SPAN, OPEN_END, Connection
 from store.history.file_spans import positions
 from store.model.errors import UpstreamError
+from store.model.puts import Listing
 
 FAMILIES: Final = ("stats.files", "stats.file_columns")
 
@@ -30,17 +30,6 @@ class ListingChanged(UpstreamError):
 
     def __init__(self) -> None:
         super().__init__("the files of the table were changed by somebody else meanwhile", code="LISTING_CHANGED")
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The file listing of a put: all files of a snapshot, or changes to a base listing and the `removed` paths."""
-
-    snapshot_id: int
-    mark: str
-    base_snapshot_id: int | None = None
-    base_mark: str = ""
-    removed: tuple[str, ...] = ()
 
 
 def can_continue(connection: Connection, table_key: int, listing: Listing) -> bool:

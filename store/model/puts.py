@@ -86,6 +86,23 @@ class Put:
     mode: PutMode = PutMode.CREATE
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The listing of a snapshot's files: all of them, or only changes from a base.
+
+    Attributes:
+        mark: Digest of the listed files and their statistics.
+        base_snapshot_id: Snapshot whose stored listing this one continues; None for a complete listing.
+        removed: Paths of files of the base that are gone or changed.
+    """
+
+    snapshot_id: int
+    mark: str
+    base_snapshot_id: int | None = None
+    base_mark: str = ""
+    removed: tuple[str, ...] = ()
+
+
 def cosmetic(flight: str) -> frozenset[str]:
     """The columns that are not part of a row's content."""
     return _SKETCH_COSMETIC if flight.endswith("sketches") else COSMETIC

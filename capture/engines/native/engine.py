@@ -26,7 +26,6 @@ from capture.spi import (
     CaptureEngine,
     CaptureRequest,
     CaptureResult,
-    Listing,
     Mode,
     Outcome,
     Sink,
@@ -34,6 +33,7 @@ from capture.spi import (
 )
 from store.model import logical_types
 from store.model.freshness import CONTRADICTED
+from store.model.puts import Listing
 from store.model.schemas import SCALAR
 from store.model.targets import Target, TargetKind
 
@@ -312,10 +312,14 @@ class _Pass:
         table, last = self.table, self.listings.last(self.table)
         mark = listings.mark_of(table, native.parts)
         self.delta = listings.delta(last, table, native.parts, native.files)
-        if self.delta is not None and not self.sink.list_files(table, listings.listing(mark, last, self.delta)):
-            self.delta = None
+        listing = Listing(table.snapshot_id, mark)
+        if self.delta is not None and last is not None:
+            removed = tuple(self.delta.removed.to_pylist())
+            base = replace(listing, base_snapshot_id=last.snapshot_id, base_mark=last.mark, removed=removed)
+            if not self.sink.list_files(table, base):
+                self.delta = None
         if self.delta is None:
-            self.sink.list_files(table, Listing(mark))
+            self.sink.list_files(table, listing)
         known = {} if last is None else {key: part for key, part in last.parts.items() if part.rollups is not None}
         listed_parts: dict[str, ListedPart] = {}
         for part in native.parts:

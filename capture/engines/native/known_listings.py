@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from capture.connectors.spi import FILE_SCHEMA, FilePart
 from capture.connectors.storage.immutable_cache import OVERHEAD_BYTES
 from capture.engines.native.rollup import Rollup
-from capture.spi import Listing, TableHandle
+from capture.spi import TableHandle
 from store.duckdb.lru import LruCache
 
 MAX_REMOVED: Final = 50_000  # removed files in a delta; above, a full listing is put
@@ -100,13 +100,6 @@ def delta(
     removed = old.filter(pc.invert(pc.is_in(old["row"], new["row"])))["file_path"]
     added = new.filter(pc.invert(pc.is_in(new["row"], old["row"])))["file_path"]
     return None if len(removed) > MAX_REMOVED else ListingDelta(_combined(removed), _combined(added))
-
-
-def listing(mark: str, last: RememberedListing | None, changes: ListingDelta | None) -> Listing:
-    """The listing to announce to the sink: incremental if there are `changes` from a base, else complete."""
-    if last is None or changes is None:
-        return Listing(mark)
-    return Listing(mark, last.snapshot_id, last.mark, tuple(changes.removed.to_pylist()))
 
 
 def _rows(parts: Sequence[tuple[pa.Table, pa.Array | None]]) -> pa.Table:

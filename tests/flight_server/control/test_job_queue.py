@@ -10,7 +10,6 @@ import pytest
 
 from flight_server.control.job_queue import MAX_TRIES
 from flight_server.control.workers import GRACE_SECONDS
-from store.history.file_listings import Listing
 from store.model.errors import (
     Cancelled,
     Conflict,
@@ -20,6 +19,7 @@ from store.model.errors import (
     UpstreamError,
     to_json,
 )
+from store.model.puts import Listing
 from store.model.targets import Target
 from store.queue.jobs import Job, sync_job
 from tests.flight_server.control.control_plane import LEASE, outcome, requests

@@ -13,9 +13,10 @@ from store import staged_listings
 from store.catalog.catalog import Catalog
 from store.duckdb.layout import BY_SNAPSHOT
 from store.history import validation
-from store.history.file_listings import Listing, ListingChanged
+from store.history.file_listings import ListingChanged
 from store.history.file_spans import rows_of
 from store.model.errors import InvalidArgument
+from store.model.puts import Listing
 from store.model.schemas import FLIGHTS
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from tests.store.empty_store import empty_database

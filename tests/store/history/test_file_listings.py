@@ -10,10 +10,11 @@ import pytest
 
 from store.catalog.catalog import Catalog
 from store.history import validation
-from store.history.file_listings import Listing, can_continue, continue_listing
+from store.history.file_listings import can_continue, continue_listing
 from store.history.file_spans import rows_of
 from store.model.catalog_entries import TableEntry
 from store.model.errors import UpstreamError
+from store.model.puts import Listing
 from store.model.schemas import FLIGHTS
 from store.model.targets import Target
 from store.stats_store import DuckDBStatsStore, Put, PutMode
