@@ -78,38 +78,16 @@ def profile_of(client: StatsClient, name: str, with_values: bool = False) -> Pro
     """
     from flight_server.present import column_labels
     from flight_server.present.profiles import Profile
+    from flight_server.views import table_summary
 
-    def rows(flight: str) -> list[dict[str, Any]]:
-        rows_read: list[dict[str, Any]] = client.read_table(flight, name, snapshot="current").to_pylist()
-        return rows_read
-
-    columns = rows("stats.columns")
-    if not columns:
+    found = table_summary.gather(client, name, "current", shapes=True)
+    if not (columns := found.rows):
         raise CommandError(f"{name}: no statistics are stored; capture it first")
     (table,) = client.read_table("sys.tables", name).to_pylist()
-    record = next(iter(rows("stats.tables")), {})
-    labels = column_labels.labels(columns)
-
-    def labelled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The rows, with ambiguous column names made unique."""
-        return [row | {"column_name": labels.get(row["column_id"], row["column_name"])} for row in rows]
-
-    columns = labelled(columns)
-    quantiles: dict[str, dict[float, str]] = {}
-    for row in labelled(rows("stats.quantiles")):
-        if row["value"] is not None:
-            quantiles.setdefault(row["column_name"], {})[row["quantile"]] = row["value"]
-    return Profile(
-        table, record, columns, quantiles, _by_column(labelled(rows("stats.histograms"))),
-        _by_column(labelled(rows("stats.most_common_values"))) if with_values else {},
-    )  # fmt: skip
-
-
-def _by_column(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    by_column: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_column.setdefault(row["column_name"], []).append(row)
-    return by_column
+    labels = column_labels.labels(columns)  # which are unique
+    columns = [row | {"column_name": labels.get(row["column_id"], row["column_name"])} for row in columns]
+    common = found.common_values if with_values else {}
+    return Profile(table, found.table or {}, columns, found.quantiles, found.histograms, common)
 
 
 def _send(to: str, url: str, profile: Profile, document: Mapping[str, Any]) -> None:

@@ -35,17 +35,17 @@ class Profile:
         table: Row of `sys.tables`.
         record: Row of `stats.tables`, or empty.
         columns: Rows of `stats.columns`.
-        quantiles: Column name → quantile → value as canonical text.
-        histograms: Column name → rows of `stats.histograms`, in order.
-        common: Column name → rows of `stats.most_common_values`; empty unless asked for.
+        quantiles: Column id → quantile → value as canonical text.
+        histograms: Column id → rows of `stats.histograms`, in order.
+        common: Column id → rows of `stats.most_common_values`; empty unless asked for.
     """
 
     table: Mapping[str, Any]
     record: Mapping[str, Any]
     columns: Sequence[Mapping[str, Any]]
-    quantiles: Mapping[str, Mapping[float, str]] = field(default_factory=dict)
-    histograms: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    common: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    quantiles: Mapping[int, Mapping[float, str | None]] = field(default_factory=dict)
+    histograms: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    common: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ def openlineage(profile: Profile, now: datetime) -> dict[str, Any]:
 
 def _lineage_column(profile: Profile, column: Mapping[str, Any]) -> dict[str, Any]:
     numeric = _is_number(column)
-    own = profile.quantiles.get(column["column_name"], {}) if numeric else {}
+    own = profile.quantiles.get(column["column_id"], {}) if numeric else {}
     quantiles = {f"{q:g}": number for q, text in own.items() if (number := _number(text)) is not None}
     return _known({
         "nullCount": column["null_count"], "distinctCount": _distinct(column), "count": column["row_count"],
@@ -103,8 +103,8 @@ def datahub(profile: Profile, now: datetime) -> dict[str, Any]:
 
 
 def _datahub_field(profile: Profile, column: Mapping[str, Any]) -> dict[str, Any]:
-    name, rows = column["column_name"], column["row_count"]
-    quantiles, buckets = profile.quantiles.get(name, {}), profile.histograms.get(name, ())
+    name, id, rows = column["column_name"], column["column_id"], column["row_count"]
+    quantiles, buckets = profile.quantiles.get(id, {}), profile.histograms.get(id, ())
     distinct, nulls = _distinct(column), column["null_count"]
     histogram = None
     if buckets and all(bucket["lower"] is not None for bucket in buckets):
@@ -114,10 +114,11 @@ def _datahub_field(profile: Profile, column: Mapping[str, Any]) -> dict[str, Any
         "fieldPath": name, "uniqueCount": distinct, "uniqueProportion": _share(distinct, rows), "nullCount": nulls,
         "nullProportion": _share(nulls, rows), "min": column["min"], "max": column["max"],
         "mean": _text(column.get("mean")), "stdev": _text(column.get("stddev")), "median": quantiles.get(0.5),
-        "quantiles": [{"quantile": f"{q:g}", "value": text} for q, text in sorted(quantiles.items())] or None,
+        "quantiles": [{"quantile": f"{q:g}", "value": text} for q, text in sorted(quantiles.items())
+                      if text is not None] or None,
         "histogram": histogram,
         "distinctValueFrequencies": [
-            {"value": value["value"], "frequency": value["count"]} for value in profile.common.get(name, ())
+            {"value": value["value"], "frequency": value["count"]} for value in profile.common.get(id, ())
         ] or None,
     })  # fmt: skip
 
@@ -133,13 +134,14 @@ def openmetadata(profile: Profile, now: datetime) -> dict[str, Any]:
 
 
 def _metadata_column(profile: Profile, column: Mapping[str, Any], at: int) -> dict[str, Any]:
-    name, rows, nulls, numeric = column["column_name"], column["row_count"], column["null_count"], _is_number(column)
+    name, id, rows, nulls = (column[key] for key in ("column_name", "column_id", "row_count", "null_count"))
+    numeric = _is_number(column)
     bounds = (_number(column[side]) if numeric else None for side in ("min", "max"))
     low, high = bounds
     if column["logical_type"] == "DATE":
         low, high = column["min"], column["max"]
-    quantiles = {q: _number(text) for q, text in profile.quantiles.get(name, {}).items()} if numeric else {}
-    buckets = profile.histograms.get(name, ()) if numeric else ()
+    quantiles = {q: _number(text) for q, text in profile.quantiles.get(id, {}).items()} if numeric else {}
+    buckets = profile.histograms.get(id, ()) if numeric else ()
     edges = [_number(bucket["upper"]) for bucket in buckets]
     distinct = _distinct(column)
     return _known({

@@ -23,14 +23,14 @@ COLUMNS = [
 ]  # fmt: skip
 TABLE = KEY | {"format": "delta", "location": "s3://bucket/lake/t"}
 RECORD = KEY | {"row_count": 10, "data_file_count": 2, "total_size_bytes": 99}
-BUCKETS = [KEY | {"column_name": "id", "bucket": i, "lower": str(i * 5), "upper": str(i * 5 + 4), "row_count": 4.0}
-           for i in range(2)]  # fmt: skip
-COMMON = [KEY | {"column_name": "name", "rank": 1, "value": "secret", "count": 5}]
+BUCKETS = [KEY | {"column_id": 1, "column_name": "id", "bucket": i, "lower": str(i * 5), "upper": str(i * 5 + 4),
+                  "row_count": 4.0} for i in range(2)]  # fmt: skip
+COMMON = [KEY | {"column_id": 2, "column_name": "name", "rank": 1, "value": "secret", "count": 5}]
 
 
 def profile(**changed) -> Profile:
-    parts = {"table": TABLE, "record": RECORD, "columns": COLUMNS, "quantiles": {"id": {0.25: "2", 0.5: "4"}},
-            "histograms": {"id": BUCKETS}}  # fmt: skip
+    parts = {"table": TABLE, "record": RECORD, "columns": COLUMNS, "quantiles": {1: {0.25: "2", 0.5: "4"}},
+            "histograms": {1: BUCKETS}}  # fmt: skip
     return Profile(**(parts | changed))
 
 
@@ -64,7 +64,7 @@ def test_datahub_document_has_all_statistics_and_values_on_request():
         "histogram": {"boundaries": ["0", "4", "9"], "heights": [4.0, 4.0]},
     }  # fmt: skip
     assert second == {"fieldPath": "name", "min": "a", "max": "z"}
-    with_values = json.loads(datahub(profile(common={"name": COMMON}), NOW)["proposal"]["aspect"]["value"])
+    with_values = json.loads(datahub(profile(common={2: COMMON}), NOW)["proposal"]["aspect"]["value"])
     assert with_values["fieldProfiles"][1]["distinctValueFrequencies"] == [{"value": "secret", "frequency": 5}]
 
 
@@ -88,7 +88,7 @@ def server():
         found.rows("sys.tables", TABLE)
         found.rows("stats.tables", RECORD)
         found.rows("stats.columns", *COLUMNS)
-        found.rows("stats.quantiles", KEY | {"column_name": "id", "quantile": 0.5, "value": "4"})
+        found.rows("stats.quantiles", KEY | {"column_id": 1, "column_name": "id", "quantile": 0.5, "value": "4"})
         found.rows("stats.most_common_values", *COMMON)
         yield found
 
