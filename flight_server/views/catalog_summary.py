@@ -63,10 +63,7 @@ def rows(reader: Reader) -> list[dict[str, Any]]:
 
 
 def _parts(reader: Reader) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Tables that are listed, their statistics, and `sys.tables`, which may know more; a server may lack the last."""
+    """Tables that are listed, their statistics, and `sys.tables`, which may know more."""
     listed = reader.read("information_schema.tables", list(KEY))
     stats = reader.read("stats.tables", [*KEY, *STATS], None, "current", True)
-    try:
-        return listed, stats, reader.read("sys.tables", [*KEY, *ABOUT])
-    except pa.ArrowKeyError:
-        return listed, stats, pa.schema([SCHEMA.field(name) for name in (*KEY, *ABOUT)]).empty_table()
+    return listed, stats, reader.read("sys.tables", [*KEY, *ABOUT])
