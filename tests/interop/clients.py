@@ -1,16 +1,14 @@
-"""Third-party clients run against a server: where their programs are, and the blocks of CLIENTS.md that they run."""
+"""Third-party clients run against a server, and the blocks of CLIENTS.md that they run."""
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 import flight_server
 from tests.flight_server.live_server import LiveServer, serving
@@ -25,11 +23,6 @@ def block(language: str) -> str:
     """The block of CLIENTS.md in a language."""
     (text,) = re.findall(rf"^```{language}\n(.*?)^```$", _DOCUMENT, re.DOTALL | re.MULTILINE)
     return str(text)
-
-
-def require(program: str) -> str:
-    """The path of a program; the test is skipped if it is not installed."""
-    return shutil.which(program) or pytest.skip(f"{program} is not installed")
 
 
 @contextmanager

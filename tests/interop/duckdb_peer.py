@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.interop.processes import downloaded
 
 VERSION = "1.5.5"
 EXTENSIONS = ("avro", "delta", "ducklake", "httpfs", "iceberg", "sqlite_scanner")  # iceberg needs avro loaded before it
@@ -55,7 +55,5 @@ def installed(folder: Path, extensions: Sequence[str] = EXTENSIONS) -> DuckDBPee
         *(f"duckdb-extension-{name.replace('_', '-')}=={VERSION}" for name in extensions),
     ]
     for command in ([sys.executable, "-m", "venv", folder], [folder / "bin/pip", "install", "-q", *wheels]):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-        if done.returncode:
-            pytest.skip(f"DuckDB {VERSION} and its extensions cannot be installed: {done.stderr.strip()[-300:]}")
+        downloaded(f"DuckDB {VERSION} and its extensions", command)
     return DuckDBPeer(folder / "bin/python")

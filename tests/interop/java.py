@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.interop.processes import downloaded, require
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>interop</groupId><artifactId>jars</artifactId><version>1</version>
@@ -25,15 +23,11 @@ def jars(folder: Path, coordinates: Sequence[str]) -> list[Path]:
 
     The test is skipped without `mvn`, or if it cannot download them.
     """
-    if shutil.which("mvn") is None:
-        pytest.skip("needs mvn")
     folder.mkdir(parents=True, exist_ok=True)
     dependencies = "".join(_DEPENDENCY.format(*(*coordinate.split(":"), "jar")[:4]) for coordinate in coordinates)
     (folder / "pom.xml").write_text(_POM.format(dependencies))
-    command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"mvn cannot download {', '.join(coordinates)}: {done.stdout[-300:]}")
+    command = [require("mvn"), "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+    downloaded(", ".join(coordinates), command, folder)
     return sorted(folder.glob("*.jar"))
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +16,8 @@ from thrift.transport.TSocket import TSocket
 from thrift.transport.TTransport import TBufferedTransport
 
 from capture.spark.java import java_home
+from tests.interop import processes
 
-SECONDS_TO_START = 120.0
 SETTINGS = {
     "javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=db;create=true",
     "datanucleus.schema.autoCreateAll": "true",
@@ -43,21 +40,13 @@ def running(folder: Path) -> Iterator[str]:
         f"<property><name>{name}</name><value>{value}</value></property>" for name, value in given.items()
     )
     (folder / "hive-site.xml").write_text(f"<configuration>{properties}</configuration>")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = processes.free_port()
     command = [
         Path(home) / "bin/java", "-cp", f"{folder}:{Path(pyspark.__file__).parent / 'jars'}/*",
         "org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(port),
     ]  # fmt: skip
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as process:
-        try:
-            deadline = time.monotonic() + SECONDS_TO_START
-            while not answers(port):
-                assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
-                time.sleep(0.2)
-            yield f"thrift://127.0.0.1:{port}"
-        finally:
-            process.kill()
+    with processes.running(command, folder, port, lambda: answers(port)):
+        yield f"thrift://127.0.0.1:{port}"
 
 
 def answers(port: int) -> bool:

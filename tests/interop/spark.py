@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from capture.spark.java import java_home
+from tests.interop.processes import downloaded
 
 _PROGRAM = """
 import json, sys
@@ -33,9 +34,7 @@ def pyspark(folder: Path, version: str) -> Path:
     if not uv.exists():
         pytest.skip("needs uv, which make install installs")
     command = [uv, "pip", "install", "--quiet", "--target", folder, "--no-deps", f"pyspark=={version}"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"uv cannot download pyspark {version}: {done.stderr[-300:]}")
+    downloaded(f"pyspark {version}", command)
     return folder
 
 

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -25,50 +21,12 @@ from capture.connectors.storage.places import open_place
 from tests.integration.fault_proxy import fault_proxy, fault_proxy_process
 from tests.integration.test_other_clouds import AZURITE, AZURITE_KEY, azure_options, google_options
 from tests.integration.test_store_contract import FILES, Store, StoreContract
-from tests.interop.clients import require
+from tests.interop.processes import downloaded, free_port, require, running
 
 pytestmark = pytest.mark.interop
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests/integration/test_other_clouds.py"
-SECONDS_TO_START = 60.0
-
-
-def downloaded(command: Sequence[str | Path], **environment: str) -> None:
-    """Runs a download or build; skips the test with the reason where it fails."""
-    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=1200)
-    if done.returncode:
-        pytest.skip(f"{' '.join(map(str, command))}: {done.stderr[-300:]}")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
-
-
-@contextmanager
-def running(command: Sequence[str | Path], folder: Path, port: int) -> Iterator[None]:
-    """A server on loopback, once it answers HTTP."""
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as process:
-        try:
-            deadline = time.monotonic() + SECONDS_TO_START
-            while not answers(port):
-                assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
-                time.sleep(0.1)
-            yield
-        finally:
-            process.kill()
-
-
-def answers(port: int) -> bool:
-    try:
-        urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
-    except HTTPError:
-        return True
-    except OSError:
-        return False
-    return True
 
 
 def run_tests(cloud: str, port: int) -> str:
@@ -86,7 +44,7 @@ def run_tests(cloud: str, port: int) -> str:
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of Azure's emulator."""
     folder = tmp_path_factory.mktemp("azurite")
-    downloaded([require("npm"), "install", "--no-audit", "--no-fund", "--prefix", folder, "azurite@3.37.0"])
+    downloaded("azurite", [require("npm"), "install", "--no-audit", "--no-fund", "--prefix", folder, "azurite@3.37.0"])
     port = free_port()
     command = [folder / "node_modules/.bin/azurite-blob", "--inMemoryPersistence", "--skipApiVersionCheck",
                "--blobHost", "127.0.0.1", "--blobPort", str(port)]  # fmt: skip
@@ -98,7 +56,8 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of fake-gcs-server."""
     folder = tmp_path_factory.mktemp("gcs")
-    downloaded([require("go"), "install", "github.com/fsouza/fake-gcs-server@v1.56.1"], GOBIN=str(folder))
+    source = "github.com/fsouza/fake-gcs-server@v1.56.1"
+    downloaded(source, [require("go"), "install", source], GOBIN=str(folder))
     port = free_port()
     command = [folder / "fake-gcs-server", "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend",
                "memory", "-public-host", f"127.0.0.1:{port}", "-external-url", f"http://127.0.0.1:{port}"]  # fmt: skip

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.clients import HERE, block, require, served
+from tests.interop.clients import HERE, block, served
+from tests.interop.processes import require
 
 pytestmark = pytest.mark.interop
 

@@ -13,8 +13,9 @@ import pytest
 from flight_server.client import StatsClient
 from tests.flight_server.certificates import make
 from tests.flight_server.live_server import LiveServer, serving
-from tests.interop.clients import HERE, block, require, served
+from tests.interop.clients import HERE, block, served
 from tests.interop.java import jars
+from tests.interop.processes import require
 
 pytestmark = pytest.mark.interop
 

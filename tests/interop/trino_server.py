@@ -6,12 +6,10 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -19,10 +17,11 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.interop import processes
+
 VERSION = "476"
 JAVA = 24  # the oldest that it runs on
 PLUGINS = ("delta-lake", "hive", "iceberg")
-SECONDS_TO_START = 300.0
 _FILES = "fs.hadoop.enabled=true\n"  # the file system of file:/ addresses
 _METASTORE = "hive.metastore.catalog.dir=file://{warehouse}/{name}\nhive.metastore.user=trino\n"
 CATALOGS = {
@@ -56,14 +55,10 @@ def unpacked(folder: Path) -> Path:
     home = folder / f"trino-server-{VERSION}"
     if home.is_dir():
         return home
-    if shutil.which("mvn") is None:
-        pytest.skip("needs mvn")
     folder.mkdir(parents=True, exist_ok=True)
     artifact = f"-Dartifact=io.trino:trino-server:{VERSION}:tar.gz"
-    command = ["mvn", "-q", "-B", "dependency:copy", artifact, f"-DoutputDirectory={folder}"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"mvn cannot download trino-server {VERSION}: {done.stdout[-300:]}")
+    command = [processes.require("mvn"), "-q", "-B", "dependency:copy", artifact, f"-DoutputDirectory={folder}"]
+    processes.downloaded(f"trino-server {VERSION}", command)
     archive = folder / f"trino-server-{VERSION}.tar.gz"
     subprocess.run(["tar", "xzf", archive, "-C", folder], check=True)  # jars of a plugin may be links to another's
     archive.unlink()
@@ -86,8 +81,7 @@ def running(
         metastore: Address of a Hive metastore, for the catalog `hive`.
     """
     program, home = java(), unpacked(folder / "trino")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = processes.free_port()
     etc = folder / "etc"
     (etc / "catalog").mkdir(parents=True, exist_ok=True)
     (etc / "config.properties").write_text(
@@ -106,17 +100,9 @@ def running(
         "-Dnode.internal-address=127.0.0.1", f"-Dcatalog.config-dir={etc / 'catalog'}",
         "-cp", f"{home / 'lib'}/*", "io.trino.server.TrinoServer",
     ]  # fmt: skip
-    log = folder / "log"
-    with log.open("wb") as out, subprocess.Popen(command, cwd=folder, stdout=out, stderr=out) as process:
-        trino = Trino(f"http://127.0.0.1:{port}", process.pid)
-        try:
-            deadline = time.monotonic() + SECONDS_TO_START
-            while not trino.is_ready():
-                assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
-                time.sleep(0.5)
-            yield trino
-        finally:
-            process.kill()
+    trino = Trino(f"http://127.0.0.1:{port}")
+    with processes.running(command, folder, port, trino.is_ready):
+        yield trino
 
 
 @dataclass(frozen=True)
@@ -140,8 +126,6 @@ class Trino:
     """A client of the server."""
 
     url: str
-    pid: int
-    session: Mapping[str, str] = field(default_factory=dict)
 
     def is_ready(self) -> bool:
         try:
