@@ -21,6 +21,7 @@ from capture.publishers.hive_types import (
     changed_at,
     unscaled,
     with_counts,
+    without_null,
 )  # fmt: skip
 from capture.publishers.spi import Draft, LostRace
 from store.model.errors import InvalidArgument, StatflightError, UpstreamError, first_line
@@ -79,7 +80,8 @@ class GluePublisher(HivePublisherBase):
         for item in self._items(names):
             data = item["StatisticsData"]
             statistics = data.get(_FIELDS.get(data["Type"], ""), {})
-            yield item["ColumnName"], statistics.get("NumberOfDistinctValues"), item["AnalyzedTime"]
+            distinct = without_null(statistics.get("NumberOfDistinctValues"), statistics.get("NumberOfNulls"))
+            yield item["ColumnName"], distinct, item["AnalyzedTime"]
 
     def delete(self, names: Sequence[str]) -> None:
         for name in names:

@@ -24,6 +24,7 @@ from capture.publishers.hive_types import (
     changed_at,
     unscaled,
     with_counts,
+    without_null,
 )  # fmt: skip
 from capture.publishers.spi import Draft, HomeStatistics, LostRace
 from store.model.errors import InvalidArgument, UpstreamError
@@ -74,7 +75,7 @@ class HivePublisher(HivePublisherBase):
         with self._opened() as client:
             for item in client.get_table_statistics_req(request).tableStats or ():
                 data = next(filter(None, (getattr(item.statsData, field) for field in _FIELDS.values())), None)
-                yield item.colName, getattr(data, "numDVs", None), None
+                yield item.colName, without_null(getattr(data, "numDVs", None), getattr(data, "numNulls", None)), None
 
     def delete(self, names: Sequence[str]) -> None:
         with self._opened() as client:

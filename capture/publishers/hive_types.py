@@ -57,14 +57,20 @@ class HiveColumn:
             names: Attribute → the catalog's name of it.
             bound: Converts a bound to the catalog's type.
         """
-        has = ["nulls"] if self.kind == BINARY else ["nulls", "distinct"]
-        known = {name: getattr(self, name) for name in has}
+        known: dict[str, Any] = {"nulls": self.nulls}
+        if self.kind != BINARY:
+            known["distinct"] = self.distinct + (self.nulls > 0)  # Trino and Presto count null, and subtract it
         if self.kind in (STRING, BINARY):
             known |= {"greatest_bytes": self.greatest_bytes, "average_bytes": self.average_bytes}
         else:
             bounds = {"low": self.low, "high": self.high}
             known |= {side: bound(value) for side, value in bounds.items() if value is not None}
         return {names[name]: value for name, value in known.items()}
+
+
+def without_null(distinct: int | None, nulls: int | None) -> int | None:
+    """The number of distinct values, of one that counts null among them."""
+    return distinct - 1 if distinct and nulls else distinct
 
 
 class HivePublisherBase(Publisher):

@@ -76,10 +76,10 @@ def test_column_statistics_of_each_type(tmp_path, metastore):
     about = stored(table, "id")
     (item,) = about.statsObj
     numbers = item.statsData.longStats
-    assert (numbers.lowValue, numbers.highValue, numbers.numNulls, numbers.numDVs) == (-3, 9, 7, 5)
+    assert (numbers.lowValue, numbers.highValue, numbers.numNulls, numbers.numDVs) == (-3, 9, 7, 6)
     assert about.statsDesc.lastAnalyzed > 0
     texts = stored(table, "label").statsObj[0].statsData.stringStats
-    assert (texts.maxColLen, texts.avgColLen, texts.numDVs) == (9, 2.5, 5)
+    assert (texts.maxColLen, texts.avgColLen, texts.numDVs) == (9, 2.5, 6)
     price = stored(table, "price").statsObj[0].statsData.decimalStats
     assert int.from_bytes(price.lowValue.unscaled, "big", signed=True) == -15 and price.lowValue.scale == 1
     assert stored(table, "day").statsObj[0].statsData.dateStats.lowValue.daysSinceEpoch == -1

@@ -131,8 +131,8 @@ def test_column_statistics_of_each_type(tmp_path, metastore):
     about = store.described
     assert (about.isTblLevel, about.dbName, about.tableName) == (True, "default", "t") and about.lastAnalyzed > 0
     stored = {name: item.statsData for name, item in store.stored.items()}
-    assert stored["id"].longStats == ttypes.LongColumnStatsData(lowValue=-3, highValue=9, numNulls=7, numDVs=5)
-    assert stored["label"].stringStats == ttypes.StringColumnStatsData(maxColLen=9, avgColLen=2.5, numNulls=7, numDVs=5)
+    assert stored["id"].longStats == ttypes.LongColumnStatsData(lowValue=-3, highValue=9, numNulls=7, numDVs=6)
+    assert stored["label"].stringStats == ttypes.StringColumnStatsData(maxColLen=9, avgColLen=2.5, numNulls=7, numDVs=6)
     assert stored["price"].decimalStats.lowValue == ttypes.Decimal(scale=1, unscaled=b"\xf1")
     assert stored["day"].dateStats.lowValue == ttypes.Date(daysSinceEpoch=-1)
     assert stored["raw"].binaryStats == ttypes.BinaryColumnStatsData(maxColLen=9, avgColLen=2.5, numNulls=7)

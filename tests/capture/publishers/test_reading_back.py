@@ -61,7 +61,7 @@ def hive_options(uri: str) -> dict[str, str]:
 
 
 def analyzed_by_hive(store: Any, at: int = LONG_AGO + 100, rows: int = 150) -> None:
-    longs = ttypes.LongColumnStatsData(lowValue=-5, highValue=1000, numNulls=3, numDVs=77)
+    longs = ttypes.LongColumnStatsData(lowValue=-5, highValue=1000, numNulls=3, numDVs=78)
     data = ttypes.ColumnStatisticsData(longStats=longs)
     store.stored["id"] = ttypes.ColumnStatisticsObj(colName="id", colType="bigint", statsData=data)
     store.described = ttypes.ColumnStatisticsDesc(True, "default", "t", lastAnalyzed=at)
@@ -107,7 +107,7 @@ def test_statistics_of_other_rows_are_refused_with_the_reason(lake, tmp_path, me
 def test_statistics_are_read_from_glue(lake, tmp_path, glue):
     handler, url = glue
     home = {f"statistics_from.glue.{name}": value for name, value in options(url).items()}
-    counts = {"NumberOfNulls": 3, "NumberOfDistinctValues": 77}
+    counts = {"NumberOfNulls": 3, "NumberOfDistinctValues": 78}
     handler.stored["id"] = {
         "ColumnName": "id", "ColumnType": "bigint", "AnalyzedTime": LONG_AGO + 100,
         "StatisticsData": {"Type": "LONG", "LongColumnStatisticsData": counts},
