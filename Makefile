@@ -54,10 +54,10 @@ docs: install
 
 bench: install
 	$(BIN)/pytest tests/benchmarks/bench_*.py -m benchmark -s
-	$(BIN)/pytest tests/store tests/capture tests/flight_server tests/integration -m benchmark --hypothesis-profile=explore
+	$(BIN)/pytest tests/store tests/capture tests/flight_server tests/integration tests/interop -m benchmark --hypothesis-profile=explore
 
 interop: install
-	$(BIN)/pytest tests/interop -m interop
+	$(BIN)/pytest tests/interop -m "interop and not benchmark"
 
 # After a change of dependencies.
 constraints: install
