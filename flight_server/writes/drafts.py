@@ -30,7 +30,7 @@ class Draft:
         self._lock, self._closed = threading.Lock(), False
         self._buffers: dict[tuple[str | None, str, PutMode, pa.Schema], SpillBuffer] = {}  # by family, flight, …
         self._numbers: dict[str, int] = {}  # family → rows in buffers
-        self._staged: dict[str, StagedListing] = {}  # by family
+        self.staged: dict[str, StagedListing] = {}  # whose rows are in the database, by family
         self._few: list[Put] = []
         self._merged: list[Put] | None = None
         self._listings: dict[int, Listing] = {}  # by snapshot
@@ -46,7 +46,7 @@ class Draft:
             ListingChanged: It continues another one, and rows of files were stored in pieces as a whole listing.
         """
         with self._lock:
-            if listing.base_snapshot_id is not None and not self._staged.keys().isdisjoint(FAMILIES):
+            if listing.base_snapshot_id is not None and not self.staged.keys().isdisjoint(FAMILIES):
                 raise ListingChanged
             self._listings[listing.snapshot_id] = listing
 
@@ -54,11 +54,6 @@ class Draft:
     def listings(self) -> list[Listing]:
         """The declared listings."""
         return list(self._listings.values())
-
-    @property
-    def staged(self) -> dict[str, StagedListing]:
-        """The listings whose rows are in the database, by family."""
-        return self._staged
 
     def add(self, put: Put, whole: bool, *, few: bool = False) -> None:
         """Adds rows.
@@ -81,15 +76,15 @@ class Draft:
 
     def _add(self, put: Put) -> None:
         family = family_of(put)
-        if family in self._staged and self._staged[family].takes(put):
-            self._staged[family].add(put.rows, put.mode)
+        if family in self.staged and self.staged[family].takes(put):
+            self.staged[family].add(put.rows, put.mode)
             return
         key = (family, put.flight, put.mode, put.rows.schema)
         if key not in self._buffers:
             directory = None if self._store is None else self._store.database.directory
             self._buffers[key] = SpillBuffer(put.rows.schema, directory)
         self._buffers[key].add(put.rows)
-        if family is None or self._store is None or family in self._staged:
+        if family is None or self._store is None or family in self.staged:
             return
         self._numbers[family] = self._numbers.get(family, 0) + put.rows.num_rows
         if self._numbers[family] >= MANY_ROWS:
@@ -108,7 +103,7 @@ class Draft:
                 self._buffers[key] = SpillBuffer(put.rows.schema, store.database.directory)
                 self._buffers[key].add(put.rows)
             return
-        self._staged[family] = listing
+        self.staged[family] = listing
         if self._closed:
             listing.close()
         for put in puts:
@@ -121,22 +116,22 @@ class Draft:
             StatflightError: The database refuses rows; nothing is stored.
         """
         with self._lock:
-            if self._staged:
+            if self.staged:
                 few, self._few = self._few, []
                 for put in sorted(few, key=lambda put: put.mode is PutMode.FILL):
                     for part in _by_kind(put):
-                        listing = self._staged.get(family_of(part) or "")
+                        listing = self.staged.get(family_of(part) or "")
                         if listing is not None and listing.takes(part):
                             listing.add(part.rows, part.mode)
                         else:
                             self._few.append(part)
-            for listing in self._staged.values():
+            for listing in self.staged.values():
                 listing.settle()
 
     def close(self) -> None:
         """Removes the rows that went to the database and are not committed; no more are taken."""
         self._closed = True
-        for listing in list(self._staged.values()):
+        for listing in list(self.staged.values()):
             listing.close()
 
     def merged(self) -> list[Put]:

@@ -393,7 +393,8 @@ class _Batch:
             return
         distinct = list(dict.fromkeys(types))
         if len(distinct) == 1 and not column.null_count:
-            self._normalise(distinct[0], None)
+            given = {name: self.columns[name] for name in ("min", "max") if name in self.columns}
+            self.columns |= self._bounds(distinct[0], given, None)
             return
         # Sorted by type, so that each type is one slice.
         numbers = np.array([distinct.index(type) for type in types])
@@ -432,9 +433,6 @@ class _Batch:
             start = end
         for name, parts in pieces.items():
             self.columns[name] = pa.concat_arrays(parts).take(pa.array(inverse))
-
-    def _normalise(self, type: LogicalType, rows: np.ndarray | None) -> None:
-        self.columns |= self._bounds(type, {n: self.columns[n] for n in ("min", "max") if n in self.columns}, rows)
 
     def _mark_inexact(self, name: str, cut: pa.BooleanArray, rows: np.ndarray | None) -> None:
         """Marks bounds as inexact, if the put says at all which ones are exact."""

@@ -321,17 +321,23 @@ class Follower(Role):
         except BaseException:
             root.close()
             raise
+        with self._replacing():
+            self._database.replace(root)
+            self._copy = copy
+        self._record(copy)
+
+    @contextlib.contextmanager
+    def _replacing(self) -> Iterator[None]:
+        """Waits for the readers that must not see a replacement, and holds others up during the block."""
         with self._changed:
             self._version += 1
             self._changed.wait_for(lambda: not self._readers)
         try:
-            self._database.replace(root)
-            self._copy = copy
+            yield
         finally:
             with self._changed:
                 self._version += 1
                 self._changed.notify_all()
-        self._record(copy)
 
     def _record(self, copy: _Copy | None) -> None:
         """Writes the note; None for a copy that is not whole."""
@@ -417,13 +423,6 @@ class Follower(Role):
         if wal(self._path).exists():
             with wal(self._path).open("rb+") as file:
                 os.fsync(file.fileno())
-        with self._changed:
-            self._version += 1
-            self._changed.wait_for(lambda: not self._readers)
-        try:
+        with self._replacing():
             self._database.promote()
-        finally:
-            with self._changed:
-                self._version += 1
-                self._changed.notify_all()
         return self.generation, self._copy.position
