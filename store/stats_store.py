@@ -395,7 +395,7 @@ class DuckDBStatsStore(StatsStore):
 
     def _delete_snapshots(self, connection: Connection, doomed: Mapping[int, Ids]) -> None:
         """Deletes all records of snapshots (table key → ids), by sets but for the listings of files."""
-        self.database.touch_all(doomed)
+        self.database.touch(*doomed)
         self.catalog.spans.change(doomed)
         pairs = [(key, snapshot_id) for key, ids in doomed.items() for snapshot_id in ids]
         columns = dict(zip(("table_key", "snapshot_id"), map(pa.array, zip(*pairs, strict=True)), strict=True))

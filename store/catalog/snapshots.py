@@ -52,7 +52,7 @@ class SnapshotRegistry(ABC):
         greatest: dict[int, int] = {}
         for key, snapshot_id in zip(seen["table_key"].to_pylist(), seen["snapshot_id"].to_pylist(), strict=True):
             greatest[key] = max(greatest.get(key, snapshot_id), snapshot_id)
-        self.database.touch_all(greatest)
+        self.database.touch(*greatest)
         if later := {key: snapshot_id for key, snapshot_id in greatest.items() if self._is_later(key, snapshot_id)}:
             self._advance(connection, later)
 

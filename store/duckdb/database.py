@@ -15,7 +15,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, wait
 from pathlib import Path
@@ -182,12 +182,8 @@ class Database:
                         self._writer.interrupt()
         return future.result()
 
-    def touch(self, table_key: int) -> None:
-        """Marks a table as changed for readers; called inside of a write."""
-        self._touched.add(table_key)
-
-    def touch_all(self, table_keys: Iterable[int]) -> None:
-        """`touch` for many tables."""
+    def touch(self, *table_keys: int) -> None:
+        """Marks tables as changed for readers; called inside of a write."""
         self._touched.update(table_keys)
 
     def backup(self, path: str | Path) -> int:
