@@ -65,7 +65,7 @@ class Scanner:
             return request
         if request.snapshot == CURRENT:
             tables = self._tables(request, principal)
-            pins = self.catalog.current_snapshots() if tables is None else _current(tables)
+            pins = self.catalog.committed.current if tables is None else _current(tables)
             request = replace(request, pins=dict(pins))
         return self._with_generation(request, principal)
 
@@ -93,13 +93,13 @@ class Scanner:
         only = tables[0] if tables is not None and len(tables) == 1 else None
         scope = ReadScope(
             None if tables is None else [table.table_key for table in tables],
-            allow_stale=request.allow_stale, only=only, any_dropped=self.catalog.any_dropped(),
-            is_limited=self.catalog.is_limited(),
+            allow_stale=request.allow_stale, only=only, any_dropped=self.catalog.committed.any_dropped,
+            is_limited=self.catalog.committed.is_limited,
         )  # fmt: skip
         if request.snapshot is None:
             return scope
         if request.snapshot == CURRENT:
-            keys = self.catalog.failing()
+            keys = self.catalog.committed.failing
             scope = replace(scope, failing=keys if scope.keys is None else keys.intersection(scope.keys))
         if request.pins is None and request.snapshot == CURRENT:
             return replace(scope, current=True)
@@ -107,7 +107,7 @@ class Scanner:
             snapshot = int(request.snapshot)
             is_current = only is not None and only.current_snapshot_id == snapshot
             return replace(scope, snapshot=snapshot, epoch=epoch if is_current else None)
-        current = self.catalog.current_snapshots() if tables is None else _current(tables)
+        current = self.catalog.committed.current if tables is None else _current(tables)
         return replace(scope, pins=request.pins, epoch=epoch if request.pins == current else None)
 
     def _tables(self, request: ScanRequest, principal: Principal) -> list[TableEntry] | None:
@@ -279,7 +279,7 @@ class Scanner:
             Each table that has current rows, with its slice.
         """
         generations = {table.table_key: self.versions.generation(table.table_key) for table in tables}
-        known = self.catalog.current_snapshots()  # after the generations: a commit in between makes the slices old
+        known = self.catalog.committed.current  # after the generations: a commit in between makes the slices old
         named = {table.name: table for table in tables if known.get(table.table_key) == table.current_snapshot_id}
         if not named:
             return
@@ -302,7 +302,7 @@ class Scanner:
         """All rows of a table as one batch; None if they have more than `most` bytes."""
         whole = ScanRequest(flight)
         epoch = self.versions.steady()
-        is_current = self.catalog.current_snapshots().get(table.table_key) == snapshot
+        is_current = self.catalog.committed.current.get(table.table_key) == snapshot
         scope = ReadScope(
             [table.table_key], allow_stale=allow_stale, only=table, snapshot=snapshot,
             epoch=epoch if is_current else None,

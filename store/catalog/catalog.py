@@ -36,7 +36,7 @@ class Catalog(Publications, SnapshotRegistry):
         super().__init__()
         self.database = database
         self.uncommitted = Entries()  # the state inside the writer's transaction
-        self._committed = Entries()  # the state that readers see
+        self.committed = Entries()  # the state that readers see
         self._changed = False
         self.table_digests: dict[int, str] = {}  # table key → digest of the table at its last inspection
         self._next_key = 1
@@ -73,14 +73,14 @@ class Catalog(Publications, SnapshotRegistry):
     def _publish(self) -> None:
         """Makes committed entries visible to readers, after the rows of their snapshots are visible."""
         if self._changed:
-            self._committed = Entries(dict(self.uncommitted.by_name), dict(self.uncommitted.by_key))
+            self.committed = Entries(dict(self.uncommitted.by_name), dict(self.uncommitted.by_key))
             self._changed = False
         if self._has_connector_changed:  # a new dict, because a reader may be filling the old one
             self._connectors, self._has_connector_changed = {}, False
 
     @property
     def _seen(self) -> Entries:
-        return self.uncommitted if self.database.is_writing else self._committed
+        return self.uncommitted if self.database.is_writing else self.committed
 
     def find(self, name: tuple[str, str, str]) -> TableEntry | None:
         """The table of (catalog, schema, name), None if it does not exist or is dropped."""
@@ -115,22 +115,6 @@ class Catalog(Publications, SnapshotRegistry):
     def tables(self) -> list[TableEntry]:
         """All tables that are not dropped."""
         return list(self._seen.by_name.values())
-
-    def current_snapshots(self) -> Mapping[int, int]:
-        """Table key → current snapshot id, of every committed table that has one."""
-        return self._committed.current
-
-    def failing(self) -> frozenset[int]:
-        """Keys of the committed tables that cannot be inspected or read."""
-        return self._committed.failing
-
-    def any_dropped(self) -> bool:
-        """True if any table is dropped; dropped tables keep their rows until they expire."""
-        return self._committed.any_dropped
-
-    def is_limited(self) -> bool:
-        """True if any table limits how old an inherited distribution may be."""
-        return self._committed.is_limited
 
     # Reading, from the file.
 

@@ -267,10 +267,10 @@ def test_unreadable_table_has_the_state_failing_and_the_error(catalog):
     assert states() == [("broken", None), ("t", "gone")]
     times = catalog.database.rows("SELECT discovered_at IS NULL, checked_at IS NULL FROM tables")
     assert set(times) == {(False, False), (False, True)}, "no inspection of t has succeeded"
-    assert catalog.failing() == {good.table_key}
+    assert catalog.committed.failing == {good.table_key}
     with catalog.database.reading() as cursor:
         catalog.reload(cursor)
-    assert catalog.failing() == {good.table_key}
+    assert catalog.committed.failing == {good.table_key}
 
 
 def test_each_home_has_its_newest_publication(catalog):
