@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from capture.compute.partial import MEASURED, NUMERIC
 from store.model import logical_types
+from store.model.logical_types import FLOATING, MEASURED, NUMERIC
 
 _FIELDS_OF: Final = {
     "ROW_COUNT": ("row_count",), "FILE_COUNT": ("data_file_count",), "TOTAL_BYTES": ("total_size_bytes",),
@@ -14,7 +14,6 @@ _FIELDS_OF: Final = {
     "MIN_MAX": ("min", "max"), "MOMENTS": ("mean",),
 }  # fmt: skip
 _OF_VALUES: Final = frozenset({"MIN_MAX", "WIDTH", "MOMENTS"})  # kinds that a column without values has none of
-_FLOATING: Final = ("FLOAT", "DOUBLE")
 _OF_TYPES: Final = {"HISTOGRAM": NUMERIC, "MOMENTS": MEASURED}  # kinds that only some types have
 
 
@@ -30,7 +29,7 @@ def lacking(record: Mapping[str, Any], kinds: Collection[str]) -> list[str]:
     """
     known = set(kinds) - _FIELDS_OF.keys()
     known |= {kind for kind in kinds if any(record.get(name) is not None for name in _FIELDS_OF.get(kind, ()))}
-    if record.get("logical_type") not in _FLOATING:
+    if record.get("logical_type") not in FLOATING:
         known.add("NAN_COUNT")
     if has_no_values(record):
         known |= _OF_VALUES

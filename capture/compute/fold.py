@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.compute import file_sketches, kernels
-from capture.compute.partial import HASHED, NUMERIC, Partial, SketchSelection
+from capture.compute.partial import Partial, SketchSelection
 from capture.connectors.spi import ScanTask
 from capture.spi import Sink, TableHandle
 from store.model import schemas, sketches
 from store.model.freshness import is_whole_arrow
-from store.model.logical_types import Kind, LogicalType
+from store.model.logical_types import HASHED, NUMERIC, Kind, LogicalType
 
 _FAN_IN: Final = 64  # parts merged at once; the error of quantiles grows with the depth of the tree
 _THETA_FAN_IN: Final = 8  # theta sketches are large; grouping does not change their union

@@ -19,21 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.compute import decimal256, moments, numbers, strings
-from capture.compute.partial import (
-    ALL,
-    FLOATING,
-    HASHED,
-    MEASURED,
-    NESTED,
-    NUMERIC,
-    TEXTUAL,
-    Frame,
-    Partial,
-    SketchSelection,
-    width,
-)
+from capture.compute.partial import ALL, Frame, Partial, SketchSelection, width
 from store.model import bounds, sketches
-from store.model.logical_types import TEMPORAL, Kind, LogicalType
+from store.model.logical_types import FLOATING, HASHED, MEASURED, NESTED, NUMERIC, TEMPORAL, TEXTUAL, Kind, LogicalType
 from store.model.sketches import ThetaBuilder, murmur3
 from store.model.sketches.murmur3 import Hashes, Longs
 

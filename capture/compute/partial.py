@@ -10,13 +10,6 @@ from store.model.logical_types import Kind, LogicalType
 _WIDTHS: Final = {
     Kind.BOOLEAN: 1, Kind.FLOAT: 4, Kind.DOUBLE: 8, Kind.DATE: 4, Kind.TIME: 8, Kind.TIMESTAMP: 8, Kind.TIMESTAMPTZ: 8,
 }  # fmt: skip
-FLOATING: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
-TEXTUAL: Final = frozenset({Kind.STRING, Kind.BINARY, Kind.UUID, Kind.JSON})
-NUMERIC: Final = FLOATING | {Kind.INT, Kind.DECIMAL, Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}
-MEASURED: Final = FLOATING | {Kind.INT, Kind.DECIMAL}
-"""Kinds with a mean and a standard deviation."""
-NESTED: Final = frozenset({Kind.ARRAY, Kind.MAP, Kind.STRUCT})
-HASHED: Final = NUMERIC | TEXTUAL | {Kind.BOOLEAN}
 
 
 def width(lt: LogicalType, stored_bytes: int) -> int:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, Column, ColumnIds
 from store.model import bounds
-from store.model.logical_types import Kind, LogicalType, parse, to_arrow
+from store.model.logical_types import FLOATING, LogicalType, parse, to_arrow
 
 ROWS_PER_TABLE = 262_144
 """Approximate maximum of rows in one table of file columns."""
@@ -56,7 +56,7 @@ def column_rows(
     if size_bytes is not None:
         columns["bytes_scanned"] = pc.if_else(pc.less(size_bytes, 0), pa.scalar(None, pa.int64()), size_bytes)
     kind = parse(column.logical_type)
-    nans = nan_count if kind.kind in (Kind.FLOAT, Kind.DOUBLE) else None
+    nans = nan_count if kind.kind in FLOATING else None
     for name, count in (("null_count", null_count), ("nan_count", nans)):
         if count is not None:
             columns[name] = _plausible(count, row_count)

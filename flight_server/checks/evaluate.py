@@ -17,6 +17,7 @@ from flight_server.views import history, table_summary
 from flight_server.views.reader import Reader, equal, read_table
 from flight_server.views.table_summary import Row, TableSummary
 from store.model.errors import InvalidArgument
+from store.model.logical_types import MEASURED
 
 _NOT_DRIFTING: Final = frozenset({"STRING", "BINARY", "UUID", "JSON", "VARIANT"})  # types without a number line
 
@@ -240,7 +241,7 @@ class _Subject:
             value, detail = measures.bound(rule.measure, row)
             texts = any(isinstance(limit.value, str) for limit in rule.condition.limits)
             kind = measures.kind_of(row)
-            if kind in measures.NUMBERS:
+            if kind in MEASURED:
                 if texts:
                     raise measures.DoesNotApply(f"the {rule.measure} of a {kind} is compared with numbers")
             elif not texts and not any(limit.other for limit in rule.condition.limits):

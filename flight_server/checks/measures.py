@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from flight_server.views.table_summary import Row
 from store.model import bounds
-from store.model.logical_types import Kind, LogicalType, parse
-
-NUMBERS: Final = frozenset({"INT", "FLOAT", "DOUBLE", "DECIMAL"})
+from store.model.logical_types import MEASURED, Kind, LogicalType, parse
 
 
 class UnknownValue(Exception):
@@ -50,7 +48,7 @@ def of_column(measure: str, row: Row) -> tuple[Any, str]:
     if measure in ("min", "max"):
         return bound(measure, row)
     if measure in ("mean", "stddev"):
-        if kind_of(row) not in NUMBERS:
+        if kind_of(row) not in MEASURED:
             raise DoesNotApply(f"a {kind_of(row)} has no {measure}")
         return float(_known(row, measure)), ""
     if measure == "null_fraction":
@@ -83,7 +81,7 @@ def value_of(text: str, row: Row) -> Any:
         UnknownValue: It is no number, and the column is of numbers.
     """
     kind = kind_of(row)
-    if kind not in NUMBERS:
+    if kind not in MEASURED:
         return ordered(text, type_of(row))
     try:
         number = Decimal(text)

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from capture import policy
+from capture.connectors.spi import CONTAINERS
 from capture.policy import Policy, Rules, TableState, Verdict
 from capture.spec import CaptureSpec
 from flight_server.control.capture_plane import Captures
@@ -27,7 +28,6 @@ from store.model.targets import Target
 from store.queue.job_store import ACTIVE, JobStore
 
 ENGINE: Final = "policy"
-_CONTAINERS: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class AutoAnalyze:
         snapshots = {s.snapshot_id: s for s in self._catalog.snapshots(table)}
         schema_hash = snapshots[current].schema_hash if current in snapshots else None
         ids = self._catalog.column_ids(table)
-        leaves = [c[0] for c in self._catalog.schema_columns(table, schema_hash) if c[1] not in _CONTAINERS]
+        leaves = [c[0] for c in self._catalog.schema_columns(table, schema_hash) if c[1] not in CONTAINERS]
         scans = rows(
             "SELECT r.snapshot_id, max(coalesce(r.refreshed_at, r.captured_at, r.created_at)) FROM stats_columns r"
             " LEFT JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from capture.compute.partial import HASHED, NUMERIC
 from capture.engines import supporting
 from capture.kinds import impossible, lacking
 from capture.orchestrator import Answer, ControlPlane, Question
@@ -23,6 +22,7 @@ from store.catalog import capture_facts
 from store.catalog.catalog import Catalog
 from store.model.catalog_entries import TableEntry
 from store.model.errors import NotFound, StatflightError, UpstreamError
+from store.model.logical_types import HASHED, NUMERIC
 from store.model.logical_types import parse as parse_type
 from store.queue.job_store import JobStore
 from store.queue.jobs import LIGHT, SCAN, Job, sync_job

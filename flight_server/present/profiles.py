@@ -14,6 +14,8 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from store.model.logical_types import MEASURED
+
 PRODUCER: Final = "https://pypi.org/project/statflight"
 _OPENLINEAGE: Final = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/DatasetEvent"
 _METRICS: Final = (
@@ -23,7 +25,6 @@ _VERSION: Final = (
     "https://openlineage.io/spec/facets/1-0-1/DatasetVersionDatasetFacet.json#/$defs/DatasetVersionDatasetFacet"
 )
 _PLATFORMS: Final = {"delta": "delta-lake", "parquet": "file"}
-_NUMBERS: Final = ("INT", "FLOAT", "DOUBLE", "DECIMAL")
 _QUARTILES: Final = {0.25: "firstQuartile", 0.5: "median", 0.75: "thirdQuartile"}
 
 
@@ -159,7 +160,7 @@ FORMATS: Final = {"openlineage": openlineage, "datahub": datahub, "openmetadata"
 
 
 def _is_number(column: Mapping[str, Any]) -> bool:
-    return str(column["logical_type"] or "").partition("(")[0] in _NUMBERS
+    return str(column["logical_type"] or "").partition("(")[0] in MEASURED
 
 
 def _number(text: Any) -> int | float | None:

@@ -9,12 +9,10 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.model.logical_types import Kind, parse
+from store.model.logical_types import FLOATING, MEASURED, Kind, parse
 
-_FLOATING: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
 # A value of a nested type, such as a tuple of a column group, may hold a NaN.
-_MAY_HOLD_NAN: Final = _FLOATING | {Kind.ARRAY, Kind.MAP, Kind.STRUCT, Kind.VARIANT}
-_MEASURED: Final = _FLOATING | {Kind.INT, Kind.DECIMAL}
+_MAY_HOLD_NAN: Final = FLOATING | {Kind.ARRAY, Kind.MAP, Kind.STRUCT, Kind.VARIANT}
 _TOLERANCE: Final = 1e-9  # relative to a bound: the rounding error of a mean
 _MOMENTS: Final = ("mean", "stddev")
 
@@ -56,7 +54,7 @@ def first_impossible(columns: Mapping[str, pa.Array], *, within_bounds: bool) ->
             yield wrong, "nan_count", "is above 0, and {type} has no NaN", "0 or null"
         if not given:
             return
-        measured = are(_MEASURED)
+        measured = are(MEASURED)
         for name in given:
             wrong = pc.and_(columns[name].is_valid(), pc.invert(measured))
             yield wrong, name, "is of numbers alone, not of {type}", "null, or an INT, FLOAT, DOUBLE or DECIMAL column"

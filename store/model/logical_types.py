@@ -42,6 +42,15 @@ class Kind(StrEnum):
 
 UNORDERED: Final = frozenset({Kind.INTERVAL, Kind.JSON, Kind.ARRAY, Kind.MAP, Kind.STRUCT, Kind.VARIANT})
 TEMPORAL: Final = frozenset({Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
+FLOATING: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
+TEXTUAL: Final = frozenset({Kind.STRING, Kind.BINARY, Kind.UUID, Kind.JSON})
+NESTED: Final = frozenset({Kind.ARRAY, Kind.MAP, Kind.STRUCT})
+MEASURED: Final = FLOATING | {Kind.INT, Kind.DECIMAL}
+"""Kinds with a mean and a standard deviation."""
+NUMERIC: Final = MEASURED | TEMPORAL | {Kind.DATE}
+"""Kinds with quantiles."""
+HASHED: Final = NUMERIC | TEXTUAL | {Kind.BOOLEAN}
+"""Kinds with distinct counts."""
 
 
 @dataclass(frozen=True, slots=True)

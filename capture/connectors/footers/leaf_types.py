@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capture.connectors.footers.writers import GREGORIAN_DAY, UNKNOWN, ZONED_US, Writer, gregorian_bound
-from store.model.logical_types import Kind, LogicalType, from_arrow
+from store.model.logical_types import FLOATING, Kind, LogicalType, from_arrow
 from store.model.names import column_key
 
 _DIGITS: Final = Context(prec=80)
@@ -142,7 +142,7 @@ def _leaf(parts: tuple[str, ...], field: pa.Field, nullable: bool, index: int, c
         required=column.max_definition_level == 0,
         old_bounds=kind.kind in _SIGNED and physical in _NUMBERS and not unsigned,
         is_bytes=kind.kind in (Kind.STRING, Kind.BINARY),
-        is_float=kind.kind in (Kind.FLOAT, Kind.DOUBLE),
+        is_float=kind.kind in FLOATING,
         untyped=pa.types.is_null(type),
         field_id=int(number) if number else None,
         width_bytes=type.bit_width // 8 if pa.types.is_integer(type) else None,

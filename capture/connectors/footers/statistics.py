@@ -14,11 +14,10 @@ from capture.connectors.footers.leaf_types import typed
 from capture.connectors.footers.reader import Footer, LeafStats, batched, read_footers
 from capture.connectors.storage.immutable_cache import COLUMNS, FILES
 from capture.connectors.storage.places import Place, Unreadable
-from store.model.logical_types import Kind, LogicalType, to_arrow
+from store.model.logical_types import FLOATING, LogicalType, to_arrow
 
 _STATS_BYTES: Final = 300  # estimated memory of one leaf's statistics
 _GROUP: Final = 256  # files per batch of footers
-_FLOATS: Final = (Kind.FLOAT, Kind.DOUBLE)
 
 FileStats: TypeAlias = tuple[LeafStats | None, ...]
 """Statistics of each leaf of a footer; None for containers."""
@@ -134,7 +133,7 @@ def footer_facts(
             stats = None if position is None else columns[position]
             if position is None or stats is None:
                 size = 0 if position is None else None
-                statistics, file_kind = LeafStats(footer.row_count, 0 if kind.kind in _FLOATS else None, size), kind
+                statistics, file_kind = LeafStats(footer.row_count, 0 if kind.kind in FLOATING else None, size), kind
             else:
                 leaf = footer.leaves[position]
                 statistics, file_kind = stats, leaf.logical_type

@@ -20,14 +20,13 @@ from capture.connectors.file_columns import column_rows, live_counts
 from capture.connectors.lance.bounds import enclosing, outermost
 from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds
 from store.model import bounds
-from store.model.logical_types import Kind, parse
+from store.model.logical_types import FLOATING, Kind, parse
 
 PREFIX = "lance.stats."
 ENVELOPE_VERSION = "1"
 COLUMN_VERSION = 2  # version of Spark's CatalogColumnStat
 
 _ZONE_MAP = "ZoneMapIndexDetails"
-_FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
 
 
 # Zone maps.
@@ -83,7 +82,7 @@ def _rows(zones: pa.Table, fragments: Mapping[int, Fragment], column: Column, id
     starts = np.flatnonzero(np.diff(fragment_ids, prepend=-1)).tolist() if len(fragment_ids) else []
     groups = list(zip(starts, [*starts[1:], len(fragment_ids)], strict=True))
     fragments_of = [fragments[int(fragment_ids[start])] for start, _ in groups]
-    has_nan = kind.kind in _FLOATS
+    has_nan = kind.kind in FLOATING
     nulls, nans, lengths = (zones[name].to_numpy() for name in ("null_count", "nan_count", "zone_length"))
     filled = pa.array(nulls + nans < lengths)
     sides = {}

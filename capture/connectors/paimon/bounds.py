@@ -10,12 +10,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.model.logical_types import Kind, parse, to_arrow
+from store.model.logical_types import FLOATING, Kind, parse, to_arrow
 
 TRUNCATED_AT: Final = 16  # default length of truncated bounds, in characters
 
 _TEXTS: Final = frozenset({Kind.STRING, Kind.BINARY})
-_FLOATS: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
 
 
 def kept_characters(options: Mapping[str, str], name: str) -> int | None:
@@ -37,7 +36,7 @@ def bound_array(values: Sequence[Any], logical_type: str, *, upper: bool, cut: b
     kind = parse(logical_type)
     if not kind.orderable or kind.kind is Kind.UUID:
         return None
-    if kind.kind in _FLOATS:
+    if kind.kind in FLOATING:
         values = [None if v is None or math.isnan(v) else v for v in values]
     try:
         array = pa.array(values, to_arrow(kind))

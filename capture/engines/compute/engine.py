@@ -16,7 +16,6 @@ from capture import partitions
 from capture.compute import fold, local, sampling
 from capture.compute.file_scan import LOCAL, Answer, Numbered, Work
 from capture.compute.fold import Known
-from capture.compute.partial import HASHED, NESTED
 from capture.compute.pieces import Pieces
 from capture.compute.readers.base import GONE
 from capture.compute.stat_rows import Coverage, Rows
@@ -34,7 +33,7 @@ from capture.spec import Budget, Engine, FileSketches, Sampling
 from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Mode, Outcome, Sink
 from store.model import logical_types
 from store.model.errors import Cancelled, StatflightError
-from store.model.logical_types import Kind
+from store.model.logical_types import HASHED, NESTED, Kind
 from store.model.targets import TargetKind
 
 _FLUSH_ROWS: Final = 4000

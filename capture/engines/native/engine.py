@@ -33,6 +33,7 @@ from capture.spi import (
 )
 from store.model import logical_types
 from store.model.freshness import CONTRADICTED
+from store.model.logical_types import FLOATING
 from store.model.puts import Listing
 from store.model.schemas import SCALAR
 from store.model.targets import Target, TargetKind
@@ -301,9 +302,8 @@ class _Pass:
         wanted = {i: c for i, c in self.columns.items() if c.is_leaf}
         if self.wanted is not None:
             wanted = {i: c for i, c in wanted.items() if c.is_among(self.wanted)}
-        floating = ("FLOAT", "DOUBLE")
         return {
-            i: Rollup(c.name, c.logical_type, nan_count=0 if c.logical_type in floating else None)
+            i: Rollup(c.name, c.logical_type, nan_count=0 if c.logical_type in FLOATING else None)
             for i, c in wanted.items()
         }
 

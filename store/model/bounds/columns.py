@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from store.model.bounds.java_floats import join, print_floats, signed
 from store.model.bounds.scalar import DAY_US, MAX_DAY, MAX_INT, MIN_DAY, REFUSE, BadBound, ZonePolicy, canonical
-from store.model.logical_types import MAX_DECIMAL, TEMPORAL, Kind, LogicalType
+from store.model.logical_types import FLOATING, MAX_DECIMAL, TEMPORAL, Kind, LogicalType
 
 # Arrays of typed values to arrays of canonical text.
 
@@ -246,7 +246,7 @@ def canonicalize_array(texts: pa.Array | pa.ChunkedArray, lt: LogicalType, polic
         texts = texts.cast(pa.string())
     if lt.kind is Kind.STRING:
         return texts
-    if lt.kind in (Kind.FLOAT, Kind.DOUBLE):
+    if lt.kind in FLOATING:
         # A text of Java's form may still have too many digits, so it is parsed and printed again.
         good = pc.match_substring_regex(texts, f"^(?:{_JAVA_TEXT})$").fill_null(True)
         read = pc.if_else(good, texts, "0").cast(pa.float32() if lt.kind is Kind.FLOAT else pa.float64())

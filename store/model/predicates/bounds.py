@@ -22,13 +22,12 @@ import pyarrow.compute as pc
 from store.model import bounds
 from store.model.bounds.java_floats import join, read_float
 from store.model.bounds.scalar import MAX_DAY, MIN_DAY
-from store.model.logical_types import Kind, LogicalType, parse
+from store.model.logical_types import MEASURED, Kind, LogicalType, parse
 from store.model.predicates.literals import Scalar, exact_number, literal_text
 
 BOUNDS: Final = frozenset({"min", "max"})
 TYPE_COLUMN: Final = "logical_type"
 
-_NUMERIC: Final = frozenset({Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL})
 _DAY_SECONDS: Final = 86_400
 _NAMED: Final = re.compile(r"\s*[+-]?(NaN|Infinity)\s*")
 _FINER: Final = re.compile(r"\.[0-9]{6}([0-9]+)")  # digits of a second's fraction below a microsecond
@@ -68,7 +67,7 @@ def read(value: Scalar, kind: Kind) -> Scalar:
     elif isinstance(value, str):
         suits = kind not in (Kind.INT, Kind.DECIMAL) or not _NAMED.fullmatch(value)
     else:
-        suits = kind in _NUMERIC
+        suits = kind in MEASURED
     text = literal_text(value)
     return KEYS[kind].read(text) if suits and text is not None else None
 

@@ -40,7 +40,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from store.model.freshness import prunes_sql
-from store.model.logical_types import Kind, LogicalType
+from store.model.logical_types import FLOATING, Kind, LogicalType
 from store.model.predicates import bounds, buckets
 from store.model.predicates.bounds import KEYS, kind_sql
 from store.model.predicates.buckets import Bucket
@@ -59,7 +59,6 @@ _NEGATED: Final = {
 }  # fmt: skip
 _BELOW: Final = frozenset({Op.LT, Op.LTE})
 _TRUE_FOR_NAN: Final = frozenset({Op.NEQ, Op.GT, Op.GTE})  # to readers that order NaN above every number
-_FLOATS: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
 
 
 @dataclass(frozen=True)
@@ -280,7 +279,7 @@ def _comparison(leaf: Leaf, column: Column, negated: bool) -> _Plain:
             raise BadLiteral(column.name, f"a literal cannot be read as {column.type}", expected=_expected(kind),
                              actual=str(value)[:100])  # fmt: skip
     values = tuple(None if value is None else _local(value, kind) for value in leaf.values)
-    if kind in _FLOATS and any(_is_nan(value) for value in values):
+    if kind in FLOATING and any(_is_nan(value) for value in values):
         return _Constant.UNDECIDED
     if leaf.op is Op.BETWEEN:
         sides = tuple(_single(column, op, v, negated) for op, v in zip((Op.GTE, Op.LTE), values, strict=True))
@@ -349,7 +348,7 @@ class _Bounds:
 
     def __init__(self, kind: Kind | None):
         self.kind = kind
-        floats = kind in _FLOATS  # a bound NaN says nothing of the numbers
+        floats = kind in FLOATING  # a bound NaN says nothing of the numbers
         self.low, self.high = (f"nullif(s.{side}, 'NaN')" if floats else f"s.{side}" for side in ("min", "max"))
         self.has_nan = "s.nan_count > 0" if floats else ""  # known of a row that is PRUNING
 
