@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
-import numpy as np
 import pyarrow as pa
-from pyroaring import BitMap64
 
+from capture.connectors.roaring import positions, unframed
 from capture.connectors.storage.places import Place
 from store.model.schemas import DELETE_FILE
 
@@ -19,7 +16,6 @@ _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 _VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)}
 _NAMES: Final = [DELETE_FILE.field(i).name for i in range(DELETE_FILE.num_fields)]
 _NONE: Final = pa.array([], DELETE_FILE)
-_MAGIC: Final = 1681511377
 _UUID_LETTERS: Final = 20
 
 
@@ -38,7 +34,7 @@ def deleted_rows(vector: Mapping[str, Any], table: Place, place_of: Callable[[st
         data = _stored(file, int(vector.get("offset") or 0), size)
     else:
         raise ValueError(f"a deletion vector has the unknown storage type {kind!r}")
-    rows = _positions(data)
+    rows = positions(data)
     if len(rows) != vector["cardinality"]:
         raise ValueError(f"a deletion vector has {len(rows)} rows, the log says {vector['cardinality']}")
     return pa.array(rows)
@@ -110,19 +106,7 @@ def z85(text: str) -> bytes:
 
 def _stored(file: Place, offset: int, size: int) -> bytes:
     with file.file_system.open_input_file(file.path) as stream:
-        framed: bytes = stream.read_at(size + 8, offset)
-    if len(framed) != size + 8 or struct.unpack(">I", framed[:4])[0] != size:
+        vector = unframed(stream.read_at(size + 8, offset))
+    if len(vector) != size:
         raise ValueError("a deletion vector of the wrong length")
-    if struct.unpack(">I", framed[-4:])[0] != zlib.crc32(framed[4:-4]):
-        raise ValueError("a deletion vector with the wrong checksum")
-    return framed[4:-4]
-
-
-def _positions(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
-    if len(data) < 4 or struct.unpack("<I", data[:4])[0] != _MAGIC:
-        raise ValueError("a deletion vector with the wrong magic number")
-    try:
-        bitmap = BitMap64.deserialize(data[4:])
-    except Exception as error:  # pyroaring documents no error types
-        raise ValueError("a deletion vector whose bitmap cannot be read") from error
-    return np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)
+    return vector

@@ -7,11 +7,9 @@ spec apply everywhere. A deletion vector replaces the position deletes of its fi
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +21,7 @@ from pyiceberg.table.metadata import TableMetadata
 from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.iceberg.manifests import PATH_ID, POSITION_ID, Entry
 from capture.connectors.iceberg.schema import FileLayout, IcebergLeaf
+from capture.connectors.roaring import Rows, positions, unframed
 from capture.connectors.spi import ScanColumn
 from capture.connectors.storage.places import Unreadable
 from store.duckdb.lru import LruCache
@@ -32,11 +31,6 @@ from store.model.names import column_parts, dotted_name
 CACHED_POSITIONS = 4_000_000  # cached positions of delete files that apply to many data files, 32 MB
 CACHED_KEYS = 4  # cached sets of deleted keys, shared by files of the same age
 BATCH_ROWS = 65_536
-
-Rows: TypeAlias = npt.NDArray[np.int64]
-
-_VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
-_VECTOR_FRAME = 12  # length, magic, checksum
 
 
 class DeleteIndex:
@@ -271,17 +265,7 @@ def parse_vector(blob: bytes) -> Rows:
     Raises:
         Unreadable: Its length, magic, checksum or bitmap is wrong.
     """
-    from pyroaring import BitMap64
-
-    if len(blob) < _VECTOR_FRAME or struct.unpack(">I", blob[:4])[0] != len(blob) - 8:
-        raise Unreadable("a deletion vector of the wrong length")
-    if blob[4:8] != _VECTOR_MAGIC:
-        raise Unreadable("a deletion vector with the wrong magic bytes")
-    if struct.unpack(">I", blob[-4:])[0] != zlib.crc32(blob[4:-4]):
-        raise Unreadable("a deletion vector with the wrong checksum")
     try:
-        bitmap = BitMap64.deserialize(blob[8:-4])
-    except Exception as error:  # pyroaring documents no error types
-        raise Unreadable("a deletion vector whose bitmap cannot be read") from error
-    rows: Rows = np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)
-    return rows
+        return positions(unframed(blob))
+    except ValueError as error:
+        raise Unreadable(str(error)) from error
