@@ -70,7 +70,6 @@ def profile_of(client: StatsClient, name: str, with_values: bool = False) -> Pro
     """Reads the statistics of a table at its current snapshot.
 
     Args:
-        name: The table's full name.
         with_values: Includes its most common values, which are data.
 
     Raises:

@@ -34,14 +34,7 @@ class LocalReader:
         allow_stale: bool = False,
         limit: int | None = None,
     ) -> pa.Table:
-        """The rows of a flight.
-
-        Args:
-            columns: Columns in this order; None for all.
-            where: List of predicates in JSON form, combined by AND; None for all rows.
-            snapshot: "current" or an id, for `stats.*` only; None for all stored rows.
-            allow_stale: With `snapshot`, include rows of older snapshots.
-            limit: Most rows to return; None for all.
+        """The rows of a flight; `where` is a list of predicates in JSON form, combined by AND.
 
         Raises:
             StatflightError: The request is not valid, or the flight does not exist.
