@@ -331,7 +331,7 @@ def _apply(connection: Connection, flight: str, scope: str, found: pa.Table, mov
         for name, value in served_distribution("c", "d", "x.is_exact").items():
             served += [
                 f"{value} AS {name}",
-                f"CASE WHEN d.rid IS DISTINCT FROM c.rid THEN c.mine_{name} END AS {own(name)}",
+                f"CASE WHEN d.snapshot_id IS DISTINCT FROM c.snapshot_id THEN c.mine_{name} END AS {own(name)}",
             ]
     both = f"(SELECT *{_mine(flight)} FROM {_both(flight, scope)})"
     kept = ", ".join(

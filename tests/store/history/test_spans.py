@@ -312,3 +312,18 @@ def test_record_that_replaces_the_only_one_of_its_target_is_written_in_place(sto
     put(store, "stats.columns", rows("stats.columns", whole, name=("only", "s", "t"), snapshot=2))
     put(store, "stats.columns", rows("stats.columns", {"column_id": 1}, name=("only", "s", "t"), snapshot=2), "upsert")
     assert served_rows(store)[None] == expected_rows(store)[None]
+
+
+def test_record_keeps_its_own_distribution_when_it_moves(store):
+    """Also when the record whose distribution is served has the same row id in the other table."""
+    name = ("moved", "s", "t")
+    first = {"column_id": 3, "row_count": 1, "ndv": 0.0, "logical_type": "INT"}
+    second = {"column_id": 3, "row_count": 2, "avg_width_bytes": 4.0, "schema_hash": "y", "logical_type": "DOUBLE"}
+    other = {"column_id": 2, "row_count": 2, "avg_width_bytes": 4.0, "schema_hash": "x", "logical_type": "INT"}
+    puts = [Put("stats.columns", rows("stats.columns", *given, name=name, snapshot=snapshot))
+            for snapshot, given in ((2, [first]), (3, [second, other]))]  # fmt: skip
+    store.database.write(lambda connection: [store.put_in(connection, [each]) for each in puts])
+    for snapshot, schema in ((2, "y"), (4, "x")):
+        table = rows("stats.tables", {"row_count": 0, "schema_hash": schema}, name=name, snapshot=snapshot)
+        put(store, "stats.tables", table)
+    assert store.get(store.catalog.get("moved.s.t"), 3, Target.column(3))["avg_width_bytes"] == 4.0
