@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from capture.connectors.secrets import mask_uri
 from capture.orchestrator import Orchestrator
 from flight_server.auth.vault import Vault
 from flight_server.checks.rules import File, load
@@ -40,7 +41,8 @@ from store.queue.job_store import JobStore
 from store.replication.role import Role
 from store.staged_listings import unstage_all
 from store.stats_store import DuckDBStatsStore
-from store.stores import check_served
+from store.stores import DUCKDB, open_store
+from store.write_through import WriteThrough, forget_store
 
 log = logging.getLogger("statflight.server")
 
@@ -69,17 +71,22 @@ class App:
         self, settings: Settings, functions: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
         join: Callable[[Path], tuple[Database, Role]] = alone,
     ):  # fmt: skip
-        check_served(settings.store)
         self.settings = settings
         self.started = time.time()
         path = settings.checks
         rules = Reloaded("rules", [path], lambda: File() if path is None else load(path))  # before a database is made
+        behind = None if settings.store == DUCKDB else open_store(settings.store, settings.store_uri or "")
         self.database, self.role = join(settings.db)
         self.versions = self.database.versions
         self.catalog = Catalog(self.database)
         self.store = DuckDBStatsStore(
             self.database, self.catalog, require_registered_tables=settings.require_registered_tables
         )
+        self.behind = behind
+        if behind is not None:
+            WriteThrough(self.store, behind, f"{settings.store} {mask_uri(settings.store_uri or '')}")
+        elif self.role.takes_writes:
+            self.database.write(forget_store)
         self.policy = settings.zone_policy
         self.access = Access(self.catalog)
         self.vault = Vault(settings.db.with_name(settings.db.name + ".secrets"))
@@ -183,6 +190,8 @@ class App:
         self.scanner.current_rows.close()
         self.role.close()
         self.database.close()
+        if self.behind is not None:
+            self.behind.close()
 
     def _engines(self) -> Sequence[Mapping[str, Any]]:
         """Rows of `sys.engines`: those of the connected workers, else those of this version."""

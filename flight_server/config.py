@@ -167,7 +167,8 @@ class Settings:
     """Settings of a server, worker or client, each with its reader.
 
     Attributes:
-        store: The store of statistics: `duckdb`; the server runs on no other yet (`store.stores`).
+        store: The store of statistics: `duckdb`, or that of another package (`store.write_through`).
+        store_uri: Path or address of another store than DuckDB's.
         db: The DuckDB file.
         host: Address to listen on.
         port: Port to listen on; 0 picks a free one.
@@ -222,6 +223,7 @@ class Settings:
     """
 
     store: Annotated[str, _text] = "duckdb"
+    store_uri: Annotated[str | None, _text] = field(default=None, repr=False)
     db: Annotated[Path, _path] = Path("statflight.duckdb")
     host: Annotated[str, _text] = "127.0.0.1"
     port: Annotated[int, _whole(0, 65_535)] = DEFAULT_PORT
@@ -309,6 +311,12 @@ class Settings:
             raise InvalidArgument("tls-cert and tls-key go together")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise InvalidArgument("tls-client-ca needs tls-cert and tls-key")
+        if self.store == "duckdb" and self.store_uri is not None:
+            raise InvalidArgument("store-uri is the address of another store than duckdb, whose file db names")
+        if self.store != "duckdb" and self.store_uri is None:
+            raise InvalidArgument(f'store = "{self.store}" needs store-uri, its path or address')
+        if self.store_uri is not None and (self.follow or self.replicate_to):
+            raise InvalidArgument("store-uri and replicas exclude each other: only the log of DuckDB is shipped")
         if self.replicate_to is None and (self.standby or self.durability == "replicated"):
             raise InvalidArgument(f"{'standby' if self.standby else 'durability = replicated'} needs replicate-to")
         if self.replicate_to is not None and self.follow is not None:

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.catalog.catalog import Catalog
+from store.catalog.changes import one_place
 from store.duckdb.arrow_sql import execute, rowid_in
 from store.duckdb.database import Connection, Database
 from store.duckdb.database_files import CHECKPOINT_BYTES
@@ -315,6 +316,7 @@ class StagedListing:
             ListingChanged: Another write ended the staging.
         """
         self._check(connection)
+        self._catalog.changes.stored(self.family, one_place(self.table_key, self._snapshot_id))
         listing = [self.table_key, self.family, self._snapshot_id]
         mark = marks.get((self.table_key, self._snapshot_id)) if self.family in FAMILIES else None
         kept = "mark" if mark is None and not self.whole else "NULL"

@@ -24,11 +24,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.catalog.catalog import Catalog
+from store.catalog.changes import one_place
 from store.catalog.column_ids import ColumnNames
 from store.catalog.deletion import delete_records
 from store.duckdb.arrow_sql import execute, query
 from store.duckdb.database import Connection, Database
-from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, parts
+from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, parts, stored_columns
 from store.history.content_hash import content_hash
 from store.history.file_listings import ListingChanged, Marks
 from store.history.file_spans import STORAGE_ID, delete_by_span, end_staged, rows_of, where_target
@@ -46,6 +47,7 @@ __all__ = ["IDENTITY", "Counts", "DuckDBStatsStore", "Meta", "Put", "PutMode", "
 
 IDEMPOTENCY_SECONDS = 86_400
 # Aliases, because `list` is a method in the classes below.
+Entries = list[TableEntry]
 Ids = list[int]
 Texts = list[str]
 _TABLE = ("table_catalog", "table_schema", "table_name")
@@ -73,6 +75,9 @@ class DuckDBStatsStore(StatsStore):
 
     def find(self, name: tuple[str, str, str]) -> TableEntry | None:
         return self.catalog.find(name)
+
+    def tables(self) -> Entries:
+        return self.catalog.tables()
 
     # Writing.
 
@@ -221,6 +226,7 @@ class DuckDBStatsStore(StatsStore):
         for family, part in families.items():
             if not part.num_rows:
                 continue
+            self.catalog.changes.stored(family, part)
             if family in BY_SPAN and presence.has_any(family, keys):
                 end_staged(connection, family, keys)
             for wave in waves(part) if family in BY_SPAN else [part]:
@@ -307,14 +313,10 @@ class DuckDBStatsStore(StatsStore):
             ).fetchall()  # fmt: skip
         return [row[0] for row in digests]
 
-    def sketches(self, table: TableEntry, snapshot_id: int) -> Records:
-        self.catalog.snapshot(table, snapshot_id)
-        found: Records = []
+    def rows(self, table: TableEntry, snapshot_id: int, flight: str) -> pa.Table:
+        places = one_place(table.table_key, snapshot_id)
         with self.database.reading() as cursor:
-            for family in ("stats.sketches", "file_sketches"):
-                source, leading = rows_of(family, table, snapshot_id)
-                found += query(cursor, f"SELECT t.* FROM {source}", leading).to_pylist()
-        return sorted(found, key=lambda row: (row["storage_id"], row["column_id"] or 0, row["role"]))
+            return query(cursor, select_rows(flight), places=places)
 
     def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
         self.catalog.snapshot(table, snapshot_id)
@@ -398,6 +400,8 @@ class DuckDBStatsStore(StatsStore):
         self.database.touch(*doomed)
         self.catalog.spans.change(doomed)
         pairs = [(key, snapshot_id) for key, ids in doomed.items() for snapshot_id in ids]
+        for key, snapshot_id in pairs:
+            self.catalog.changes.deleted(self.catalog.by_key(key), snapshot_id, None)
         columns = dict(zip(("table_key", "snapshot_id"), map(pa.array, zip(*pairs, strict=True)), strict=True))
         places = pa.table(columns)
         for table in (part for flight in BY_SNAPSHOT for part in parts(flight)):
@@ -412,6 +416,24 @@ class DuckDBStatsStore(StatsStore):
         )  # fmt: skip
         for family, key, snapshot_id in listed:
             delete_by_span(connection, family, self.catalog.by_key(key), snapshot_id, None)
+
+
+def select_rows(flight: str) -> str:
+    """SQL of the records of a flight, or `file_sketches`, at the places of an Arrow table `places` (`table_key`,
+    `snapshot_id`), with the columns of a put."""
+    names = ", ".join(f"c.{name}" for name in (*_TABLE, "table_id"))
+    values = ", ".join(f't."{name}"' for name in stored_columns(flight))
+    if flight in BY_SNAPSHOT:
+        source, at = f"{BY_SNAPSHOT[flight]} t", "t"
+    else:
+        source, at = (
+            f"{BY_SPAN[flight]} t JOIN file_snapshots f ON f.table_key = t.table_key AND f.family = '{flight}'"
+            " AND f.pos >= t.from_pos AND f.pos < t.to_pos", "f",
+        )  # fmt: skip
+    return (
+        f"SELECT {names}, {at}.snapshot_id, {values} FROM {source} JOIN {{places}} p ON p.table_key = {at}.table_key"
+        f" AND p.snapshot_id = {at}.snapshot_id JOIN tables c ON c.table_key = t.table_key"
+    )
 
 
 def _greatest_snapshots(rows: pa.Table, places: Codes, count: int) -> list[int]:

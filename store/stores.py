@@ -12,6 +12,8 @@ from datetime import datetime
 from importlib.metadata import entry_points
 from typing import Any, Final, Protocol
 
+import pyarrow as pa
+
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, nearest
 from store.model.puts import Counts, Put
@@ -23,6 +25,7 @@ BUILT_IN: Final[dict[str, str]] = {DUCKDB: "store.stats_store:DuckDBStatsStore.o
 
 Records = list[dict[str, Any]]
 Page = tuple[Records, str, int]
+Tables = list[TableEntry]  # `list` is a method of a store
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,9 @@ class StatsStore(Protocol):
 
     def find(self, name: tuple[str, str, str]) -> TableEntry | None:
         """The table of (catalog, schema, name), None if nothing was put for it and nothing discovered."""
+
+    def tables(self) -> Tables:
+        """All tables."""
 
     def put(self, puts: Sequence[Put], *, idempotency_key: str | None = None) -> Counts:
         """Stores rows.
@@ -103,12 +109,12 @@ class StatsStore(Protocol):
             NotFound: The snapshot does not exist, or nothing is stored for the target.
         """
 
-    def sketches(self, table: TableEntry, snapshot_id: int) -> Records:
-        """The sketches stored at exactly this snapshot, those of files included, by storage id, column id and role.
+    def rows(self, table: TableEntry, snapshot_id: int, flight: str) -> pa.Table:
+        """The records of a flight, or the sketches of files (`file_sketches`), stored at exactly this snapshot, in no
+        order, with the columns of a put."""
 
-        Raises:
-            NotFound: The table has no such snapshot.
-        """
+    def captured_snapshots(self, table: TableEntry) -> set[int]:
+        """Ids of the snapshots of a table that have records."""
 
     def close(self) -> None:
         """Ends writes that were begun, and releases the store. What was put stays."""
@@ -125,21 +131,6 @@ def open_store(name: str, path: str) -> StatsStore:
         InvalidArgument: There is no store of this name, or its module cannot be imported.
     """
     return _opener(name)(path)
-
-
-def check_served(name: str) -> None:
-    """Refuses a store, by its name, that `serve` cannot run on: any but DuckDB's.
-
-    Raises:
-        InvalidArgument: The server cannot run on it, or there is no such store.
-    """
-    if name != DUCKDB:  # its entry points need not be looked for
-        _opener(name)
-        raise InvalidArgument(
-            f'store "{name}": the server runs on "{DUCKDB}" only, because it selects statistics by SQL and commits'
-            " those of a capture together with its job",
-            code="STORE", hint=f'remove the setting, or open it in a program: store.stores.open_store("{name}", path)',
-        )  # fmt: skip
 
 
 def _opener(name: str) -> Callable[[str], StatsStore]:

@@ -62,6 +62,7 @@ ROOMS = {
         "invariants": HISTORY | {"queue"},
         "staged_listings": HISTORY | {"catalog"},
         "stats_store": HISTORY | {"catalog", "staged_listings", "stores"},
+        "write_through": HISTORY | {"catalog", "stats_store", "stores"},
     },
     "capture": {
         "plugins": set(),

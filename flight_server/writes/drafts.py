@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from store.catalog.changes import one_place
 from store.duckdb.database import Connection
 from store.duckdb.spill import SpillBuffer
 from store.history.file_listings import FAMILIES, ListingChanged, continue_listing
@@ -174,6 +175,8 @@ def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequen
                     end_staged(connection, family, [table_key])
                 continue_listing(connection, table_key, listing, families)
                 store.catalog.spans.list_files([table_key])
+                for family in FAMILIES:
+                    store.catalog.changes.stored(family, one_place(table_key, listing.snapshot_id))
         staged = [each for draft, _ in group for each in draft.staged.values()]
         puts = together(put for draft, _ in group for put in draft.merged())
         marks = {(table_key, listing.snapshot_id): listing.mark for _, table_key, listing in listings}

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from store.catalog.changes import Changes
 from store.catalog.publications import Publications
 from store.catalog.snapshots import SnapshotRegistry
 from store.duckdb.arrow_sql import execute
@@ -42,6 +43,7 @@ class Catalog(Publications, SnapshotRegistry):
         self._next_key = 1
         self._connectors: dict[str, dict[str, Any]] = {}  # by catalog; cache
         self._has_connector_changed = False
+        self.changes = Changes()
         self.presence = Presence(database)
         self.spans = Spans(self.presence)
         with database.reading() as cursor:
@@ -302,6 +304,7 @@ class Catalog(Publications, SnapshotRegistry):
                         [[catalog, EXTERNAL, "{}", "ACTIVE"] for catalog in catalogs])  # fmt: skip
         for entry in new:
             self.set_entry(entry)
+            self.changes.registered(entry)
         return entries
 
     def reserve_key(self) -> int:

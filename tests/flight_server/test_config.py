@@ -142,6 +142,11 @@ def test_token_is_hidden_in_repr_and_errors():
         (Settings(tls_key=Path("k")), False),
         (Settings(tls_client_ca=Path("a")), False),
         (Settings(tls_cert=Path("c"), tls_key=Path("k"), tls_client_ca=Path("a"), host="::"), True),
+        (Settings(store="other", store_uri="s"), True),
+        (Settings(store="other"), False),
+        (Settings(store_uri="s"), False),
+        (Settings(store="other", store_uri="s", replicate_to="r"), False),
+        (Settings(store="other", store_uri="s", follow="r"), False),
     ],
 )
 def test_insecure_or_inconsistent_settings_are_rejected(settings, valid):

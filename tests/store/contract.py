@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ from store.history import validation
 from store.model import target_ids
 from store.model.catalog_entries import TableEntry
 from store.model.errors import Conflict, InvalidArgument, NotFound
+from store.model.puts import IDENTITY
 from store.model.schemas import FLIGHTS, THETA
 from store.model.targets import Target, TargetKind
 from store.stats_store import Counts, Put, PutMode, StatsStore
@@ -45,6 +47,11 @@ def sketch(column_id: int, role: str = "NDV", data: bytes = b"theta") -> dict[st
     return {"target_kind": "COLUMN", "column_id": column_id, "role": role, "sketch_type": THETA, "data": data}
 
 
+def ordered(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of a table in some order of their content."""
+    return sorted(table.to_pylist(), key=repr)
+
+
 class StatsStoreContract:
     """Contract suite. Subclasses provide `open`, and set `lasts` to False for a store that ends with its process."""
 
@@ -62,8 +69,9 @@ class StatsStoreContract:
 
     def sketches(self, store: StatsStore, snapshot: int, *, of_files: bool = False) -> list[tuple[str, str, bytes]]:
         """(storage id, role, data) of each sketch at a snapshot of the table, in order."""
-        found = store.sketches(self.entry(store), snapshot)
-        return [(s["storage_id"], s["role"], s["data"]) for s in found if (s["target_kind"] == "FILE") is of_files]
+        flight = "file_sketches" if of_files else "stats.sketches"
+        found = store.rows(self.entry(store), snapshot, flight).to_pylist()
+        return sorted((s["storage_id"], s["role"], s["data"]) for s in found)
 
     def entry(self, store: StatsStore) -> TableEntry:
         found = store.find(NAME)
@@ -325,6 +333,28 @@ class StatsStoreContract:
                 read(table, 99)
         store.delete(table, 1)
         assert store.list(table, 1) == ([], "", 0)
+
+    def test_rows_can_be_put_into_another_store(self, store, tmp_path):
+        put(store, "stats.tables", rows("stats.tables", {"row_count": 3, "schema_hash": "h"}))
+        put(store, "stats.columns", columns((1, 10), (2, 20)))
+        put(store, "stats.column_groups", rows("stats.column_groups", {"column_ids": [2, 1], "ndv": 3.0}))
+        put(store, "stats.files", rows("stats.files", {"file_path": "a", "row_count": 1}, snapshot=2))
+        put(store, "stats.file_columns", rows("stats.file_columns", {"file_path": "a", "column_id": 1}, snapshot=2))
+        of_file = {"target_kind": "FILE", "file_path": "a", "column_id": 1, "role": "NDV", "sketch_type": THETA}
+        put(store, "stats.sketches", rows("stats.sketches", sketch(1), snapshot=2))
+        put(store, "stats.sketches", rows("stats.sketches", of_file | {"data": b"f"}, snapshot=2))
+        (table,) = store.tables()
+        assert (table.name, store.captured_snapshots(table)) == (NAME, {1, 2})
+        other = self.open(tmp_path / "other.db")
+        for snapshot, flight in itertools.product((1, 2), IDENTITY):
+            found = store.rows(table, snapshot, flight)
+            other.put([Put("stats.sketches" if flight == "file_sketches" else flight, found, PutMode.UPSERT)])
+        (same,) = other.tables()
+        assert (same.table_id, other.captured_snapshots(same)) == (table.table_id, {1, 2})
+        for snapshot, flight in itertools.product((1, 2), IDENTITY):
+            found = other.rows(same, snapshot, flight)
+            assert ordered(found) == ordered(store.rows(table, snapshot, flight)), flight
+        other.close()
 
     # Deleting.
 

@@ -25,7 +25,9 @@ from store.model.names import join_name
 from store.model.puts import FLIGHT_OF, IDENTITY, Counts, Put, PutMode, contradicts, cosmetic, digest, once, split
 from store.model.targets import Target, TargetKind, storage_id
 from store.stats_store import Ids, Texts
-from store.stores import Meta, Page, Records, StatsStore
+from store.stores import Meta, Page, StatsStore
+
+_KEY = ("table_catalog", "table_schema", "table_name", "table_id", "snapshot_id")
 
 Row = dict[str, Any]
 Identity = tuple[Any, ...]
@@ -63,6 +65,9 @@ class MemoryStatsStore(StatsStore):
 
     def find(self, name: tuple[str, str, str]) -> TableEntry | None:
         return self._state.tables.get(name)
+
+    def tables(self) -> list[TableEntry]:
+        return [*self._state.tables.values()]
 
     # Puts.
 
@@ -154,8 +159,13 @@ class MemoryStatsStore(StatsStore):
         if snapshot_id not in self._state.snapshots.get(table.table_key, {}):
             raise NotFound(f'table "{table.full_name}" has no snapshot {snapshot_id}', code="UNKNOWN_SNAPSHOT")
 
-    def rows(self, table: TableEntry, snapshot_id: int, flight: str) -> list[Row]:
-        """Stored rows of a flight, or of `file_sketches`, at one snapshot."""
+    def rows(self, table: TableEntry, snapshot_id: int, flight: str) -> pa.Table:
+        key = dict(zip(_KEY, (*table.name, table.table_id, snapshot_id), strict=True))
+        types = {name: pa.int64() if name == "snapshot_id" else pa.string() for name in _KEY} | stored_columns(flight)
+        found = [key | row for row in self._rows(table, snapshot_id, flight)]
+        return pa.Table.from_pylist(found, pa.schema(list(types.items())))
+
+    def _rows(self, table: TableEntry, snapshot_id: int, flight: str) -> list[Row]:
         return list(self._state.records.get((table.table_key, snapshot_id, flight), {}).values())
 
     def get(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
@@ -163,7 +173,7 @@ class MemoryStatsStore(StatsStore):
         return found and {name: found[name] for name in found if name not in ("generation", "created_at")}
 
     def _find(self, table: TableEntry, snapshot_id: int, target: Target) -> Row | None:
-        among = self.rows(table, snapshot_id, FLIGHT_OF[target.kind])
+        among = self._rows(table, snapshot_id, FLIGHT_OF[target.kind])
         return next((row for row in among if _target_of(target.kind, row).storage_id == target.storage_id), None)
 
     def meta(self, table: TableEntry, snapshot_id: int, target: Target) -> Meta:
@@ -173,19 +183,14 @@ class MemoryStatsStore(StatsStore):
             raise NotFound(f"nothing is stored for {storage_id(target)}", code="UNKNOWN_TARGET")
         sketches: Texts = [
             f"{s['role']} {s['sketch_type']} {hashlib.sha256(s['data']).hexdigest()}"
-            for s in self.rows(table, snapshot_id, _sketches_of(target.kind)) if s["storage_id"] == target.storage_id
+            for s in self._rows(table, snapshot_id, _sketches_of(target.kind)) if s["storage_id"] == target.storage_id
         ]  # fmt: skip
         hashed = content_hash(FLIGHT_OF[target.kind], row, sketches)
         return Meta(hashed, row["generation"], row["created_at"], row["refreshed_at"] or row["created_at"])
 
-    def sketches(self, table: TableEntry, snapshot_id: int) -> Records:
-        self._check_snapshot(table, snapshot_id)
-        found = [row for family in ("stats.sketches", "file_sketches") for row in self.rows(table, snapshot_id, family)]
-        return sorted(found, key=lambda row: (row["storage_id"], row["column_id"] or 0, row["role"]))
-
     def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
         self._check_snapshot(table, snapshot_id)
-        return sum(len(self.rows(table, snapshot_id, FLIGHT_OF[each])) for each in ([kind] if kind else FLIGHT_OF))
+        return sum(len(self._rows(table, snapshot_id, FLIGHT_OF[each])) for each in ([kind] if kind else FLIGHT_OF))
 
     def list(
         self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None, *,
@@ -194,7 +199,7 @@ class MemoryStatsStore(StatsStore):
         total = self.count(table, snapshot_id, kind)
         found = [
             {"storage_id": _target_of(each, row).storage_id, "target_kind": str(each)} | row
-            for each in ([kind] if kind else FLIGHT_OF) for row in self.rows(table, snapshot_id, FLIGHT_OF[each])
+            for each in ([kind] if kind else FLIGHT_OF) for row in self._rows(table, snapshot_id, FLIGHT_OF[each])
         ]  # fmt: skip
         later = sorted((r for r in found if r["storage_id"] > page_token), key=lambda r: str(r["storage_id"]))
         page = later[:page_size]

@@ -75,13 +75,6 @@ def test_unknown_store_is_refused_with_the_nearest_name(monkeypatch):
         stores.open_store("gone", "x")
 
 
-def test_server_runs_on_duckdb_only(monkeypatch):
-    install(monkeypatch)
-    stores.check_served("duckdb")
-    with pytest.raises(InvalidArgument, match=r'store "sqlite": the server runs on "duckdb" only'):
-        stores.check_served("sqlite")
-
-
 @pytest.mark.parametrize("kind", ["duckdb", "memory"])
 def test_require_registered_tables_refuses_unknown_tables(kind, request):
     store = request.getfixturevalue("duck") if kind == "duckdb" else MemoryStatsStore()
@@ -174,7 +167,7 @@ _CONTENT = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 2), min_size=
 _MODE = st.sampled_from(["create", "upsert", "replace_snapshot", "fill"])
 _PUT = st.tuples(st.just("put"), st.integers(1, 4), _CONTENT, _MODE)
 _BETWEEN = st.one_of(_PUT, st.tuples(st.just("drop"), st.integers(1, 4)))
-_STEP = st.one_of(
+FILE_STEP = st.one_of(
     _PUT,
     st.tuples(st.just("stage"), st.integers(1, 4), _CONTENT, st.sampled_from([*PutMode]),
               st.sampled_from(["committed", "cancelled", "killed"]), st.none() | _BETWEEN),
@@ -191,7 +184,7 @@ def _puts(snapshot: int, content: dict[str, int], mode: str) -> list[Put]:
     return [Put(name, rows(name, *of, snapshot=snapshot), PutMode(mode)) for name, of in tables.items()]
 
 
-def _stage(store: DuckDBStatsStore, table: Any, step: tuple[Any, ...], between: Any) -> Any:
+def stage(store: DuckDBStatsStore, table: Any, step: tuple[Any, ...], between: Any) -> Any:
     """Stores a put in pieces of two rows. Returns its counts; "conflict" if it was refused; and None if nothing of it
     is to be seen, because it is ended, its server is killed, or another write came between."""
     _, snapshot, content, mode, end, _ = step
@@ -217,7 +210,7 @@ def _stage(store: DuckDBStatsStore, table: Any, step: tuple[Any, ...], between: 
         return None
 
 
-def _apply(store: Any, table: Any, step: tuple[Any, ...]) -> Any:
+def apply_to_files(store: Any, table: Any, step: tuple[Any, ...]) -> Any:
     """Applies one step. Returns its result, or "conflict" if the put was refused."""
     try:
         match step:
@@ -249,7 +242,7 @@ def shared():
     store.database.close()
 
 
-_HISTORIES = st.lists(_STEP, min_size=1, max_size=9)
+_HISTORIES = st.lists(FILE_STEP, min_size=1, max_size=9)
 
 
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
@@ -278,10 +271,12 @@ def compare_with_full_copies(shared, steps):
             outcomes = []
 
             def between(step=step, outcomes=outcomes):
-                outcomes.append(step[5] and (_apply(shared, table, step[5]), _apply(model, plain, step[5])))
+                outcomes.append(
+                    step[5] and (apply_to_files(shared, table, step[5]), apply_to_files(model, plain, step[5]))
+                )
 
             try:
-                done = _stage(shared, table, step, between)
+                done = stage(shared, table, step, between)
             except Conflict:
                 done = "conflict"
                 if not outcomes:
@@ -290,9 +285,9 @@ def compare_with_full_copies(shared, steps):
             if done is None:
                 assert step[4] != "committed" or step[5] is not None
             else:
-                assert done == _apply(model, plain, ("put", *step[1:4]))
+                assert done == apply_to_files(model, plain, ("put", *step[1:4]))
         else:
-            assert _apply(shared, table, step) == _apply(model, plain, step)
+            assert apply_to_files(shared, table, step) == apply_to_files(model, plain, step)
         with shared.database.reading() as cursor:
             assert not list(violations(cursor, [check for check in checks() if check.name.startswith(_PLACES)]))
         for flight, value in _VALUE.items():
@@ -300,5 +295,5 @@ def compare_with_full_copies(shared, steps):
             for snapshot in range(1, 5):
                 source, parameters = rows_of(flight, table, snapshot)
                 found = shared.database.rows(f"SELECT t.{name}, t.{value} FROM {source} ORDER BY ALL", *parameters)
-                expected = sorted((row[name], row[value]) for row in model.rows(plain, snapshot, flight))
+                expected = sorted((row[name], row[value]) for row in model.rows(plain, snapshot, flight).to_pylist())
                 assert found == expected, (flight, snapshot)

@@ -1,0 +1,160 @@
+"""A store behind the database: another `StatsStore` that has the records of statistics, while DuckDB answers.
+
+Reads are SQL over DuckDB, whose file also has what is not a record: the catalog, the order of snapshots, listings of
+files, the queue. Each transaction writes its records to the store before it commits, so that what the store refuses is
+refused; a new database file is filled from the store. A server that is killed between the two leaves the store ahead by
+writes nobody was told of, until their places are written again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Set
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from store.catalog.changes import Changes
+from store.duckdb.arrow_sql import query
+from store.duckdb.database import Connection
+from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN
+from store.model.catalog_entries import TableEntry
+from store.model.errors import InvalidArgument, StatflightError, UpstreamError
+from store.model.puts import Put, PutMode
+from store.model.targets import Target
+from store.stats_store import DuckDBStatsStore, select_rows
+from store.stores import StatsStore
+
+log = logging.getLogger("statflight.store")
+
+SETTING: Final = "store"  # in the table `settings`: which store the database is in step with
+FLIGHTS: Final = (*BY_SNAPSHOT, *BY_SPAN)
+_FILL_ROWS: Final = 20_000  # of a put, at least
+_PLACE: Final = pa.schema([("table_key", pa.int64()), ("snapshot_id", pa.int64())])
+
+
+class _Deleted(NamedTuple):
+    table: TableEntry
+    snapshot_id: int | None
+    target: Target | None
+
+
+class WriteThrough(Changes):
+    """Keeps a store in step with the database from then on.
+
+    Args:
+        local: The database's records; nothing else writes.
+        store: The store behind it.
+        name: Name and address of the store, which the database remembers.
+
+    Raises:
+        InvalidArgument: Both have records, and the database was not in step with this store.
+    """
+
+    def __init__(self, local: DuckDBStatsStore, store: StatsStore, name: str):
+        self._local, self._store, self._name = local, store, name
+        self._clear()
+        self._exports = False
+        database = local.database
+        (is_known,) = database.rows("SELECT count(*) > 0 FROM settings WHERE name = ? AND value = ?", SETTING, name)[0]
+        if not is_known:
+            self._begin()
+        local.catalog.changes = self
+        database.before_commit.append(self._write)
+        database.on_rollback.append(self._clear)
+        if not is_known:
+            database.write(self._note_all)
+
+    # What a transaction changes.
+
+    def registered(self, table: TableEntry) -> None:
+        self._new.append(table)
+
+    def stored(self, flight: str, places: pa.Table) -> None:
+        self._places.setdefault(flight, []).append(places.select(_PLACE.names).cast(_PLACE))
+
+    def deleted(self, table: TableEntry, snapshot_id: int | None, target: Target | None) -> None:
+        self._deleted.append(_Deleted(table, snapshot_id, target))
+
+    def _clear(self, _: Connection | None = None) -> None:
+        self._places: dict[str, list[pa.Table]] = {}  # by flight
+        self._deleted: list[_Deleted] = []
+        self._new: list[TableEntry] = []
+
+    def _write(self, connection: Connection, _: Set[int]) -> None:
+        """Writes what the transaction has changed; the last step before its commit."""
+        try:
+            # Records of a table that was dropped under this name, or deleted; those that are there again follow.
+            for each in (*(_Deleted(table, None, None) for table in self._new), *self._deleted):
+                named = self._local.catalog.find(each.table.name)
+                is_replaced = named is not None and named.table_key != each.table.table_key
+                found = None if is_replaced else self._store.find(each.table.name)
+                if found is not None:
+                    self._store.delete(found, each.snapshot_id, each.target)
+            rows = ((flight, self._read(connection, flight)) for flight in FLIGHTS if flight in self._places)
+            puts = [_put(flight, found) for flight, found in rows if found.num_rows]
+            if puts:
+                self._store.put(puts)
+        except StatflightError:
+            raise
+        except Exception as error:
+            log.exception("the store %s failed", self._name)
+            raise UpstreamError(f"the store {self._name} failed: {error}", code="STORE") from None
+        self._clear()
+
+    def _read(self, connection: Connection, flight: str) -> pa.Table:
+        places = pa.concat_tables(self._places[flight]).group_by(_PLACE.names).aggregate([])
+        return query(connection, select_rows(flight), places=places)
+
+    # The begin.
+
+    def _begin(self) -> None:
+        """Fills an empty database from the store, or checks that the store is empty."""
+        tables = [table for table in self._store.tables() if self._store.captured_snapshots(table)]
+        self._exports = not tables
+        if tables and any(map(self._local.captured_snapshots, self._local.catalog.tables())):
+            raise InvalidArgument(
+                f"the database and the store {self._name} both have statistics, and may differ", code="STORE",
+                hint="start with a new database file, which is filled from the store; or with an empty store",
+            )  # fmt: skip
+        count = sum(self._local.put(puts).received for puts in self._filled(tables))
+        if count:
+            log.info("filled the database with %s records of the store %s", f"{count:,}", self._name)
+
+    def _filled(self, tables: Iterable[TableEntry]) -> Iterable[list[Put]]:
+        """The records of the store as puts of whole tables."""
+        parts: dict[str, list[pa.Table]] = {}
+        count = 0
+        for table in tables:
+            for snapshot_id in sorted(self._store.captured_snapshots(table)):
+                for flight in FLIGHTS:
+                    rows = self._store.rows(table, snapshot_id, flight)
+                    count += rows.num_rows
+                    if rows.num_rows:
+                        parts.setdefault(flight, []).append(rows)
+            if count >= _FILL_ROWS:
+                yield _puts(parts)
+                parts, count = {}, 0
+        yield _puts(parts)
+
+    def _note_all(self, connection: Connection) -> None:
+        """Has all records of the database written to the store, if it is empty; from then on both are in step."""
+        if self._exports:
+            for flight in FLIGHTS:
+                source = BY_SNAPSHOT.get(flight) or f"file_snapshots WHERE family = '{flight}'"
+                self.stored(flight, query(connection, f"SELECT DISTINCT table_key, snapshot_id FROM {source}"))
+        forget_store(connection)
+        connection.execute("INSERT INTO settings VALUES (?, ?)", [SETTING, self._name])
+
+
+def forget_store(connection: Connection) -> None:
+    """Has a database, which is about to be written without its store, be in step with none."""
+    connection.execute("DELETE FROM settings WHERE name = ?", [SETTING])
+
+
+def _puts(parts: dict[str, list[pa.Table]]) -> list[Put]:
+    return [_put(flight, pa.concat_tables(tables)) for flight, tables in parts.items()]
+
+
+def _put(flight: str, rows: pa.Table) -> Put:
+    return Put("stats.sketches" if flight == "file_sketches" else flight, rows, PutMode.REPLACE_SNAPSHOT)
