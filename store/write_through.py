@@ -153,7 +153,7 @@ def forget_store(connection: Connection) -> None:
 
 
 def _puts(parts: dict[str, list[pa.Table]]) -> list[Put]:
-    return [_put(flight, pa.concat_tables(tables)) for flight, tables in parts.items()]
+    return [_put(flight, pa.concat_tables(parts[flight])) for flight in FLIGHTS if flight in parts]
 
 
 def _put(flight: str, rows: pa.Table) -> Put:
