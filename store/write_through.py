@@ -71,7 +71,11 @@ class WriteThrough(Changes):
         self._new.append(table)
 
     def stored(self, flight: str, places: pa.Table) -> None:
-        self._places.setdefault(flight, []).append(places.select(_PLACE.names).cast(_PLACE))
+        sketches = (
+            "stats.sketches" if flight in BY_SNAPSHOT else "file_sketches"
+        )  # a whole put drops those of no record
+        for each in {flight, sketches}:
+            self._places.setdefault(each, []).append(places.select(_PLACE.names).cast(_PLACE))
 
     def deleted(self, table: TableEntry, snapshot_id: int | None, target: Target | None) -> None:
         self._deleted.append(_Deleted(table, snapshot_id, target))
