@@ -71,10 +71,8 @@ class WriteThrough(Changes):
         self._new.append(table)
 
     def stored(self, flight: str, places: pa.Table) -> None:
-        sketches = (
-            "stats.sketches" if flight in BY_SNAPSHOT else "file_sketches"
-        )  # a whole put drops those of no record
-        for each in {flight, sketches}:
+        # Sketches with their records: a place that is put whole drops those of no record.
+        for each in {flight, "stats.sketches" if flight in BY_SNAPSHOT else "file_sketches"}:
             self._places.setdefault(each, []).append(places.select(_PLACE.names).cast(_PLACE))
 
     def deleted(self, table: TableEntry, snapshot_id: int | None, target: Target | None) -> None:
