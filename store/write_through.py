@@ -2,8 +2,8 @@
 
 Reads are SQL over DuckDB, whose file also has what is not a record: the catalog, the order of snapshots, listings of
 files, the queue. Each transaction writes its records to the store before it commits, so that what the store refuses is
-refused; a new database file is filled from the store. A server that is killed between the two leaves the store ahead by
-writes nobody was told of, until their places are written again.
+refused; a new database file is filled from the store. A server that is killed, or a write that is cancelled, between
+the two leaves the store ahead by what nobody was told is stored, until its places are written again.
 """
 
 from __future__ import annotations
