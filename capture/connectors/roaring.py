@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap64
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 
@@ -25,8 +26,6 @@ def unframed(frame: bytes) -> bytes:
 
 def positions(vector: bytes) -> Rows:
     """The ascending positions in a vector; ValueError if it is none."""
-    from pyroaring import BitMap64
-
     if vector[:4] != _MAGIC:
         raise ValueError("a deletion vector with the wrong magic number")
     try:
