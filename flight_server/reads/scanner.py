@@ -22,7 +22,7 @@ from flight_server.reads.generations import Generations
 from flight_server.reads.null_slots import zeroed
 from flight_server.reads.query import BATCH_ROWS, Queries, in_order, order_of, sort_keys
 from flight_server.reads.scope import ReadScope
-from flight_server.reads.slice_cache import Slice, SliceCache, one_batch
+from flight_server.reads.slice_cache import Derived, Slice, SliceCache, one_batch
 from flight_server.reads.streams import Stream, Streams, fits, never
 from flight_server.wire.scan_request import CURRENT, Part, ScanRequest
 from store.catalog.catalog import Catalog
@@ -34,6 +34,7 @@ from store.model.errors import InvalidArgument
 from store.model.predicates.tree import And, Leaf, Op
 from store.model.schemas import FLIGHTS, Flight
 
+MESSAGE_BYTES: Final = 8192  # largest answer of a `read` action that is kept
 SMALL_BYTES: Final = 1 << 20  # largest cached answer that does not count as a stream
 
 _SKETCHES: Final = "stats.sketches"  # a union of two tables, which has no sort columns in common
@@ -201,20 +202,33 @@ class Scanner:
             return pa.Table.from_batches(batches, request.schema)
 
     def message(
-        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never
-    ) -> pa.Buffer:
+        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never,
+        command: bytes | None = None,
+    ) -> pa.Buffer:  # fmt: skip
         """A small answer as one Arrow IPC stream.
+
+        Args:
+            command: The request's own bytes, by which a short answer about one table is kept until the table changes.
 
         Raises:
             InvalidArgument: The answer is too large for one message.
             ResourceExhausted: The answer exceeds the size limit.
         """
+        table, is_whole = None, principal.sees_all and request.flight.writable and request.generation is None
+        if command is not None and is_whole and request.plan.name is not None:
+            if (kept := self.slices.derived(command, self.versions.generation)) is not None:
+                return self.streams.admit(kept.value)
+            table = self.catalog.find(request.plan.name)
+        generation = 0 if table is None else self.versions.generation(table.table_key)
         answer = self.read(request, principal, is_cancelled)
         if isinstance(answer, Stream):
             answer.close()
             raise InvalidArgument("the answer is too large for one message", hint="read it with DoGet")
         batches = (batch.serialize() for batch in answer.to_batches())
-        return self.streams.admit(pa.py_buffer(b"".join([request.head, *batches, _END])))
+        message = pa.py_buffer(b"".join([request.head, *batches, _END]))
+        if command is not None and table is not None and message.size <= MESSAGE_BYTES:
+            self.slices.put_derived(command, Derived(table.table_key, generation, message), 2 * MESSAGE_BYTES)
+        return self.streams.admit(message)
 
     def _cached(self, request: ScanRequest, principal: Principal) -> pa.RecordBatch | None:
         """The answer from a slice; None if the request is not about one table or its slice is not cached."""

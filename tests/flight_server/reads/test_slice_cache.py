@@ -90,9 +90,10 @@ def test_cached_reads_equal_those_of_duckdb(app, uncached, tree, table, columns,
             put(app, rows("a", 4, [replaced], max_width_bytes=replaced, schema_hash="y", row_count=200 + replaced))
         expected = uncached.table(request, ALL_TABLES)
         assert as_json(app.scanner.table(_request(data), ALL_TABLES)) == as_json(expected)
-        message = pa.ipc.open_stream(app.scanner.message(_request(data), ALL_TABLES)).read_all()
-        assert as_json(message) == as_json(expected)
-        assert message.schema == request.schema
+        for key in (None, data, data):
+            message = pa.ipc.open_stream(app.scanner.message(_request(data), ALL_TABLES, command=key)).read_all()
+            assert as_json(message) == as_json(expected)
+            assert message.schema == request.schema
 
 
 ALL_TABLES = Principal("anybody", ALL_SCOPES)
@@ -157,9 +158,9 @@ def test_cached_results_are_not_served_to_callers_without_access(app):
     assert {read(app, data).num_rows for _ in range(4)} != {0}
     limited = Principal("nobody", ALL_SCOPES, ("lake.s.b",))
     assert read(app, data, limited).num_rows == 0
-    unlimited = app.scanner.message(_request(data), ALL_TABLES)
+    unlimited = app.scanner.message(_request(data), ALL_TABLES, command=data)
     assert pa.ipc.open_stream(unlimited).read_all().num_rows > 0
-    response = app.scanner.message(_request(data), limited)
+    response = app.scanner.message(_request(data), limited, command=data)
     assert pa.ipc.open_stream(response).read_all().num_rows == 0
 
 
