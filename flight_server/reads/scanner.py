@@ -34,7 +34,7 @@ from store.model.errors import InvalidArgument
 from store.model.predicates.tree import And, Leaf, Op
 from store.model.schemas import FLIGHTS, Flight
 
-MESSAGE_BYTES: Final = 8192  # largest answer of a `read` action that is kept
+MESSAGE_BYTES: Final = 8192  # largest answer of a `read` action, with its command, that is kept
 SMALL_BYTES: Final = 1 << 20  # largest cached answer that does not count as a stream
 
 _SKETCHES: Final = "stats.sketches"  # a union of two tables, which has no sort columns in common
@@ -226,7 +226,7 @@ class Scanner:
             raise InvalidArgument("the answer is too large for one message", hint="read it with DoGet")
         batches = (batch.serialize() for batch in answer.to_batches())
         message = pa.py_buffer(b"".join([request.head, *batches, _END]))
-        if command is not None and table is not None and message.size <= MESSAGE_BYTES:
+        if command is not None and table is not None and len(command) + message.size <= MESSAGE_BYTES:
             self.slices.put_derived(command, Derived(table.table_key, generation, message), 2 * MESSAGE_BYTES)
         return self.streams.admit(message)
 
