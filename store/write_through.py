@@ -54,16 +54,14 @@ class WriteThrough(Changes):
     def __init__(self, local: DuckDBStatsStore, store: StatsStore, name: str):
         self._local, self._store, self._name = local, store, name
         self._clear()
-        self._exports = False
         database = local.database
         (is_known,) = database.rows("SELECT count(*) > 0 FROM settings WHERE name = ? AND value = ?", SETTING, name)[0]
-        if not is_known:
-            self._begin()
+        exports = not is_known and self._begin()
         local.catalog.changes = self
         database.before_commit.append(self._write)
         database.on_rollback.append(self._clear)
         if not is_known:
-            database.write(self._note_all)
+            database.write(lambda connection: self._join(connection, exports))
 
     # What a transaction changes.
 
@@ -110,10 +108,9 @@ class WriteThrough(Changes):
 
     # The begin.
 
-    def _begin(self) -> None:
-        """Fills an empty database from the store, or checks that the store is empty."""
+    def _begin(self) -> bool:
+        """Fills an empty database from the store; True if it is the store that is empty."""
         tables = [table for table in self._store.tables() if self._store.captured_snapshots(table)]
-        self._exports = not tables
         if tables and any(map(self._local.captured_snapshots, self._local.catalog.tables())):
             raise InvalidArgument(
                 f"the database and the store {self._name} both have statistics, and may differ", code="STORE",
@@ -122,6 +119,7 @@ class WriteThrough(Changes):
         count = sum(self._local.put(puts).received for puts in self._filled(tables))
         if count:
             log.info("filled the database with %s records of the store %s", f"{count:,}", self._name)
+        return not tables
 
     def _filled(self, tables: Iterable[TableEntry]) -> Iterable[list[Put]]:
         """The records of the store as puts of whole tables."""
@@ -139,9 +137,9 @@ class WriteThrough(Changes):
                 parts, count = {}, 0
         yield _puts(parts)
 
-    def _note_all(self, connection: Connection) -> None:
-        """Has all records of the database written to the store, if it is empty; from then on both are in step."""
-        if self._exports:
+    def _join(self, connection: Connection, exports: bool) -> None:
+        """Notes that both are in step from then on, and has all records written to the store if it `exports` them."""
+        if exports:
             for flight in FLIGHTS:
                 source = BY_SNAPSHOT.get(flight) or f"file_snapshots WHERE family = '{flight}'"
                 self.stored(flight, query(connection, f"SELECT DISTINCT table_key, snapshot_id FROM {source}"))

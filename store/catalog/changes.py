@@ -1,4 +1,4 @@
-"""What the writer's transaction changes in the records of statistics, for whoever keeps them elsewhere too."""
+"""Changes of the records of statistics, told to another place that keeps them."""
 
 from __future__ import annotations
 
