@@ -147,3 +147,12 @@ class Client:
             writer.done_writing()
             counts = reader.read()
             return {} if counts is None else dict(json.loads(counts.to_pybytes()))
+
+
+def capture(client: Client, table: str, columns: Sequence[int] = (1, 2)) -> None:
+    """Captures a table and its columns, by id, after a look at its lake."""
+    client.act("discover", {"catalog": table.partition(".")[0]})
+    targets = [{"kind": "TABLE"}, *({"kind": "COLUMN", "column_id": each} for each in columns)]
+    requests = [{"table": table, "target": target, "mode": "SYNC"} for target in targets]
+    outcomes = client.act("capture", {"requests": requests})
+    assert {each["outcome"] for each in outcomes} == {"CAPTURED"}, outcomes

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from store.model.puts import FLIGHT_OF
 from store.model.schemas import COMPUTED
-from tests.flight_server.live_server import Client, serving
+from tests.flight_server.live_server import Client, capture, serving
 from tests.store.sqlite_store import SqliteStatsStore
 
 FLIGHTS = (*FLIGHT_OF.values(), "stats.file_columns", "stats.sketches")
@@ -43,14 +43,6 @@ def served(client: Client) -> dict[str, list[Any]]:
     return found
 
 
-def capture(client: Client) -> None:
-    client.act("discover", {"catalog": "lake"})
-    targets = ({"kind": "TABLE"}, {"kind": "COLUMN", "column_id": 1}, {"kind": "COLUMN", "column_id": 2})
-    requests = [{"table": "lake.default.t", "target": target, "mode": "SYNC"} for target in targets]
-    outcomes = client.act("capture", {"requests": requests})
-    assert [each["outcome"] for each in outcomes] == ["CAPTURED"] * 3, outcomes
-
-
 def labels(client: Client) -> list[Any]:
     """What readers are told of the current snapshot."""
     rows = client.get({"table": "stats.columns", "snapshot": "current"}).to_pylist()
@@ -66,11 +58,11 @@ def test_statistics_live_in_the_other_store(tmp_path):
     (tmp_path / "one").mkdir()
     with serving(tmp_path / "one", "--workers", 1, env=env) as server, server.connect() as client:
         client.act("register_connector", connector)
-        capture(client)
+        capture(client, "lake.default.t")
         write_deltalake(lake, pa.table({"n": range(50), "s": ["w"] * 50}), mode="append")
-        capture(client)  # goes on with the listing of the first
+        capture(client, "lake.default.t")  # goes on with the listing of the first
         DeltaTable(lake).delete("n = 3")
-        capture(client)
+        capture(client, "lake.default.t")
         client.put("stats.columns", pa.Table.from_pylist([KEY | {"column_id": i, "ndv": 2.0} for i in (1, 2)]))
         client.act("delete_stats", {"table": "own.s.t", "target": {"kind": "COLUMN", "column_id": 2}})
         before = served(client)

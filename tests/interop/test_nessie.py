@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
-from tests.flight_server.live_server import Client, serving
+from tests.flight_server.live_server import Client, capture, serving
 from tests.integration.aws_server import KEY, SECRET, Aws, aws, aws_port
 from tests.interop.processes import downloaded, free_port, require, running
 from tests.interop.trino_server import java
@@ -56,14 +56,6 @@ def answers(url: str) -> bool:
         return False
 
 
-def capture(client: Client) -> None:
-    client.act("discover", {"catalog": "lake"})
-    targets = ({"kind": "TABLE"}, {"kind": "COLUMN", "column_id": 1}, {"kind": "COLUMN", "column_id": 2})
-    requests = [{"table": "lake.shop.orders", "target": target, "mode": "SYNC"} for target in targets]
-    outcomes = client.act("capture", {"requests": requests})
-    assert [each["outcome"] for each in outcomes] == ["CAPTURED"] * 3, outcomes
-
-
 def current(client: Client) -> dict[str, tuple[object, ...]]:
     """Column → what is told of the current snapshot."""
     rows = client.get({"table": "stats.columns", "snapshot": "current"}).to_pylist()
@@ -81,13 +73,13 @@ def test_tables_of_nessie_are_captured_and_get_statistics(nessie: str, aws: Aws,
     connector = {"catalog": "lake", "format": "iceberg", "uri": nessie, "options": {"type": "rest", **aws.iceberg}}
     with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
         client.act("register_connector", connector)
-        capture(client)
+        capture(client, "lake.shop.orders")
         assert current(client) == {
             "id": (1000, 0, "0", "999", 1000, "EXACT"),
             "kind": (1000, 1, "k0", "k6", 7, "EXACT"),
         }
         table.append(pa.table({"id": pa.array([5000], pa.int64()), "kind": ["new"]}))
-        capture(client)
+        capture(client, "lake.shop.orders")
         assert current(client) == {
             "id": (1001, 0, "0", "5000", 1001, "EXACT"),
             "kind": (1001, 1, "k0", "new", 8, "EXACT"),
