@@ -86,7 +86,7 @@ class App:
         if behind is not None:
             WriteThrough(self.store, behind, f"{settings.store} {mask_uri(settings.store_uri or '')}")
         elif self.role.takes_writes:
-            self.database.write(forget_store)
+            forget_store(self.database)
         self.policy = settings.zone_policy
         self.access = Access(self.catalog)
         self.vault = Vault(settings.db.with_name(settings.db.name + ".secrets"))

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from store.catalog.changes import Changes
 from store.duckdb.arrow_sql import query
-from store.duckdb.database import Connection
+from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, StatflightError, UpstreamError
@@ -143,12 +143,17 @@ class WriteThrough(Changes):
             for flight in FLIGHTS:
                 source = BY_SNAPSHOT.get(flight) or f"file_snapshots WHERE family = '{flight}'"
                 self.stored(flight, query(connection, f"SELECT DISTINCT table_key, snapshot_id FROM {source}"))
-        forget_store(connection)
+        _forget(connection)
         connection.execute("INSERT INTO settings VALUES (?, ?)", [SETTING, self._name])
 
 
-def forget_store(connection: Connection) -> None:
+def forget_store(database: Database) -> None:
     """Has a database, which is about to be written without its store, be in step with none."""
+    if database.rows("SELECT 1 FROM settings WHERE name = ?", SETTING):
+        database.write(_forget)
+
+
+def _forget(connection: Connection) -> None:
     connection.execute("DELETE FROM settings WHERE name = ?", [SETTING])
 
 

@@ -180,7 +180,7 @@ def test_database_and_store_that_may_differ_are_refused(tmp_path):
             opened(path, other, "other"):  # fmt: skip
         pass
     local = DuckDBStatsStore.open(path)
-    local.database.write(forget_store)  # as a server without the store does, before it writes
+    forget_store(local.database)  # as a server without the store does, before it writes
     local.close()
     with pytest.raises(InvalidArgument, match=f"the store {NAME} both have statistics"), opened(path, behind):
         pass
