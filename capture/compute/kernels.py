@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from capture.compute import decimal256, moments, numbers, strings
 from capture.compute.partial import ALL, Frame, Partial, SketchSelection, width
+from capture.connectors.column_values import plain
 from store.model import bounds, sketches
 from store.model.logical_types import FLOATING, HASHED, MEASURED, NESTED, NUMERIC, TEMPORAL, TEXTUAL, Kind, LogicalType
 from store.model.sketches import ThetaBuilder, murmur3
@@ -47,7 +48,7 @@ def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: SketchSelection 
         return merge([summarise(values.slice(start, PIECE_ROWS), lt, wanted, times) for start in starts], lt)
     if lt.kind in NESTED:
         return Partial(len(values) * times, values.null_count * times)
-    values = numbers.plain(values)
+    values = plain(values)
     frame = Frame(lt, wanted, len(values) * times, values.null_count * times, times)
     if not frame.count:
         return _empty(frame)
@@ -121,7 +122,7 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
         raise ValueError(f"{lt.text} values are not hashed")
     if not len(values):
         return np.empty(0, np.uint64), None
-    values = numbers.plain(values)
+    values = plain(values)
     if values.null_count:
         null = values.is_null().to_numpy()
         hashes: Hashes = np.zeros(len(values), np.uint64)

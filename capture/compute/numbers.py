@@ -28,15 +28,6 @@ _STORED: Final = {
 }
 
 
-def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Unwraps extension types, and casts string and binary views, for which Arrow lacks kernels, by a copy."""
-    while isinstance(values.type, pa.BaseExtensionType):
-        values = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
-    if pa.types.is_string_view(values.type):
-        return values.cast(pa.large_string())
-    return values.cast(pa.large_binary()) if pa.types.is_binary_view(values.type) else values
-
-
 def flat(values: pa.ChunkedArray) -> npt.NDArray[Any]:
     """Joins the chunks of a column, not all empty, to one NumPy array, shape (n,); a single one is not copied."""
     parts = [chunk.to_numpy(zero_copy_only=False) for chunk in values.chunks if len(chunk)]

@@ -13,11 +13,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from capture.compute import kernels, numbers
+from capture.compute import kernels
 from capture.compute.file_scan import PARTIAL_SCHEMA, Answer, Work, from_batch, to_batch
 from capture.compute.partial import Partial, SketchSelection
 from capture.compute.pieces import Pieces
 from capture.compute.readers import tasks
+from capture.connectors.column_values import plain
 from capture.connectors.spi import ScanTask
 from capture.spark.job import balanced
 from capture.spark.session import Spark, ddl
@@ -192,7 +193,7 @@ def _summary(values: list[pa.Array], kind: str, wanted: SketchSelection) -> pa.R
 
 
 def _for_spark(values: pa.ChunkedArray, lt: LogicalType) -> pa.ChunkedArray:
-    values = numbers.plain(values)
+    values = plain(values)
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     if lt.kind is Kind.UUID:

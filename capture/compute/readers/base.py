@@ -1,4 +1,4 @@
-"""Common parts of the readers of scan tasks: protocol, column values, access to struct leaves.
+"""Common parts of the readers of scan tasks: protocol and column values.
 
 A task is one file or fragment. Readers return live rows only, and hold one block of columns in memory at a time. If a
 column cannot be read, its values have an `error`; the others are still returned.
@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from capture.connectors.column_values import leaf
 from capture.connectors.spi import ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place, reason
-from store.model.names import column_parts, dotted_name
 
 READ_ERRORS: Final = (OSError, pa.ArrowException, ValueError, KeyError, NotImplementedError)
 
@@ -109,38 +109,3 @@ def values_read(column: ScanColumn, task: ScanTask, read: Callable[[str], pa.Tab
     except READ_ERRORS as error:
         return ColumnValues(column, None, error=error_text(error, task))
     return ColumnValues(column, values, 1, values.nbytes)
-
-
-def leaf(table: pa.Table, path: str) -> pa.ChunkedArray:
-    """A column or struct leaf by the key of its path, one value per row; null where an enclosing struct is null.
-
-    A dotted path that is not a key matches the column with that dotted name.
-
-    Raises:
-        KeyError: The column does not exist.
-    """
-
-    def top(name: str) -> pa.ChunkedArray | None:  # not a dict of all columns, which a wide table would make for each
-        places = table.schema.get_all_field_indices(name)
-        return table.column(places[-1]) if places else None
-
-    column = _below(top, column_parts(path))
-    if column is None:
-        raise KeyError(f'the file has no column "{dotted_name(path)}"')
-    return column
-
-
-def _below(column_of: Callable[[str], pa.ChunkedArray | None], parts: tuple[str, ...]) -> pa.ChunkedArray | None:
-    """The column at a path; a column name with dots matches several parts."""
-    for count in range(1, len(parts) + 1):
-        column = column_of(".".join(parts[:count]))
-        if column is None:
-            continue
-        if count == len(parts):
-            return column
-        if pa.types.is_struct(column.type):
-            names = [column.type.field(i).name for i in range(column.type.num_fields)]
-            inside = _below(dict(zip(names, column.flatten(), strict=True)).get, parts[count:])
-            if inside is not None:
-                return inside
-    return None

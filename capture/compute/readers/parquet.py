@@ -6,19 +6,18 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from capture.compute import numbers
-from capture.compute.readers.base import READ_ERRORS, ColumnValues, TaskReader, constant, error_text, leaf, materialised
+from capture.compute.readers.base import READ_ERRORS, ColumnValues, TaskReader, constant, error_text
+from capture.connectors.column_values import DeletedKeys, Mask, leaf, plain
 from capture.connectors.footers import writers
 from capture.connectors.footers.leaf_types import leaves_of, writer_of
-from capture.connectors.spi import COUNTED, EqualityDelete, ScanColumn, ScanTask
+from capture.connectors.spi import COUNTED, ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place
 from store.model import logical_types
 from store.model.logical_types import Kind, LogicalType
@@ -32,8 +31,6 @@ _BATCH_ROWS: Final = 1 << 17  # rows decoded into one array
 _FEW_ROWS: Final = 1000  # rows of a file below which reading it in another form does not pay
 _NANOSECONDS_US: Final = (1 << 63) // 1000 - 1  # microseconds around 1970 that 64 bits of nanoseconds can hold
 _ARROW_SCHEMA: Final = b"ARROW:schema"  # key of a footer's metadata
-
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 class ParquetReader(TaskReader):
@@ -181,7 +178,7 @@ class ParquetReader(TaskReader):
         for column in block:
             assert column.path is not None
             try:
-                values = numbers.plain(leaf(table, column.path))
+                values = plain(leaf(table, column.path))
                 if len(values) != self._physical_rows():  # pyarrow does not report missing pages
                     raise ValueError(f"the file is damaged: {len(values)} values for {self._physical_rows()} rows")
                 values = self._in_calendar(column.path, self._precise(column.path, values))
@@ -253,46 +250,19 @@ class ParquetReader(TaskReader):
             sizes = [self._metadata.row_group(i).num_rows for i in range(self._metadata.num_row_groups)]
             starts = np.concatenate([[0], np.cumsum(sizes)])
             keep = np.concatenate([keep[starts[group] : starts[group + 1]] for group in self._groups] or [keep[:0]])
-        for delete in task.equality_deletes:
-            keep &= ~self._deleted_by(delete, len(keep))
+        if task.equality_deletes:
+            keys = DeletedKeys(lambda path: _opened(path, task))
+            keep &= ~keys.mask(task.equality_deletes, len(keep), lambda path: leaf(self._table([path]), path))
         return keep
 
-    def _deleted_by(self, delete: EqualityDelete, rows: int) -> Mask:
-        """Mask of rows that equal a row of a delete file in all its columns; null equals null."""
-        place = open_place(delete.path, self._task.storage)
-        with place.file_system.open_input_file(place.path) as source, pq.ParquetFile(source) as file:
-            deleted = file.read([dotted_name(path) for _, path in delete.columns], use_threads=False)
-        data_codes: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        gone_codes: npt.NDArray[np.int64] = np.zeros(len(deleted), np.int64)
-        for column, path in delete.columns:
-            type = logical_types.to_arrow(logical_types.parse(column.logical_type))
-            if column.path is not None and column.path in self._leaves:
-                here = leaf(self._table([column.path]), column.path)
-            else:
-                here = materialised(constant(column, rows))
-            both = pa.chunked_array(
-                [*_conformed(here, type).chunks, *_conformed(leaf(deleted, path), type).chunks], type
-            )
-            coded = both.combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
-            # Combine the codes of earlier columns with those of this one and make them dense again.
-            joint = np.concatenate([data_codes, gone_codes]) * (int(coded.max(initial=0)) + 1) + coded
-            _, dense = np.unique(joint, return_inverse=True)
-            data_codes, gone_codes = dense[:rows], dense[rows:]
-        return np.isin(data_codes, gone_codes)
+
+def _opened(path: str, task: ScanTask) -> pa.NativeFile:
+    place = open_place(path, task.storage)
+    return place.file_system.open_input_file(place.path)
 
 
 def _is_view(type: pa.DataType) -> bool:
     return bool(pa.types.is_string_view(type) or pa.types.is_binary_view(type))
-
-
-def _conformed(values: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
-    values = numbers.plain(values)
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    values = values.cast(type)
-    if pa.types.is_floating(type):  # -0.0 equals 0.0
-        values = pc.add(values, pa.scalar(0, type))
-    return values
 
 
 def _sample(groups: range, share: float, seed: str) -> list[int]:

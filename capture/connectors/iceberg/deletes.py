@@ -8,29 +8,22 @@ spec apply everywhere. A deletion vector replaces the position deletes of its fi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.table.metadata import TableMetadata
 
 from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.iceberg.manifests import PATH_ID, POSITION_ID, Entry
-from capture.connectors.iceberg.schema import FileLayout, IcebergLeaf
+from capture.connectors.iceberg.schema import FileLayout
 from capture.connectors.roaring import Rows, positions, unframed
-from capture.connectors.spi import ScanColumn
 from capture.connectors.storage.places import Unreadable
 from store.duckdb.lru import LruCache
-from store.model.logical_types import parse, to_arrow
-from store.model.names import column_parts, dotted_name
 
 CACHED_POSITIONS = 4_000_000  # cached positions of delete files that apply to many data files, 32 MB
-CACHED_KEYS = 4  # cached sets of deleted keys, shared by files of the same age
-BATCH_ROWS = 65_536
 
 
 class DeleteIndex:
@@ -118,109 +111,6 @@ class DeleteIndex:
             with open_parquet(self._io, delete) as file:
                 self._layouts[delete.location] = FileLayout.of(file.schema_arrow, self._metadata)
         return self._layouts[delete.location]
-
-
-class EqualityCounter:
-    """Counts the rows deleted by equality deletes; reads only the key columns of the data file."""
-
-    def __init__(self, io: LakeIO, index: DeleteIndex, leaf_of: Callable[[int], IcebergLeaf]):
-        self._io, self._index, self._leaf_of = io, index, leaf_of
-        self._keys: LruCache[tuple[str, ...], list[pa.Array]] = LruCache(CACHED_KEYS)
-
-    def count(
-        self, data: Entry, columns_of: Callable[[Sequence[IcebergLeaf]], tuple[ScanColumn, ...]], gone: pa.Array | None
-    ) -> int:
-        """Number of rows deleted by equality, except those at the positions `gone`."""
-        groups: dict[tuple[int, ...], list[Entry]] = defaultdict(list)
-        for delete in self._index.equality(data):
-            groups[tuple(sorted(delete.equality_ids))].append(delete)
-        if not groups:
-            return 0
-        sets = []
-        for field_ids, deletes in groups.items():
-            keys = [self._leaf_of(field_id) for field_id in field_ids]
-            sets.append((columns_of(keys), self._key_values(keys, deletes)))
-        paths = sorted({column.path for columns, _ in sets for column in columns if column.path})
-        positions = np.empty(0, np.int64) if gone is None else gone.to_numpy()
-        removed, start = 0, 0
-        with open_parquet(self._io, data) as file:
-            # If the file has none of the key columns, all rows have the same key.
-            batches = file.iter_batches(BATCH_ROWS, columns=list(map(dotted_name, paths))) if paths else [None]
-            for batch in batches:
-                length = batch.num_rows if batch is not None else data.rows
-                hit: npt.NDArray[np.bool_] = np.zeros(length, np.bool_)
-                for columns, deleted in sets:
-                    hit |= matching([_values(column, batch, length) for column in columns], deleted)
-                low, high = (int(np.searchsorted(positions, edge)) for edge in (start, start + length))
-                hit[positions[low:high] - start] = False
-                removed += int(hit.sum())
-                start += length
-        return removed
-
-    def _key_values(self, keys: list[IcebergLeaf], deletes: list[Entry]) -> list[pa.Array]:
-        """Deleted keys, one array per key column."""
-        name = tuple(sorted(delete.location for delete in deletes))
-        values = self._keys.get(name)
-        if values is None:
-            parts = [self._read_keys(keys, delete) for delete in deletes]
-            values = [pa.concat_arrays([part[i] for part in parts]) for i in range(len(keys))]
-            self._keys.put(name, values)
-        return values
-
-    def _read_keys(self, keys: list[IcebergLeaf], delete: Entry) -> list[pa.Array]:
-        paths = self._index.layout(delete).paths
-        missing = [key.name for key in keys if key.field_id not in paths]
-        if missing or not keys:
-            raise Unreadable(f"an equality delete file without its key column {', '.join(missing) or 'ids'}")
-        with open_parquet(self._io, delete) as file:
-            table = file.read(columns=[dotted_name(paths[key.field_id]) for key in keys])
-        return [_typed(_column(table, paths[key.field_id]), to_arrow(key.logical)) for key in keys]
-
-
-def matching(keys: Sequence[pa.Array], deleted: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Mask of the rows of `keys` that are among the rows of `deleted`; null equals null, and NaN equals NaN."""
-    rows: Rows = np.zeros(len(keys[0]), np.int64)
-    matches: npt.NDArray[np.bool_] = np.ones(len(keys[0]), np.bool_)
-    gone: Rows = np.zeros(len(deleted[0]), np.int64)
-    for key, values in zip(keys, deleted, strict=True):
-        distinct = values.unique()
-        code = pc.index_in(key, value_set=distinct).fill_null(-1).to_numpy(zero_copy_only=False)
-        gone_code = pc.index_in(values, value_set=distinct).to_numpy(zero_copy_only=False)
-        matches &= code >= 0
-        # Combine with the codes of earlier columns and make dense again, so that codes do not overflow.
-        distinct_gone, gone = np.unique(gone * len(distinct) + gone_code, return_inverse=True)
-        pair = rows * len(distinct) + code
-        rows = np.minimum(np.searchsorted(distinct_gone, pair), max(len(distinct_gone) - 1, 0)).astype(np.int64)
-        matches &= distinct_gone[rows] == pair if len(distinct_gone) else False
-    return matches
-
-
-def _values(column: ScanColumn, batch: pa.RecordBatch | None, length: int) -> pa.Array:
-    type = to_arrow(parse(column.logical_type))
-    if column.path is None or batch is None:
-        assert column.constant is not None
-        return pa.nulls(length, type) if column.constant.null_count else pa.repeat(column.constant[0], length)
-    return _typed(_column(pa.Table.from_batches([batch]), column.path), type)
-
-
-def _column(table: pa.Table, path: str) -> pa.Array:
-    """A column by the key of its path; null where an enclosing struct is null."""
-    name, *below = column_parts(path)
-    array = table[name]
-    for name_below in below:
-        array = pc.struct_field(array, [array.type.get_field_index(name_below)])
-    return _whole(array)
-
-
-def _whole(array: pa.ChunkedArray) -> pa.Array:
-    joined = array.combine_chunks()
-    return joined if isinstance(joined, pa.Array) else pa.concat_arrays(joined.chunks)
-
-
-def _typed(array: pa.Array, type: pa.DataType) -> pa.Array:
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    return array if array.type == type else array.cast(type, safe=False)
 
 
 def open_parquet(io: LakeIO, entry: Entry) -> pq.ParquetFile:

@@ -12,9 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.manifest import ManifestFile
 
+from capture.connectors import column_values
+from capture.connectors.column_values import DeletedKeys
 from capture.connectors.footers.statistics import FooterCache
 from capture.connectors.iceberg.catalogs import LoadedTable
-from capture.connectors.iceberg.deletes import DeleteIndex, EqualityCounter, open_parquet
+from capture.connectors.iceberg.deletes import DeleteIndex, open_parquet
 from capture.connectors.iceberg.manifests import Entry, Files, Manifests
 from capture.connectors.iceberg.schema import (
     FileLayout,
@@ -42,6 +44,7 @@ from capture.connectors.spi import (
 )
 from capture.connectors.storage.immutable_cache import FILES
 from capture.connectors.storage.places import Unreadable, unknown_snapshot
+from store.model.names import dotted_name
 
 
 def _digest(*about: Any) -> str:
@@ -95,7 +98,7 @@ class SnapshotView:
         self._manifests = Manifests(self._io, snapshot, scope)
         self._deletes = self._manifests.deletes()
         self._index = DeleteIndex(self._io, table.metadata, self._deletes)
-        self._counter = EqualityCounter(self._io, self._index, self._key)
+        self._deleted_keys = DeletedKeys(lambda path: self._io.new_input_here(path).open())
         self._layouts: dict[bytes, FileLayout] = {}
         self._statistics = ColumnStatistics(table.metadata, self._leaves, FooterCache(scope), self._io.place)
 
@@ -232,11 +235,18 @@ class SnapshotView:
 
     def _count_live(self, entry: Entry) -> int:
         deleted = self._index.deleted_rows(entry)
-        deleted_count = 0 if deleted is None else len(deleted)
-        if self._index.equality(entry):
-            layout = self._layout(entry)
-            deleted_count += self._counter.count(entry, lambda keys: self._scan_columns(entry, layout, keys), deleted)
-        return entry.rows - deleted_count
+        if not self._index.equality(entry):
+            return entry.rows - (0 if deleted is None else len(deleted))
+        equality = self._equality_deletes(entry, self._layout(entry))
+        with open_parquet(self._io, entry) as file:
+
+            def values(path: str) -> pa.ChunkedArray:
+                return column_values.leaf(file.read([dotted_name(path)]), path)
+
+            gone = self._deleted_keys.mask(equality, entry.rows, values)
+        if deleted is not None:
+            gone[deleted.to_numpy()] = True
+        return entry.rows - int(gone.sum())
 
     # Scan tasks.
 
@@ -250,7 +260,6 @@ class SnapshotView:
         for entry in self._data():
             layout = self._layout(entry)
             deleted = self._index.deleted_rows(entry)
-            equality = sorted(self._index.equality(entry), key=lambda delete: delete.location)
             yield ScanTask(
                 "parquet",
                 entry.location,
@@ -258,21 +267,23 @@ class SnapshotView:
                 entry.rows - (0 if deleted is None else len(deleted)),
                 entry.size,
                 self._scan_columns(entry, layout, self._scanned),
-                _fingerprint(entry, deleted, equality),
+                _fingerprint(entry, deleted, self._index.equality(entry)),
                 self._io.storage(entry.location),
                 deleted,
-                tuple(self._equality_delete(entry, layout, delete) for delete in equality),
+                self._equality_deletes(entry, layout),
             )
 
-    def _equality_delete(self, entry: Entry, layout: FileLayout, delete: Entry) -> EqualityDelete:
-        keys = [self._key(field_id) for field_id in delete.equality_ids]
-        paths = self._index.layout(delete).paths
-        if missing := [key.name for key in keys if key.field_id not in paths]:
-            raise Unreadable(f"an equality delete file lacks its key column {missing[0]}")
-        columns = self._scan_columns(entry, layout, keys)
-        return EqualityDelete(
-            delete.location, tuple((c, paths[k.field_id]) for c, k in zip(columns, keys, strict=True))
-        )
+    def _equality_deletes(self, entry: Entry, layout: FileLayout) -> tuple[EqualityDelete, ...]:
+        deletes = []
+        for delete in sorted(self._index.equality(entry), key=lambda delete: delete.location):
+            keys = [self._key(field_id) for field_id in delete.equality_ids]
+            paths = self._index.layout(delete).paths
+            missing = [key.name for key in keys if key.field_id not in paths]
+            if missing or not keys:
+                raise Unreadable(f"an equality delete file without its key column {', '.join(missing) or 'ids'}")
+            columns = zip(self._scan_columns(entry, layout, keys), keys, strict=True)
+            deletes.append(EqualityDelete(delete.location, tuple((c, paths[k.field_id]) for c, k in columns)))
+        return tuple(deletes)
 
     def _layout(self, entry: Entry) -> FileLayout:
         """Paths of the columns in a data file; schemas of files are cached, equal ones only once."""
@@ -322,6 +333,6 @@ def _fingerprint(entry: Entry, deleted: pa.Array | None, equality: Sequence[Entr
     digest = hashlib.sha256(f"{entry.location}\0{entry.size}\0{entry.rows}\0".encode())
     if deleted is not None:
         digest.update(deleted.to_numpy().tobytes())
-    for delete in equality:
+    for delete in sorted(equality, key=lambda delete: delete.location):
         digest.update(f"\0{delete.location}\0{delete.size}".encode())
     return digest.hexdigest()

@@ -18,7 +18,8 @@ from pyiceberg.types import (
     StringType,
 )
 
-from capture.connectors.iceberg.deletes import matching, parse_vector
+from capture.connectors.column_values import matching
+from capture.connectors.iceberg.deletes import parse_vector
 from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.storage.places import Unreadable
 from store.model.errors import UpstreamError
