@@ -73,10 +73,9 @@ ROOMS = {
         "spec_body": SPEC,
         "spi": {"connectors"} | SPEC,
         "compute": READING | SPEC,
-        "kinds": {"compute"},
         "partitions": READING | SPEC,
         "spark": READING | {"compute", "plugins"},
-        "engines": READING | SPEC | {"compute", "kinds", "partitions", "spark"},
+        "engines": READING | SPEC | {"compute", "partitions", "spark"},
         "homes": {"connectors", "plugins"},  # publishers only once one is needed
         "publishers": {"compute", "connectors", "homes"},
         "registry": {"spi"},

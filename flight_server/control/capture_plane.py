@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from capture.engines import supporting
-from capture.kinds import impossible, lacking
 from capture.orchestrator import Answer, ControlPlane, Question
-from capture.spec import CaptureSpec
+from capture.spec import CaptureSpec, impossible, lacking
 from capture.spec_body import parse_spec
 from capture.spi import METADATA_PRIORITY, Mode
 from flight_server.control.job_queue import JobQueue

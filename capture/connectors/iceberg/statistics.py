@@ -17,10 +17,9 @@ from pyiceberg.types import TimestampNanoType, TimestamptzNanoType
 from capture.connectors.file_columns import column_rows, live_counts
 from capture.connectors.footers.reader import Footer, batched
 from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts, of_live_rows
-from capture.connectors.iceberg.bounds import decode_all, decoder
+from capture.connectors.iceberg.bounds import decode_all, decoder, span
 from capture.connectors.iceberg.manifests import Columns, Files, Metrics
 from capture.connectors.iceberg.schema import IcebergLeaf, identity_values, typed_array
-from capture.connectors.iceberg.transforms import span
 from capture.connectors.storage.places import Place
 
 BATCH_ROWS: Final = 60_000

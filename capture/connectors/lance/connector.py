@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Final
 import lance
 import pyarrow.fs as pafs
 
-from capture.connectors.lance.schema import to_schema
-from capture.connectors.lance.snapshot_view import SnapshotView
+from capture.connectors.lance.snapshot_view import SnapshotView, to_schema
 from capture.connectors.options import check_options, patient
 from capture.connectors.spi import (
     ColumnIds,

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from capture.connectors.lance.schema import to_schema
 from capture.connectors.lance.statistics import Fragment, analyzed_columns, analyzed_version, refused, zone_map_rows
 from capture.connectors.spi import (
     FILE_SCHEMA,
@@ -18,8 +17,10 @@ from capture.connectors.spi import (
     NativeStats,
     ScanColumn,
     ScanTask,
+    Schema,
     delete_file,
 )
+from store.model.logical_types import from_arrow
 
 
 class SnapshotView:
@@ -138,3 +139,17 @@ def _analyzed(dataset: Any, leaves: list[Column], ids: ColumnIds, remarks: list[
 def _bases(dataset: Any) -> list[Any]:
     """Other locations of files, in a shallow clone."""
     return list(dataset.base_paths().values()) if hasattr(dataset, "base_paths") else []
+
+
+def to_schema(schema: pa.Schema) -> Schema:
+    """All columns of a Lance dataset in depth-first order, containers before their leaves."""
+    return Schema(tuple(_walk(schema, (), False)))
+
+
+def _walk(fields: Any, above: tuple[str, ...], nullable: bool) -> Iterator[Column]:
+    for field in fields:
+        path, optional = (*above, field.name), nullable or field.nullable
+        kind = from_arrow(field.type)
+        yield Column(".".join(path), kind.text if kind else "VARIANT", optional, path=path)
+        if pa.types.is_struct(field.type):
+            yield from _walk(field.type, path, optional)

@@ -5,7 +5,9 @@ Manifests have value statistics only if enabled (`metadata.stats-mode`), and nev
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
@@ -19,12 +21,11 @@ from pypaimon.schema.data_types import RowType
 from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows, live_counts
 from capture.connectors.footers.reader import Footer
 from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts, of_live_rows
-from capture.connectors.paimon.bounds import bound_array, exactness, kept_characters
 from capture.connectors.paimon.library import quiet
 from capture.connectors.paimon.schema import beyond_micros, reads_as
 from capture.connectors.paimon.snapshot_view import File, SnapshotView
 from capture.connectors.spi import Column, ColumnIds
-from store.model.logical_types import parse
+from store.model.logical_types import FLOATING, Kind, parse, to_arrow
 from store.model.names import column_key
 
 MAX_FOOTERS: Final = 10_000  # files without statistics up to which footers are read; beyond, they stay unknown
@@ -261,3 +262,49 @@ class _Rows(NamedTuple):
 def _rows_of(files: Sequence[File]) -> _Rows:
     live, records = (pa.array(c, pa.int64()) for c in zip(*((f.live, f.meta.row_count) for f in files), strict=True))
     return _Rows(live, records, pc.fill_null(pc.equal(live, records), False))
+
+
+# Bounds.
+
+TRUNCATED_AT: Final = 16  # default length of truncated bounds, in characters
+
+_TEXTS: Final = frozenset({Kind.STRING, Kind.BINARY})
+
+
+def kept_characters(options: Mapping[str, str], name: str) -> int | None:
+    """Length in characters at which the writer truncates bounds of a column; None if it does not."""
+    mode = str(options.get(f"fields.{name}.stats-mode", options.get("metadata.stats-mode", ""))).strip().lower()
+    if mode == "full":
+        return None
+    cut = re.fullmatch(r"truncate\((\d+)\)", mode)
+    return int(cut[1]) if cut else TRUNCATED_AT
+
+
+def bound_array(values: Sequence[Any], logical_type: str, *, upper: bool, cut: bool) -> pa.Array | None:
+    """Converts bounds decoded by the library to a typed array; NaN becomes null. None if the type has no order.
+
+    Args:
+        values: One bound per file.
+        cut: Whether values were truncated to microseconds, so that upper bounds have to be moved up.
+    """
+    kind = parse(logical_type)
+    if not kind.orderable or kind.kind is Kind.UUID:
+        return None
+    if kind.kind in FLOATING:
+        values = [None if v is None or math.isnan(v) else v for v in values]
+    try:
+        array = pa.array(values, to_arrow(kind))
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    return pc.add(array.cast(pa.int64()), 1).cast(array.type) if cut and upper else array
+
+
+def exactness(values: Sequence[Any], logical_type: str, kept: Sequence[int | None], *, cut: bool) -> pa.Array:
+    """Mask of exact bounds; a string as long as the truncation limit may have been truncated."""
+    if cut:
+        return pa.array([False] * len(values), pa.bool_())
+    if parse(logical_type).kind not in _TEXTS:
+        return pa.array([True] * len(values), pa.bool_())
+    return pa.array(
+        [limit is None or v is None or len(v) < limit for v, limit in zip(values, kept, strict=True)], pa.bool_()
+    )

@@ -19,24 +19,22 @@ from capture.connectors.footers.leaf_types import FooterLeaf
 from capture.connectors.footers.reader import Footer, batched
 from capture.connectors.footers.statistics import FooterCache
 from capture.connectors.options import check_choice, check_options
-from capture.connectors.parquet.columns import (
-    Layout,
-    Merged,
-    footer_rows,
-    partition_rows,
-    same_columns,
-    structs_first,
-)
 from capture.connectors.parquet.files import (
     SUFFIXES,
     DataFile,
     FileListing,
+    Layout,
+    Merged,
+    footer_rows,
     glob_pattern,
     is_data,
     partition_json,
     partition_of,
+    partition_rows,
     partition_type,
     partition_values,
+    same_columns,
+    structs_first,
 )
 from capture.connectors.secrets import mask_uri
 from capture.connectors.spi import (

@@ -22,14 +22,12 @@ from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import NativeStats, ScanTask
 from capture.engines.compute.choice import Choice, choose
 from capture.engines.compute.contradictions import stated_files, summary, warn
-from capture.engines.compute.scan_progress import ScanProgress
-from capture.engines.compute.table_scan import SAMPLE_SHARE, Key, TableScan, sketches_of
+from capture.engines.compute.table_scan import SAMPLE_SHARE, Key, ScanProgress, TableScan, sketches_of
 from capture.engines.native.rollup import known_scalars
-from capture.kinds import impossible
 from capture.spark import expressions, job
 from capture.spark.job import SPARK
 from capture.spark.session import Spark
-from capture.spec import Budget, Engine, FileSketches, Sampling
+from capture.spec import Budget, Engine, FileSketches, Sampling, impossible
 from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Mode, Outcome, Sink
 from store.model import logical_types
 from store.model.errors import Cancelled, StatflightError

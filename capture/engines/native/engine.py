@@ -15,11 +15,10 @@ from capture import partitions
 from capture.compute.partial import fixed_width
 from capture.connectors.spi import COUNTED, FilePart, NativeStats
 from capture.engines.native import known_listings as listings
-from capture.engines.native import source_columns
 from capture.engines.native.known_listings import KnownListings, ListedPart, ListingDelta
-from capture.engines.native.rollup import Rollup, roll_up
+from capture.engines.native.rollup import Rollup, combined, is_complete, roll_up
 from capture.flight_rows import flight_rows, with_constants
-from capture.kinds import has_no_values, lacking
+from capture.spec import has_no_values, lacking
 from capture.spi import (
     METADATA_PRIORITY,
     Capabilities,
@@ -363,8 +362,8 @@ class _Pass:
         for kept in native.columns.to_pylist() if native.columns is not None else ():
             kept_id = kept["column_id"] or ids.get(kept["column_name"])
             if kept_id:
-                row = source_columns.combined(records.get(kept_id, {}), kept)
-                records[kept_id] = row | self._provenance(native, source_columns.is_complete(row), kept_id) | {
+                row = combined(records.get(kept_id, {}), kept)
+                records[kept_id] = row | self._provenance(native, is_complete(row), kept_id) | {
                     "column_id": kept_id
                 }  # fmt: skip
         return records
@@ -402,8 +401,8 @@ class _Pass:
         for earlier in native.earlier:
             rows = []
             for kept in earlier.columns.to_pylist():
-                row = source_columns.combined({}, kept)
-                rows.append(self._provenance(native, source_columns.is_complete(row)) | row | {
+                row = combined({}, kept)
+                rows.append(self._provenance(native, is_complete(row)) | row | {
                     "snapshot_id": earlier.snapshot_id, "schema_hash": earlier.schema_hash, "files_scanned": None,
                 })  # fmt: skip
             if rows:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from capture.compute.file_scan import Work, scan
 from capture.compute.readers import tasks
-from capture.connectors.delta.bounds import log_facts
+from capture.connectors.delta.statistics import log_facts
 from capture.connectors.file_columns import partition_facts
 from capture.connectors.storage.places import Unreadable
 from store.model.logical_types import parse

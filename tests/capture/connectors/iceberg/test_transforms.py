@@ -19,7 +19,7 @@ from pyiceberg.transforms import (
 from pyiceberg.types import BinaryType, DateType, DecimalType, LongType, StringType, TimestampType
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
-from capture.connectors.iceberg.transforms import span
+from capture.connectors.iceberg.bounds import span
 from store.model.logical_types import parse
 
 DATES = st.dates(date(1, 1, 2), date(9900, 1, 1)).map(date_to_days)

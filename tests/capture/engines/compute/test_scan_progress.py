@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capture.connectors.spi import ScanTask
-from capture.engines.compute.scan_progress import ScanProgress
+from capture.engines.compute.table_scan import ScanProgress
 
 MIB = 1 << 20
 
