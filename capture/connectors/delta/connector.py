@@ -37,7 +37,7 @@ from capture.connectors.spi import (
     TableDescriptor,
 )
 from capture.connectors.storage.immutable_cache import FILES, scope
-from capture.connectors.storage.lake_directories import Folder, Lake
+from capture.connectors.storage.lake_directories import Folder, Lake, Tables
 from capture.connectors.storage.places import Place, Unreadable, unknown_snapshot
 
 
@@ -51,7 +51,7 @@ class DeltaConnector(Connector):
         check_options(self.format, config.options)
         self._scope = scope(config)
         self._rewrite = PathRewrite.of(config.options)
-        self._lake: Lake | UnityCatalog
+        self._lake: Tables
         if isinstance(config.uri, str) and config.uri.lower().startswith("uc://"):
             self._lake = UnityCatalog(config.uri, config.options)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.connectors.delta.log import DeltaSchema, parse_schema
-from capture.connectors.delta.unity import UnityCatalog
 from capture.connectors.footers.statistics import ListedFile
 from capture.connectors.options import PathRewrite
-from capture.connectors.storage.lake_directories import Lake
-from capture.connectors.storage.places import Place, Unreadable, open_place, plain_path
-from store.model.errors import StatflightError, UpstreamError
+from capture.connectors.storage.lake_directories import Tables
+from capture.connectors.storage.places import Place, open_place, plain_path
+from store.model.errors import UpstreamError
 
 
 class Schemas:
@@ -67,7 +66,7 @@ class Outline:
 class LakeTable:
     """A table with its name and directory."""
 
-    lake: Lake | UnityCatalog
+    lake: Tables
     rewrite: PathRewrite
     place: Place
     namespace: str
@@ -78,21 +77,9 @@ class LakeTable:
         """Storage options for the table's files."""
         return self.lake.storage_of(self.place)
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Translates errors of the log; messages have the table's name and the reason in one line."""
-        try:
-            yield
-        except StatflightError:
-            raise
-        except (OSError, pa.ArrowException) as error:
-            local = self.place.is_local or not isinstance(error, OSError)
-            raise (Unreadable if local else UpstreamError)(self._message(error)) from None
-        except (ValueError, TypeError, KeyError, IndexError) as error:
-            raise Unreadable(self._message(error)) from None
-
-    def _message(self, error: BaseException) -> str:
-        return f'table "{self.namespace}.{self.name}" cannot be read: {self.lake.reason(error, self.place)}'
+    def reading(self) -> AbstractContextManager[None]:
+        """Translates errors of the log."""
+        return self.lake.reading_table(self.namespace, self.name, self.place)
 
     # Files.
 

@@ -18,16 +18,16 @@ from capture.connectors.options import storage_options
 from capture.connectors.secrets import mask_uri
 from capture.connectors.spi import Constraint
 from capture.connectors.storage.catalog_api import CatalogApi
-from capture.connectors.storage.lake_directories import LISTED_AT_ONCE
-from capture.connectors.storage.places import Place, Unreadable, open_place, reason, unknown_table
+from capture.connectors.storage.lake_directories import LISTED_AT_ONCE, Tables
+from capture.connectors.storage.places import Place, Unreadable, open_place, unknown_table
 from store.model.errors import InvalidArgument, NotFound
 
 API: Final = "/api/2.1/unity-catalog"
 _LEASE: Final = 600  # seconds; maximum time for which credentials are cached, usually valid for an hour
 
 
-class UnityCatalog:
-    """The Delta tables of one catalog, with the interface of `lake_directories.Lake`."""
+class UnityCatalog(Tables):
+    """The Delta tables of one catalog."""
 
     def __init__(self, uri: str, options: Mapping[str, str]):
         match = re.fullmatch(r"uc://(?P<host>[^/@\s?#]+)/(?P<catalog>[^/\s?#]+)/?", uri, re.IGNORECASE)
@@ -45,7 +45,7 @@ class UnityCatalog:
         base = f"http{'' if plain else 's'}://{match['host']}{API}"
         self._api = CatalogApi("Unity Catalog", uri, base, token, options)
         own = {"token", "bearer_token"}
-        self._storage = {
+        self.storage = {
             name: value
             for name, value in storage_options(options).items()
             if name.lower() not in own and not name.lower().startswith("unity_")
@@ -55,24 +55,14 @@ class UnityCatalog:
 
     @property
     def tables_at_once(self) -> int:
-        """Number of tables to describe concurrently."""
         return LISTED_AT_ONCE
 
     def namespaces(self) -> list[str]:
-        """Schemas that have at least one Delta table, sorted.
-
-        Raises:
-            StatflightError: The catalog cannot be reached or rejects the request.
-        """
+        """Schemas that have at least one Delta table, sorted."""
         names = [str(item["name"]) for item in self._pages("schemas", catalog_name=self.catalog)]
         return sorted(name for name in names if name != "information_schema" and self.names(name))
 
     def names(self, namespace: str) -> list[str]:
-        """Delta tables of a schema, sorted; empty if the schema does not exist.
-
-        Raises:
-            StatflightError: The catalog cannot be reached or rejects the request.
-        """
         try:
             tables = list(self._pages("tables", catalog_name=self.catalog, schema_name=namespace))
         except NotFound:
@@ -85,7 +75,7 @@ class UnityCatalog:
         location = table.get("storage_location")
         if not isinstance(location, str) or not location:
             raise Unreadable(f'table "{namespace}.{name}": the catalog has no storage location for it')
-        storage = dict(self._storage)
+        storage = dict(self.storage)
         if re.match(r"[a-zA-Z0-9]+://", location) and not location.lower().startswith("file:"):
             storage |= self._credentials(str(table.get("table_id", "")))
         place = open_place(location, storage)
@@ -94,12 +84,7 @@ class UnityCatalog:
 
     def storage_of(self, place: Place) -> dict[str, str]:
         """Storage options of a table: credentials from the catalog, else the connector's own."""
-        return self._storage_of.get(place.name, self._storage)
-
-    def reason(self, error: BaseException, place: Place | None = None) -> str:
-        """The message of an error without secrets of the options and of the table's credentials."""
-        secrets = {**self.options, **(self.storage_of(place) if place else {})}
-        return reason(error, secrets, *([place.path, place.name] if place else []))
+        return self._storage_of.get(place.name, self.storage)
 
     def declared(self, namespace: str, name: str) -> tuple[Constraint, ...]:
         """Primary and foreign keys, which are in the catalog but not in the Delta log."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -43,8 +42,7 @@ from capture.connectors.spi import (
     TableDescriptor,
 )
 from capture.connectors.storage.immutable_cache import scope
-from capture.connectors.storage.places import Place, Unreadable, unknown_snapshot
-from store.model.errors import StatflightError, UpstreamError
+from capture.connectors.storage.places import Place, unknown_snapshot
 
 OWN_OPTIONS: Final = ("warehouse", "catalog-key")
 
@@ -127,7 +125,7 @@ class PaimonConnector(Connector):
             files = pa.Table.from_pylist([f.row() for f in view.files], FILE_SCHEMA)
 
             def file_columns() -> Iterator[pa.Table]:
-                with self._translated(namespace, name, place):
+                with self._catalog.reading_table(namespace, name, place):
                     yield from ColumnStatistics(view, self._footers).tables(leaves, ids)
 
             return NativeStats(
@@ -172,7 +170,7 @@ class PaimonConnector(Connector):
     @contextmanager
     def _opened(self, namespace: str, name: str) -> Iterator[tuple[Any, Place]]:
         place = self._catalog.find(namespace, name)
-        with self._translated(namespace, name, place):
+        with self._catalog.reading_table(namespace, name, place):
             yield open_table(place), place
 
     @staticmethod
@@ -187,24 +185,6 @@ class PaimonConnector(Connector):
         if (tag := _tagged(table).get(snapshot_id)) is not None:
             return SnapshotView(table.copy({"scan.tag-name": tag.name}), place, tag.snapshot)
         raise unknown_snapshot(namespace, name, snapshot_id)
-
-    @contextmanager
-    def _translated(self, namespace: str, name: str, place: Place) -> Iterator[None]:
-        try:
-            yield
-        except StatflightError:
-            raise
-        except Exception as error:  # the library passes errors of Avro, JSON and Arrow on
-            what = f'table "{namespace}.{name}" cannot be read ({self._reason(error, place)})'
-            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) and not place.is_local:
-                raise UpstreamError(what) from error
-            raise Unreadable(what) from error
-
-    def _reason(self, error: BaseException, place: Place) -> str:
-        if isinstance(error, FileNotFoundError):
-            missing = re.search(r"/([\w.=-]+)['\"\s]*(?:$|does not exist)", str(error.filename or error))
-            return f"no such file: {missing[1]}" if missing else "no such file"
-        return self._catalog.reason(error, place)
 
 
 def _earlier(

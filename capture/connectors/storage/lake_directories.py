@@ -1,4 +1,4 @@
-"""Directory lakes: maps the tables below a directory to namespaces and names.
+"""Tables of a lake by namespace and name: the interface of its sources, and the source for directories.
 
 If the directory is itself a table, it is one table in schema `default`. Otherwise each subdirectory that is a table is
 named after the directory, in schema `default`; tables in nested directories have a dotted schema.
@@ -6,6 +6,8 @@ named after the directory, in schema `default`; tables in nested directories hav
 
 from __future__ import annotations
 
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
@@ -80,9 +82,77 @@ def folder_at(place: Place) -> tuple[list[pafs.FileInfo], AbstractSet[str]]:
 
 
 TableName = tuple[str, str]
+_MISSING: Final = re.compile(r"/([\w.=-]+)['\"\s]*(?:$|does not exist)")
 
 
-class Lake:
+class Tables(ABC):
+    """The tables of a directory or a catalog.
+
+    Attributes:
+        options: Options of the connector.
+        storage: Storage options of the tables' directories.
+    """
+
+    options: Mapping[str, str]
+    storage: dict[str, str]
+
+    @property
+    def tables_at_once(self) -> int:
+        """Number of tables to describe concurrently."""
+        return 1
+
+    @abstractmethod
+    def namespaces(self) -> list[str]:
+        """Namespaces, sorted.
+
+        Raises:
+            StatflightError: The lake does not exist, cannot be reached, or rejects the request.
+        """
+
+    @abstractmethod
+    def names(self, namespace: str) -> list[str]:
+        """Tables of a namespace, sorted; empty if it does not exist."""
+
+    @abstractmethod
+    def find(self, namespace: str, name: str) -> Place:
+        """The directory of a table.
+
+        Raises:
+            NotFound: The table does not exist.
+        """
+
+    def storage_of(self, place: Place) -> dict[str, str]:  # noqa: ARG002  catalogs may have options per table
+        """The storage options of a table."""
+        return self.storage
+
+    def reason(self, error: BaseException, place: Place | None = None) -> str:
+        """A library's message without secrets and paths of this machine."""
+        options = self.options if place is None else {**self.options, **self.storage_of(place)}
+        return reason(error, options, *([place.path, place.name] if place else []), *self._paths())
+
+    def _paths(self) -> Sequence[str]:
+        """Paths of this machine that messages do not show."""
+        return ()
+
+    @contextmanager
+    def reading_table(self, namespace: str, name: str, place: Place) -> Iterator[None]:
+        """Translates errors of a table's library; messages have the table's name and the reason in one line."""
+        try:
+            yield
+        except StatflightError:
+            raise
+        except Exception as error:  # libraries pass errors of Avro, JSON and Arrow on
+            reason = self.reason(error, place)
+            if isinstance(error, FileNotFoundError):
+                missing = _MISSING.search(str(error.filename or error))
+                reason = f"no such file: {missing[1]}" if missing else "no such file"
+            what = f'table "{namespace}.{name}" cannot be read ({reason})'
+            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) and not place.is_local:
+                raise UpstreamError(what) from error
+            raise Unreadable(what) from error
+
+
+class Lake(Tables):
     """The tables below a URI.
 
     Args:
@@ -110,7 +180,6 @@ class Lake:
 
     @property
     def tables_at_once(self) -> int:
-        """Number of tables to describe concurrently."""
         return 1 if self.root.is_local else LISTED_AT_ONCE
 
     def namespaces(self) -> list[str]:
@@ -123,7 +192,6 @@ class Lake:
         return sorted({namespace for namespace, _ in self._found})
 
     def names(self, namespace: str) -> list[str]:
-        """Tables of a namespace, sorted; walks the directory only once."""
         if self._found is None:
             self._found = self._walk_again()
         return sorted(name for schema, name in self._found if schema == namespace)
@@ -214,10 +282,6 @@ class Lake:
             )
         return tables
 
-    def storage_of(self, place: Place) -> dict[str, str]:  # noqa: ARG002  catalogs have options per table
-        """The storage options of a table."""
-        return self.storage
-
     def not_there(self) -> NotFound:
         """The error for a lake whose directory does not exist."""
         return NotFound(f'uri "{self.uri}" does not exist, or is not a directory', params={"field": "uri"})
@@ -239,7 +303,5 @@ class Lake:
                 raise NotFound(f"{subject} does not exist", params={"field": "uri"}) from None
             raise UpstreamError(f"{subject} cannot be reached ({self.reason(error)})") from None
 
-    def reason(self, error: BaseException, place: Place | None = None) -> str:
-        """A library's message without secrets and paths of this machine."""
-        paths = [self.root.path, self.root.name] + ([place.path, place.name] if place else [])
-        return reason(error, self.options, *(path for path in paths if len(path) > 1))
+    def _paths(self) -> Sequence[str]:
+        return [path for path in (self.root.path, self.root.name) if len(path) > 1]
