@@ -412,7 +412,7 @@ class Connector(ABC):
         raise Unimplemented(f"tables of format {self.format} have no metadata file")
 
     def row_deletes(self, namespace: str, name: str, snapshot_id: int) -> dict[str, Any]:  # noqa: ARG002  as above
-        """Row-level deletes, see `capture.connectors.iceberg.row_deletes`; Unimplemented for other formats."""
+        """Row-level deletes, see `iceberg.snapshot_view`; Unimplemented for other formats."""
         raise Unimplemented(f"row-level deletes of format {self.format} are not Iceberg's")
 
     @abstractmethod

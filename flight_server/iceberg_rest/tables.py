@@ -119,7 +119,7 @@ class Tables:
         return self._app.catalog.by_key(table.table_key)
 
     def row_deletes(self, table: TableEntry, snapshot_id: int) -> Mapping[str, Any]:
-        """Row-level deletes of an Iceberg snapshot, see `capture.connectors.iceberg.row_deletes`."""
+        """Row-level deletes of an Iceberg snapshot, see `SnapshotView.row_deletes` of `capture.connectors.iceberg`."""
         key = (table.table_key, snapshot_id)
         if (found := self._deletes.get(key)) is None:
             found = self._ask(table, "row_deletes", snapshot_id=snapshot_id)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from capture.connectors.iceberg.catalogs import LoadedTable, open_tables, upstream
-from capture.connectors.iceberg.row_deletes import row_deletes
 from capture.connectors.iceberg.schema import bucket_specs, constraints, partition_keys, schema_of, to_schema
 from capture.connectors.iceberg.snapshot_view import SnapshotView
 from capture.connectors.spi import (
@@ -112,7 +111,7 @@ class IcebergConnector(Connector):
 
     def row_deletes(self, namespace: str, name: str, snapshot_id: int) -> dict[str, Any]:
         with self.reading(namespace, name):
-            return row_deletes(self.load(namespace, name), snapshot_id, self._scope)
+            return SnapshotView(self.load(namespace, name), snapshot_id, frozenset(), self._scope).row_deletes()
 
     def load(self, namespace: str, name: str) -> LoadedTable:
         """The table as loaded by pyiceberg; also used for publishing."""

@@ -147,15 +147,8 @@ Columns = Mapping[int, Metrics]
 """Field id → metrics. A field without an entry has no metrics in any of the files."""
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestKey:
-    """Identity of a manifest. `path` is its current location, `sequence` the number that new entries inherit."""
-
-    scope: str
-    path: str
-    size: int
-    sequence: int
-    spec_id: int
+ManifestKey = tuple[str, str, int, int, int]
+"""Identity of a manifest: scope, current location, length, number that new entries inherit, partition spec id."""
 
 
 class Manifests:
@@ -179,13 +172,8 @@ class Manifests:
 
     def key(self, manifest: ManifestFile) -> ManifestKey:
         """The key of a manifest; includes its length, because a path may be overwritten."""
-        return ManifestKey(
-            self._scope,
-            self._io.resolve(manifest.manifest_path),
-            manifest.manifest_length,
-            manifest.sequence_number or 0,
-            manifest.partition_spec_id,
-        )
+        location, sequence = self._io.resolve(manifest.manifest_path), manifest.sequence_number or 0
+        return self._scope, location, manifest.manifest_length, sequence, manifest.partition_spec_id
 
     def files(self, manifest: ManifestFile) -> tuple[Files, ...]:
         """The live data files of a data manifest, in blocks."""

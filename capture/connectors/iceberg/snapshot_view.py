@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,6 +45,8 @@ from capture.connectors.spi import (
 from capture.connectors.storage.immutable_cache import FILES
 from capture.connectors.storage.places import Unreadable, unknown_snapshot
 from store.model.names import dotted_name
+
+_CONTENTS: Final = {"POSITION_DELETES": "position-deletes", "EQUALITY_DELETES": "equality-deletes"}
 
 
 def _digest(*about: Any) -> str:
@@ -248,6 +250,25 @@ class SnapshotView:
             gone[deleted.to_numpy()] = True
         return entry.rows - int(gone.sum())
 
+    # Row-level deletes.
+
+    def row_deletes(self) -> dict[str, Any]:
+        """The delete files as content files of Iceberg's REST protocol, for readers of planned scans.
+
+        Returns:
+            `delete_files`: content files, with locations that can be opened; `data_files`: location of a data file
+            with deletes → its path, its number of rows with the deleted ones, and indexes into `delete_files`. The path
+            is the one in the metadata if a delete file contains it, because readers compare the two as texts.
+        """
+        numbers = {id(delete): number for number, delete in enumerate(self._deletes)}
+        touched: dict[str, tuple[str, int, list[int]]] = {}
+        for entry in self._data() if self._deletes else ():
+            if applying := self._index.positional(entry) + self._index.equality(entry):
+                named = any(delete.content != "EQUALITY_DELETES" and delete.blob is None for delete in applying)
+                path = entry.path if named else entry.location
+                touched[entry.location] = path, entry.rows, [numbers[id(delete)] for delete in applying]
+        return {"delete_files": list(map(_content_file, self._deletes)), "data_files": touched}
+
     # Scan tasks.
 
     def _data(self) -> Iterator[Entry]:
@@ -327,6 +348,24 @@ class SnapshotView:
                 )
             )
         return tuple(columns)
+
+
+def _content_file(delete: Entry) -> dict[str, Any]:
+    file: dict[str, Any] = {
+        "spec-id": delete.spec_id,
+        "content": _CONTENTS[delete.content],
+        "file-path": delete.location,
+        "file-format": delete.format.lower(),
+        "file-size-in-bytes": delete.size,
+        "record-count": delete.rows,
+    }
+    if delete.equality_ids:
+        file["equality-ids"] = list(delete.equality_ids)
+    if delete.referenced_data_file:
+        file["referenced-data-file"] = delete.referenced_data_file
+    if delete.blob is not None:
+        file["content-offset"], file["content-size-in-bytes"] = delete.blob
+    return file
 
 
 def _fingerprint(entry: Entry, deleted: pa.Array | None, equality: Sequence[Entry]) -> str:

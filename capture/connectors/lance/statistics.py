@@ -7,7 +7,6 @@ of ANALYZE (`lance.stats.*` in the dataset's config) apply only to the version a
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capture.connectors.analyzed import analyzed_row, count
 from capture.connectors.file_columns import column_rows, live_counts
 from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds
-from store.model import bounds
 from store.model.logical_types import FLOATING, Kind, LogicalType, parse, to_arrow
 
 PREFIX = "lance.stats."
@@ -117,7 +116,7 @@ def analyzed_version(config: Mapping[str, str]) -> int | None:
     entries = _entries(config)
     if entries.get("version") != ENVELOPE_VERSION or entries.get("complete", "true").lower() != "true":
         return None
-    return _number(entries.get("computedAtVersion")) if entries.get("schemaHash") else None
+    return count(entries.get("computedAtVersion")) if entries.get("schemaHash") else None
 
 
 def refused(config: Mapping[str, str], rows: int, schema: pa.Schema) -> str:
@@ -143,60 +142,18 @@ def analyzed_columns(config: Mapping[str, str], rows: int, leaves: Sequence[Colu
         rows: Live rows of the version they were computed at.
     """
     entries = _entries(config)
-    rows_found = [row for column in leaves if (row := _analyzed(entries, column, rows, ids)) is not None]
+    rows_found = []
+    for column in leaves:
+        prefix, column_id = f"column.{column.name}.", column.id_in(ids)
+        entry = {name.removeprefix(prefix): value for name, value in entries.items() if name.startswith(prefix)}
+        version = count(entry.get("version"))
+        if column_id is not None and version is not None and version <= COLUMN_VERSION:
+            rows_found.append(analyzed_row(entry, column, column_id, rows, in_utc=True))
     return pa.Table.from_pylist(rows_found, COLUMN_SCHEMA) if rows_found else None
 
 
 def _entries(config: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(PREFIX): value for name, value in config.items() if name.startswith(PREFIX)}
-
-
-def _analyzed(entries: Mapping[str, str], column: Column, rows: int, ids: ColumnIds) -> dict[str, Any] | None:
-    prefix = f"column.{column.name}."
-    stat = {name.removeprefix(prefix): value for name, value in entries.items() if name.startswith(prefix)}
-    version = _number(stat.get("version"))
-    column_id = column.id_in(ids)
-    if column_id is None or version is None or version > COLUMN_VERSION:
-        return None
-    nulls, distinct = _number(stat.get("nullCount")), _number(stat.get("distinctCount"))
-    low, high = (_bound(stat.get(side), column.logical_type) for side in ("min", "max"))
-    if not bounds.is_range(low, high, parse(column.logical_type)):
-        low = high = None
-    width, widest = _number(stat.get("avgLen")), _number(stat.get("maxLen"))
-    return {
-        "column_id": column_id,
-        "column_name": column.name,
-        "logical_type": column.logical_type,
-        "row_count": rows,
-        "null_count": nulls if nulls is not None and nulls <= rows else None,
-        "ndv": None if distinct is None else float(distinct),
-        "ndv_exact": None if distinct is None else False,
-        "min": low,
-        "max": high,
-        "min_is_exact": None if low is None else True,
-        "max_is_exact": None if high is None else True,
-        "avg_width_bytes": None if width is None else float(width),
-        "max_width_bytes": widest,
-    }
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and re.fullmatch(r"[0-9]{1,18}", text) else None
-
-
-def _bound(text: str | None, logical_type: str) -> str | None:
-    """Converts a bound from Spark's form, in which timestamps are in UTC with a space, to canonical text."""
-    if text is None:
-        return None
-    kind = parse(logical_type)
-    if kind.kind is Kind.BINARY or text == "NaN":
-        return None  # binary has no common text form; if the bound is NaN, the greatest number is unknown
-    if kind.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
-        text = text.replace(" ", "T") + ("Z" if kind.kind is Kind.TIMESTAMPTZ else "")
-    try:
-        return bounds.canonical(text, kind)
-    except ValueError:
-        return None
 
 
 def schema_hash(schema: pa.Schema) -> str | None:

@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("pypaimon")
 
-from capture.connectors.paimon.analyzed import canonical, parse_analyzed
+from capture.connectors.analyzed import canonical
+from capture.connectors.paimon.analyzed import parse_analyzed
 from tests.capture.connectors.paimon.warehouse import analyze, atomic, commit_as, connect, rows, stats
 
 pytestmark = pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")  # of the library's writer
