@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from datetime import date
-from typing import Final
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
 
 from capture.publishers.spi import ColumnStatistics
 from store.model import bounds
 from store.model.logical_types import Kind, parse
 
-_EPOCH: Final = date(1970, 1, 1).toordinal()
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBERS: Final = (Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL)
 _WIDTHS: Final = {Kind.BOOLEAN: 1, Kind.INT: 8, Kind.FLOAT: 4, Kind.DOUBLE: 8, Kind.DATE: 4, Kind.TIME: 8,
                   Kind.TIMESTAMP: 8, Kind.TIMESTAMPTZ: 8, Kind.UUID: 16}  # fmt: skip
@@ -62,11 +63,37 @@ def paimon_bound(text: str | None, logical_type: str) -> str | None:
     if kind in _NUMBERS:
         return text
     if kind is Kind.DATE:
-        try:
-            return str(date.fromisoformat(text).toordinal() - _EPOCH)
-        except ValueError:  # a year outside Python's range
-            return None
+        return None if (days := number(text, logical_type)) is None else str(days)
     return _timestamp(text) if kind is Kind.TIMESTAMP else None
+
+
+def number(text: str | None, logical_type: str) -> Any:
+    """Converts a bound to a number: int, float or Decimal, days of a DATE, microseconds of a TIMESTAMPTZ since 1970.
+
+    Args:
+        text: Canonical text; None if unknown.
+
+    Returns:
+        None for other types, NaN, and years outside Python's range.
+    """
+    if text is None:
+        return None
+    try:
+        match parse(logical_type).kind:
+            case Kind.INT:
+                return int(text)
+            case Kind.FLOAT | Kind.DOUBLE:
+                value = float(text.replace("Infinity", "inf"))
+                return None if math.isnan(value) else value
+            case Kind.DECIMAL:
+                return Decimal(text)
+            case Kind.DATE:
+                return (date.fromisoformat(text) - _EPOCH.date()).days
+            case Kind.TIMESTAMPTZ:
+                return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1)
+    except ValueError:  # a year outside Python's range
+        pass
+    return None
 
 
 def _timestamp(text: str) -> str:

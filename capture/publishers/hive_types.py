@@ -6,11 +6,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, Final
 
+from capture.publishers.external_values import number
 from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, Publisher, TableStatistics
 from store.model.errors import NotFound
 from store.model.logical_types import Kind, parse
@@ -184,7 +185,8 @@ def hive_columns(
         elif kind in (STRING, BINARY) and (column.avg_width_bytes is None or column.max_width_bytes is None):
             left_out[column.name] = "the width is not known, and the catalog cannot store an unknown one"
         else:
-            low, high = _bound(column.min, column), _bound(column.max, column)
+            has_bounds = parse(column.logical_type).kind not in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
+            low, high = (number(side if has_bounds else None, column.logical_type) for side in (column.min, column.max))
             fitting.append(HiveColumn(
                 column.name, hive_type, kind, column.null_count, column.distinct, low, high,
                 column.avg_width_bytes or 0.0, column.max_width_bytes or 0,
@@ -248,22 +250,3 @@ def unscaled(value: Decimal) -> tuple[bytes, int]:
     assert isinstance(exponent, int)
     number = int("".join(map(str, digits))) * 10 ** max(exponent, 0) * (-1 if sign else 1)
     return number.to_bytes((8 + (number + (number < 0)).bit_length()) // 8, "big", signed=True), max(-exponent, 0)
-
-
-def _bound(text: str | None, column: ColumnStatistics) -> Any:
-    if text is None:
-        return None
-    match parse(column.logical_type).kind:
-        case Kind.INT:
-            return int(text)
-        case Kind.FLOAT | Kind.DOUBLE:
-            number = float(text.replace("Infinity", "inf"))
-            return number if number == number else None
-        case Kind.DECIMAL:
-            return Decimal(text)
-        case Kind.DATE:
-            try:
-                return date.fromisoformat(text).toordinal() - date(1970, 1, 1).toordinal()
-            except ValueError:  # a year outside Python's range
-                return None
-    return None

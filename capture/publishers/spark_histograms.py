@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from itertools import groupby, pairwise
 from typing import Final
 
+from capture.publishers.external_values import number
 from capture.publishers.spi import ColumnStatistics
 from store.model import sketches
-from store.model.logical_types import Kind, parse
 
 BINS: Final = 254  # default of spark.sql.statistics.histogram.numBins
 EVEN_WITHIN: Final = 0.05  # deviation of quantiles, as a share of the range, up to which values are evenly spread
 FREQUENT_ABOVE: Final = 4.0  # multiple of the average rows per value above which a value is frequent
-_EPOCH: Final = date(1970, 1, 1).toordinal()
 _END: Final = -1
 
 
@@ -51,8 +47,11 @@ def bins(column: ColumnStatistics, discrete: bool) -> list[Bin]:
         column: Column with a KLL sketch, bounds and ndv.
         discrete: Whether values are integers or days.
     """
-    low, high = (_number(bound, column.logical_type) for bound in (column.min, column.max))
-    if column.quantiles is None or not column.distinct or low is None or high is None:
+    low, high = (
+        float(math.nan if (n := number(bound, column.logical_type)) is None else n)
+        for bound in (column.min, column.max)
+    )
+    if column.quantiles is None or not column.distinct or not math.isfinite(low) or not math.isfinite(high):
         return []
     count = min(BINS, max(column.row_count or 0, column.distinct))
     inner = sketches.quantiles(column.quantiles, [i / count for i in range(1, count)])
@@ -78,26 +77,3 @@ def _is_skewed(edges: Sequence[float], distinct: int) -> bool:
     off = max(abs((edge - low) / (high - low) - rank / count) for rank, edge in enumerate(edges))
     most = max(len(list(same)) - 1 for _, same in groupby(edges)) / count  # share of the most frequent value
     return off > EVEN_WITHIN + 1 / distinct or most > FREQUENT_ABOVE * max(1 / distinct, 1 / count)
-
-
-def _number(bound: str | None, logical_type: str) -> float | None:
-    """Converts a bound to the double used in Spark's histograms (days, microseconds); None if not possible."""
-    if bound is None:
-        return None
-    match parse(logical_type).kind:
-        case Kind.INT | Kind.FLOAT | Kind.DOUBLE | Kind.DECIMAL:
-            value = float(Decimal(bound)) if "n" not in bound.lower() else math.nan
-            return value if math.isfinite(value) else None
-        case Kind.DATE:
-            return float(date.fromisoformat(bound).toordinal() - _EPOCH) if _is_plain_year(bound) else None
-        case Kind.TIMESTAMPTZ:
-            if not _is_plain_year(bound):
-                return None
-            since = datetime.fromisoformat(bound) - datetime(1970, 1, 1, tzinfo=UTC)
-            return float(since // timedelta(microseconds=1))
-    return None
-
-
-def _is_plain_year(bound: str) -> bool:
-    """True if Python's dates support the year."""
-    return re.match(r"\d{4}-", bound) is not None and not bound.startswith("0000")
