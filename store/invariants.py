@@ -27,7 +27,7 @@ from store.duckdb.layout import (
     parts,
     prepare,
 )
-from store.history.spans import changes, listing_changes, misserved
+from store.history.spans import changes, listing_changes, misserved, schema_key_sql
 from store.model.puts import IDENTITY
 from store.model.schemas import DISTRIBUTION
 from store.queue.job_store import ACTIVE, ENDED
@@ -171,6 +171,8 @@ def checks() -> Sequence[Check]:
         Check("tables: the current snapshot is not registered", _unregistered("tables", "current_snapshot_id"),
               RESTORE),
         Check("snapshots: several of one id", _twice("snapshots", "table_key", "snapshot_id"), RESTORE),
+        Check("snapshots: another schema key than the schema gives", "SELECT table_key FROM snapshots"
+              f" WHERE schema_key IS DISTINCT FROM {schema_key_sql('snapshots')}", RESTORE),
         Check("column_ids: several of one name", _twice("column_ids", "table_key", "column_name"), RESTORE),
         Check("jobs: several of one id", _twice("jobs", "job_id"), RESTORE),
         Check("jobs: unknown state", f"SELECT table_key FROM jobs WHERE state NOT IN {(*ACTIVE, *ENDED)}", RESTORE),

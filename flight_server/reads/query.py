@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.reads.catalog_sources import SOURCES
-from flight_server.reads.scope import FlightSource, ReadScope, pins_of
-from flight_server.reads.stats_sources import TABLE_COLUMNS, label_columns, ordinals_sql, stats_source, with_labels
+from flight_server.reads.scope import FlightSource, ReadScope
+from flight_server.reads.stats_sources import TABLE_COLUMNS, label_columns, stats_source, with_labels
 from flight_server.wire.scan_request import Part, ScanRequest
 from store.catalog.catalog import Catalog
 from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection, Database
-from store.duckdb.layout import BY_SNAPSHOT, PARTED, STORED, parts
+from store.duckdb.layout import BY_SNAPSHOT, STORED, parts
 from store.duckdb.table_versions import TableVersions
 from store.model.predicates import tree
 from store.model.predicates.sql import to_sql
@@ -51,18 +51,7 @@ class Queries:
             if self.versions.steady() == scope.epoch:
                 return batches
             del batches  # a cursor has one result at a time
-        plain = scope.is_stored or scope.current or scope.only or scope.allow_stale
-        if request.flight.name in PARTED and not plain and self.estimate(request.flight.name) > ORDERED_UP_TO:
-            return self._query(cursor, request, self._with_ordinals(cursor, scope))
         return self._query(cursor, request, scope)
-
-    def _with_ordinals(self, cursor: Connection, scope: ReadScope) -> ReadScope:
-        """The scope with the ordinals of its snapshots, read in the transaction of the query that follows."""
-        cursor.begin()
-        for name, table in pins_of(scope).items():
-            cursor.register(name, table)
-        least, greatest = cursor.execute(ordinals_sql(scope)).fetchall()[0]
-        return scope if least is None else replace(scope, ordinals=(least, greatest))
 
     def _query(self, cursor: Connection, request: ScanRequest, scope: ReadScope) -> Iterable[pa.RecordBatch]:
         source = self._source(request, scope)

@@ -27,8 +27,6 @@ class ReadScope:
         any_dropped: True if any table is dropped; rows of dropped tables are not served.
         epoch: Epoch (`TableVersions.steady`) at which the requested snapshots are the current ones; None if they are
             not.
-        ordinals: The least and the greatest ordinal of the requested snapshots, in the transaction of the query; None
-            if not known.
     """
 
     keys: Sequence[int] | None = None
@@ -41,7 +39,6 @@ class ReadScope:
     is_limited: bool = True
     failing: frozenset[int] = frozenset()
     epoch: int | None = None
-    ordinals: tuple[int, int] | None = None
 
     @property
     def is_stored(self) -> bool:

@@ -24,7 +24,7 @@ from store.duckdb.layout import (
     record_columns,
     stored_columns,
 )
-from store.history.spans import holds_sql, schema_key_sql, schema_sql
+from store.history.spans import holds_sql, schema_sql
 from store.model.freshness import (
     EXACT,
     INHERITED,
@@ -124,12 +124,12 @@ def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None) -> FlightSou
     """A source without ranking: all stored records, or the rows that hold at the requested snapshots. It has no
     subquery but these snapshots, and only the joins that the used columns need."""
     parameters: list[Any] = []
-    base, at, requested, conditions = _plain_rows(flight.name, scope, parameters, used)
+    base, at, requested = _plain_rows(flight.name, scope, parameters, used)
     columns = {name: f's."{name}"' for name in flight.schema.names} | {"snapshot_id": f"{at}.snapshot_id"}
     columns |= _stored_labels(flight, at) if scope.is_stored else _labels(flight, at, requested)
     needed = _LABELS | _OF_TABLE if requested.startswith("t.") else _OF_TABLE
     columns |= TABLE_COLUMNS
-    conditions += [limited_to("s", scope, parameters), _seen(scope)]
+    conditions = (limited_to("s", scope, parameters), _seen(scope))
     join = " JOIN tables t ON t.table_key = s.table_key" if used is None or used & needed else ""
     where = " AND ".join(condition for condition in conditions if condition != "true") or "true"
     order = _order(flight.name, at)
@@ -138,10 +138,10 @@ def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None) -> FlightSou
 
 def _plain_rows(
     name: str, scope: ReadScope, parameters: list[Any], used: Set[str] | None
-) -> tuple[str, str, str, list[str]]:  # fmt: skip
-    """The FROM clause of the rows `s`, whose parameters are appended; the alias that has their snapshot ids; SQL of the
-    id of the requested snapshot; and conditions by which DuckDB skips row groups."""
-    base, at, conditions = f"{STORED[name]} s", "s", []  # type: str, str, list[str]
+) -> tuple[str, str, str]:  # fmt: skip
+    """The FROM clause of the rows `s`, whose parameters are appended; the alias that has their snapshot ids; and SQL of
+    the id of the requested snapshot."""
+    base, at = f"{STORED[name]} s", "s"
     if name in BY_SPAN:
         at = "c"
         base += (
@@ -149,19 +149,17 @@ def _plain_rows(
             " AND c.pos >= s.from_pos AND c.pos < s.to_pos"
         )
     elif scope.current:
-        return f"{parts(name)[0]} s", at, "t.current_snapshot_id", conditions
+        return f"{parts(name)[0]} s", at, "t.current_snapshot_id"
     elif not scope.is_stored:
         named = {*_SPANNED, *IDENTITY[name], *(stored_columns(name) if used is None else used), *USABLE_COLUMNS}
         given = [f'"{column}"' for column in stored_columns(name) if column in named]
         given += [*_SPANNED, *(["distribution_snapshot_id"] if name in GROUPED else [])]
         base = " UNION ALL ".join(f"SELECT {', '.join(given)} FROM {table}" for table in parts(name))
         base = f"({base}) s"
-        if scope.ordinals is not None:
-            conditions = [f"s.from_ord <= {scope.ordinals[1]}", f"s.to_ord > {scope.ordinals[0]}"]
     if scope.is_stored:
-        return base, at, "t.current_snapshot_id", conditions
+        return base, at, "t.current_snapshot_id"
     base += f" JOIN {_requested(scope, parameters)} a ON a.table_key = {at}.table_key AND {holds_sql(at, 'a')}"
-    return base, at, "a.snapshot_id", conditions
+    return base, at, "a.snapshot_id"
 
 
 def _labels(flight: Flight, at: str, requested: str) -> dict[str, str]:
@@ -251,7 +249,7 @@ def _seen(scope: ReadScope) -> str:
 def _requested(scope: ReadScope, parameters: list[Any]) -> str:
     """Subquery: table_key, snapshot_id, ordinal, schema_hash, schema_key of the requested snapshot of each table;
     appends its parameters."""
-    columns = f"n.table_key, n.snapshot_id, n.ordinal, n.schema_hash, {schema_key_sql('n')} AS schema_key"
+    columns = "n.table_key, n.snapshot_id, n.ordinal, n.schema_hash, n.schema_key"
     condition = limited_to("n", scope, parameters)
     if scope.snapshot is not None:
         return f"(SELECT {columns} FROM snapshots n WHERE n.snapshot_id = {int(scope.snapshot)} AND {condition})"
@@ -260,13 +258,6 @@ def _requested(scope: ReadScope, parameters: list[Any]) -> str:
         f"(SELECT {columns} FROM {pins} p JOIN snapshots n ON n.table_key = p.table_key"
         f" AND n.snapshot_id = p.snapshot_id WHERE {condition})"
     )
-
-
-def ordinals_sql(scope: ReadScope) -> str:
-    """SQL of the least and the greatest ordinal of the requested snapshots."""
-    if scope.snapshot is not None:
-        return f"SELECT min(ordinal), max(ordinal) FROM snapshots WHERE snapshot_id = {int(scope.snapshot)}"
-    return "SELECT min(ordinal), max(ordinal) FROM snapshots JOIN pins USING (table_key, snapshot_id)"
 
 
 # Ranking of versions: for readers that allow STALE rows, and for sketches.

@@ -16,6 +16,7 @@ from store.catalog.catalog import Catalog
 from store.catalog.deletion import delete_records
 from store.duckdb.arrow_sql import among, execute
 from store.duckdb.layout import Connection, insert_rows
+from store.history.spans import schema_key_sql
 from store.model.catalog_entries import EXTERNAL, Place, TableEntry, new_column_ids
 from store.model.names import column_key
 
@@ -101,7 +102,8 @@ def _snapshot_rows(table_key: int, found: Found) -> list[list[Any]]:
     return [
         [table_key, s["snapshot_id"], s["ordinal"], s["parent_snapshot_id"], s["sequence_number"],
          datetime.fromisoformat(s["committed_at"]) if s["committed_at"] else None, s["operation"],
-         s["schema_hash"], True, s.get("manifest_list"), s.get("summary")]
+         s["schema_hash"], True, s.get("manifest_list"), s.get("summary"),
+         str(Place(s["ordinal"], s["schema_hash"]).schema_key(s["snapshot_id"]))]  # Arrow infers no UBIGINT
         for s in found["snapshots"]
     ]  # fmt: skip
 
@@ -316,7 +318,8 @@ class Discovery:
         )
         delete_records(connection, self._catalog, entry, place[1])
         connection.execute(
-            "UPDATE snapshots SET schema_hash = ? WHERE table_key = ? AND snapshot_id = ?",
+            f"UPDATE snapshots SET schema_hash = $1, schema_key = {schema_key_sql('snapshots', '$1')}"
+            " WHERE table_key = $2 AND snapshot_id = $3",
             [found["schema_hash"], *place],
         )
         self._catalog.forget_places()

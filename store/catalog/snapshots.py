@@ -14,7 +14,7 @@ from store.duckdb.database import Database
 from store.duckdb.layout import PARTED, Connection, insert_rows
 from store.duckdb.lru import LruCache
 from store.history.presence import Presence
-from store.history.spans import Spans, move_rows
+from store.history.spans import Spans, move_rows, schema_key_sql
 from store.model.catalog_entries import EXTERNAL, UNPLACED, Entries, Place, TableEntry
 
 CACHED_SNAPSHOTS: Final = 65_536  # cached snapshots, which are not looked up again
@@ -95,21 +95,23 @@ class SnapshotRegistry(ABC):
         new = [place for place in places if place not in stored]
         # whether a snapshot of a lake's table is live is unknown (None) until the next inspection of the lake
         external = {key for key, _ in new if self.uncommitted.by_key[key].format == EXTERNAL}
-        insert_rows(connection, "snapshots (table_key, snapshot_id, ordinal, schema_hash, is_live)", [
-            [key, id_, id_ if key in external else UNPLACED, hashes[key, id_], True if key in external else None]
-            for key, id_ in new
+        known = {(key, id_): Place(id_ if key in external else UNPLACED, hashes[key, id_]) for key, id_ in new}
+        insert_rows(connection, "snapshots (table_key, snapshot_id, ordinal, schema_hash, is_live, schema_key)", [
+            [*pair, place.ordinal, place.schema_hash, True if pair[0] in external else None,
+             str(place.schema_key(pair[1]))]
+            for pair, place in known.items()
         ])  # fmt: skip
         gained = [pair for pair, old in stored.items() if old.schema_hash is None and hashes[pair] is not None]
         if gained:
             columns = {name: [pair[at] for pair in gained] for at, name in enumerate(("table_key", "snapshot_id"))}
             rows = pa.table(columns | {"schema_hash": [hashes[pair] for pair in gained]})
             execute(
-                connection, "UPDATE snapshots SET schema_hash = k.schema_hash FROM {gained} k WHERE"
+                connection, "UPDATE snapshots SET schema_hash = k.schema_hash,"
+                f" schema_key = {schema_key_sql('snapshots', 'k.schema_hash')} FROM {{gained}} k WHERE"
                 f" snapshots.{within('table_key', rows['table_key'])} AND snapshots.table_key = k.table_key"
                 " AND snapshots.snapshot_id = k.snapshot_id", gained=rows,
             )  # fmt: skip
             self.spans.change(columns["table_key"])
-        known = {(key, id_): Place(id_ if key in external else UNPLACED, hashes[key, id_]) for key, id_ in new}
         known |= {pair: replace(place, schema_hash=place.schema_hash or hashes[pair]) for pair, place in stored.items()}
         self.cache_places((*pair, place) for pair, place in known.items())
         for key, _ in new:

@@ -26,7 +26,7 @@ from store.model.schemas import COMPUTED, DELETE_FILE, DISTRIBUTION, FLIGHTS, KE
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 """A connection or cursor; the parameter `connection` of a function that writes is the writer's, in its transaction."""
 
-VERSION: Final = 15
+VERSION: Final = 16
 """The layout of the file; a file of another one is refused."""
 
 OPEN_END = 2**62  # `to_pos` of a row that belongs to the newest file listing, `to_ord` of one that nothing replaced
@@ -80,7 +80,7 @@ CREATE TABLE table_constraints (table_key BIGINT, kind VARCHAR, name VARCHAR, or
     column_name VARCHAR, clause VARCHAR);
 CREATE TABLE snapshots (table_key BIGINT, snapshot_id BIGINT, ordinal BIGINT, parent_snapshot_id BIGINT,
     sequence_number BIGINT, committed_at TIMESTAMPTZ, operation VARCHAR, schema_hash VARCHAR, is_live BOOLEAN,
-    manifest_list VARCHAR, summary VARCHAR);
+    manifest_list VARCHAR, summary VARCHAR, schema_key UBIGINT);
 CREATE TABLE identities (table_key BIGINT, snapshot_id BIGINT, identity VARCHAR);
 CREATE TABLE file_snapshots (table_key BIGINT, family VARCHAR, snapshot_id BIGINT, pos BIGINT,
     schema_key UBIGINT, from_ord BIGINT, to_ord BIGINT, mark VARCHAR);

@@ -24,7 +24,7 @@ from store.duckdb.layout import (
 )
 from store.history.file_spans import STORAGE_ID
 from store.history.presence import Presence
-from store.history.spans import Spans, schema_key, served_distribution
+from store.history.spans import Spans, served_distribution
 from store.history.staged import NONE, NameOf, Staged
 from store.model.catalog_entries import Place
 from store.model.freshness import has_sql
@@ -214,7 +214,7 @@ class SnapshotMerge:
             hashes = pa.array([place.schema_hash for place in places], pa.string()).take(pa.array(at))
             other = pc.fill_null(pc.not_equal(fresh["schema_hash"], hashes), pc.is_valid(fresh["schema_hash"]))
             simple &= ~other.to_numpy()
-        schemas = [schema_key(id_, place.ordinal, place.schema_hash) for id_, place in zip(ids, places, strict=True)]
+        schemas = [place.schema_key(id_) for id_, place in zip(ids, places, strict=True)]
         columns = {
             "schema_key": np.array(schemas, np.uint64)[at], "is_copy": np.zeros(len(at), np.bool_),
             "from_ord": np.array([place.ordinal for place in places], np.int64)[at],

@@ -14,7 +14,7 @@ from store.duckdb.layout import BY_SPAN, OPEN_END, SPAN, Connection, insert_rows
 from store.history.file_listings import FAMILIES, Marks
 from store.history.file_spans import STORAGE_ID, remove_at
 from store.history.presence import Presence
-from store.history.spans import Spans, schema_key
+from store.history.spans import Spans
 from store.history.staged import NONE, NameOf, Staged
 from store.model.catalog_entries import Place
 from store.model.puts import Codes, Counts, PutMode, codes, first_of_each
@@ -204,8 +204,8 @@ class SpanMerge:
     def _span(self, table_key: int, snapshot_id: int) -> tuple[str, int, int]:
         """The span of a listing without earlier ones; any other is computed by `Spans.update`."""
         place = self.places[table_key, snapshot_id]
-        key = schema_key(snapshot_id, place.ordinal, place.schema_hash)
-        return str(key), place.ordinal, OPEN_END  # as text, because Arrow takes no such integer among smaller ones
+        key = str(place.schema_key(snapshot_id))
+        return key, place.ordinal, OPEN_END  # as text, because Arrow takes no such integer among smaller ones
 
     def _end_at(self, connection: Connection, rowids: pa.ChunkedArray, position: str) -> None:
         if len(rowids):

@@ -26,7 +26,6 @@ Invariants, which `statflight doctor --db` checks by `changes` and `listing_chan
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
@@ -46,15 +45,14 @@ _CUT: Final = ("ndv", "ndv_lower", "ndv_upper")
 _SPAN: Final = tuple(SPAN)
 
 
-def schema_key(snapshot_id: int, ordinal: int, schema_hash: str | None) -> int:
-    """The schema key of a snapshot, `schema_key_sql` in Python."""
-    text = f"snapshot {snapshot_id}" if schema_hash is None or ordinal == UNPLACED else schema_hash
-    return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[8:], "little")
+def schema_key_sql(snapshot: str, own_hash: str = "NULL") -> str:
+    """SQL of the schema key of a row of `snapshots`, whose alias is given, as it is stored there;
+    `Place.schema_key` in SQL.
 
-
-def schema_key_sql(snapshot: str) -> str:
-    """SQL of the schema key of a row of `snapshots`, whose alias is given."""
-    text = f"coalesce({schema_sql('NULL', snapshot)}, 'snapshot ' || {snapshot}.snapshot_id)"
+    Args:
+        own_hash: SQL of the schema hash; NULL for the stored one.
+    """
+    text = f"coalesce({schema_sql(own_hash, snapshot)}, 'snapshot ' || {snapshot}.snapshot_id)"
     return f"md5_number_lower({text})"
 
 
@@ -113,7 +111,7 @@ class Spans:
 
 
 _CURRENT: Final = (
-    f"(SELECT n.table_key, n.ordinal, {schema_key_sql('n')} AS schema_key FROM tables x JOIN snapshots n"
+    "(SELECT n.table_key, n.ordinal, n.schema_key FROM tables x JOIN snapshots n"
     " ON n.table_key = x.table_key AND n.snapshot_id = x.current_snapshot_id WHERE {scope})"
 )
 
@@ -152,7 +150,7 @@ def move_rows(connection: Connection, flights: Sequence[str], current: Mapping[i
         flights: Flights of `PARTED`.
         current: Table key → id and place of its current snapshot.
     """
-    keys = [schema_key(snapshot_id, place.ordinal, place.schema_hash) for snapshot_id, place in current.values()]
+    keys = [place.schema_key(snapshot_id) for snapshot_id, place in current.values()]
     ordinals = [place.ordinal for _, place in current.values()]
     types = {"table_key": pa.int64(), "schema_key": pa.uint64(), "ordinal": pa.int64()}
     at = pa.table([list(current), keys, ordinals], pa.schema(types))
@@ -265,7 +263,7 @@ def _changes_sql(flight: str, table_keys: Sequence[int]) -> str:
 
     return f"""
 WITH n AS MATERIALIZED (SELECT n.table_key, n.snapshot_id, n.ordinal, n.schema_hash,
-    {schema_key_sql("n")} AS schema_key, n.snapshot_id = x.current_snapshot_id AS is_current,
+    n.schema_key, n.snapshot_id = x.current_snapshot_id AS is_current,
     row_number() OVER (PARTITION BY n.table_key ORDER BY n.ordinal, n.snapshot_id) AS number,
     x.max_snapshots_behind AS most
   FROM snapshots n JOIN tables x ON x.table_key = n.table_key WHERE {scope.replace("table_key", "n.table_key")}),
@@ -312,7 +310,7 @@ def misserved(connection: Connection, flight: str, table_keys: Sequence[int], mo
     """The rows of tables (table_key) whose distribution is not that of the record that they name; arguments are those
     of `changes`, of a flight of `GROUPED`."""
     both = f"(SELECT *{_mine(flight)} FROM {_both(flight, among('table_key', table_keys))})"
-    first = "c.is_copy AND n.ordinal = c.from_ord AND c.schema_key = " + schema_key_sql("n")
+    first = "c.is_copy AND n.ordinal = c.from_ord AND c.schema_key = n.schema_key"
     served = served_distribution("c", "d", f"({first})")
     same = " AND ".join(f"d.{name} = c.{name}" for name in ("table_key", *(f'"{name}"' for name in IDENTITY[flight])))
     return query(
@@ -374,8 +372,8 @@ def listing_changes(connection: Connection, table_keys: Sequence[int], moved: pa
     was = ", ".join(f"f.{name} AS was_{name}" for name in _SPAN)
     return query(
         connection, f"SELECT table_key, rid, {', '.join(_SPAN)} FROM (SELECT f.table_key, f.rowid AS rid, {was},"
-        f" {schema_key_sql('n')} AS schema_key, n.ordinal AS from_ord, coalesce(lead(n.ordinal) OVER (PARTITION BY"
-        f" f.table_key, f.family, {schema_key_sql('n')} ORDER BY n.ordinal), {OPEN_END}) AS to_ord"
+        f" n.schema_key, n.ordinal AS from_ord, coalesce(lead(n.ordinal) OVER (PARTITION BY"
+        f" f.table_key, f.family, n.schema_key ORDER BY n.ordinal), {OPEN_END}) AS to_ord"
         " FROM file_snapshots f JOIN snapshots n ON n.table_key = f.table_key AND n.snapshot_id = f.snapshot_id"
         f" WHERE {among('f.table_key', table_keys)}) WHERE {differs}", moved=moved,
     )  # fmt: skip

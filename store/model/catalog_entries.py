@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -76,6 +77,12 @@ class Place:
     ordinal: int
     schema_hash: str | None
     is_newest: bool = False
+
+    def schema_key(self, snapshot_id: int) -> int:
+        """The schema key of the snapshot, of 64 bits: snapshots with the same one have the same schema."""
+        is_unknown = self.schema_hash is None or self.ordinal == UNPLACED
+        text = f"snapshot {snapshot_id}" if is_unknown else self.schema_hash or ""
+        return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[8:], "little")
 
 
 @dataclass

@@ -111,6 +111,7 @@ CASES = [
      ("tables",)),
     ("tables: the current snapshot is not registered", "UPDATE {0} SET current_snapshot_id = 99", ("tables",)),
     ("snapshots: several of one id", TWICE, ("snapshots",)),
+    ("snapshots: another schema key than the schema gives", "UPDATE {0} SET schema_key = 9", ("snapshots",)),
     ("column_ids: several of one name", TWICE, ("column_ids",)),
     ("jobs: several of one id", TWICE, ("jobs",)),
     ("jobs: unknown state", "UPDATE {0} SET state = 'LOST'", ("jobs",)),

@@ -77,7 +77,7 @@ def test_sketch_of_an_earlier_snapshot_is_inherited_and_not_exact(app):
     schema = {"schema_hash": "h"}
     for snapshot in (1, 2):
         put(app, [KEY | schema | {"snapshot_id": snapshot, "row_count": 2000}], "stats.tables")
-        app.database.write(lambda c: c.execute("UPDATE snapshots SET schema_hash = 'h'"))
+        app.database.write(lambda c: c.execute("UPDATE snapshots SET schema_hash = 'h', schema_key = 1"))
     (later,) = merge(app, snapshot=2)
     assert (later["ndv"], later["exact"], later["snapshot_id"], later["freshness"]) == (200, False, 1, "INHERITED")
     (both,) = merge(app, **{"with": {"table": "lake.s.t", "snapshot": 2, "column": "c1"}})

@@ -14,7 +14,7 @@ from store.catalog.discovery import Discovery
 from store.duckdb.database import Database
 from store.duckdb.layout import BY_SNAPSHOT, parts, stored_columns
 from store.history import spans
-from store.history.spans import holds_sql, schema_key_sql
+from store.history.spans import holds_sql
 from store.model import freshness
 from store.model.catalog_entries import UNPLACED
 from store.model.errors import Conflict
@@ -102,7 +102,7 @@ def served_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> dict[
             ", r.distribution_snapshot_id, CASE WHEN r.distribution_snapshot_id = n.snapshot_id THEN 'EXACT'"
             " WHEN r.distribution_snapshot_id IS NOT NULL THEN 'INHERITED' END, r.ndv, r.avg_width_bytes"
         )
-    join = f"JOIN (SELECT *, {schema_key_sql('snapshots')} AS schema_key FROM snapshots) n ON n.table_key = r.table_key"
+    join = "JOIN snapshots n ON n.table_key = r.table_key"
     found: dict[Any, list[tuple[Any, ...]]] = {}
     for at, *row in [
         *store.database.rows(f"SELECT NULL, {names} FROM {current} r {join} JOIN tables x"
@@ -131,8 +131,8 @@ def expected_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
 
 def served_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
     return store.database.rows(
-        "SELECT n.table_key, n.snapshot_id, f.family, f.snapshot_id FROM file_snapshots f JOIN (SELECT *,"
-        f" {schema_key_sql('snapshots')} AS schema_key FROM snapshots) n ON n.table_key = f.table_key"
+        "SELECT n.table_key, n.snapshot_id, f.family, f.snapshot_id FROM file_snapshots f"
+        " JOIN snapshots n ON n.table_key = f.table_key"
         f" WHERE {holds_sql('f', 'n')} ORDER BY ALL"
     )
 
