@@ -18,7 +18,7 @@ from capture.connectors.delta.extended_statistics import extended_columns
 from capture.connectors.delta.lake_table import LakeTable, Schemas
 from capture.connectors.delta.log import DeltaColumn, list_log
 from capture.connectors.delta.log_files import VECTOR
-from capture.connectors.delta.statistics import MAX_FOOTERS, ColumnStatistics
+from capture.connectors.delta.statistics import ColumnStatistics
 from capture.connectors.delta.table_log import NO_FILES, LogSlice, TableLog
 from capture.connectors.delta.table_version import (
     TableVersion,
@@ -31,7 +31,7 @@ from capture.connectors.delta.table_version import (
 )
 from capture.connectors.file_columns import absent
 from capture.connectors.footers.reader import batched
-from capture.connectors.footers.statistics import FooterCache
+from capture.connectors.footers.statistics import MAX_FOOTERS, FooterCache
 from capture.connectors.spi import ColumnIds, FilePart, NativeStats, ScanColumn, ScanTask, container
 from capture.connectors.storage.places import Unreadable, unknown_snapshot
 from store.model.logical_types import LogicalType, parse, to_arrow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import Any
@@ -43,14 +43,11 @@ class TableVersion:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def part(self, files: slice | pa.Array) -> TableVersion:
-        """Some of the files: a slice, or those at the indexes (int64)."""
-
-        def of(values: Any) -> Any:
-            return values[files] if isinstance(files, slice) else values.take(files)
-
+    def files(self, positions: Sequence[int]) -> TableVersion:
+        """The files at some positions."""
+        at = pa.array(positions, pa.int64())
         per_file = ("actions", "paths", "rows", "vectors", "delete_files")
-        return replace(self, **{name: of(getattr(self, name)) for name in per_file})
+        return replace(self, **{name: getattr(self, name).take(at) for name in per_file})
 
     def column(self, name: str) -> pa.Array | None:
         """A column of the add actions, one value per file; None if there is no such column."""

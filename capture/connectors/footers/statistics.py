@@ -22,6 +22,12 @@ _GROUP: Final = 256  # files per batch of footers
 FileStats: TypeAlias = tuple[LeafStats | None, ...]
 """Statistics of each leaf of a footer; None for containers."""
 
+Statistics: TypeAlias = "tuple[Footer, FileStats] | None"
+"""A footer with its statistics; None if it is unknown."""
+
+MAX_FOOTERS: Final = 10_000
+"""Files without statistics in a log or manifest up to which footers are read; beyond, their statistics stay unknown."""
+
 Key: TypeAlias = tuple[str, int, int]
 
 
@@ -88,7 +94,7 @@ class FooterCache:
         cached |= {key: (footer, stats) for key, footer, stats in self._read(missing)}
         return [cached[file.key] for file in files]
 
-    def readable_statistics(self, files: Sequence[DataFile]) -> list[tuple[Footer, FileStats] | None]:
+    def readable_statistics(self, files: Sequence[DataFile]) -> list[Statistics]:
         """The same, with None for a damaged or missing file, which a scan will report."""
         try:
             return list(self.statistics(files))
@@ -96,6 +102,20 @@ class FooterCache:
             if len(files) == 1:
                 return [None]
             return [footer for file in files for footer in self.readable_statistics([file])]
+
+    def of_lacking(
+        self, lacking: Sequence[bool], listed: Callable[[Sequence[int]], Sequence[DataFile]]
+    ) -> Sequence[Statistics]:
+        """Footers of the files that are True in `lacking`, None for others; empty without such files.
+
+        Args:
+            listed: Returns the files at some positions.
+        """
+        positions = [position for position, lacks in enumerate(lacking) if lacks]
+        if not positions:
+            return ()
+        footers = dict(zip(positions, self.readable_statistics(listed(positions)), strict=True))
+        return [footers.get(position) for position in range(len(lacking))]
 
     def _read(self, files: Sequence[DataFile]) -> Iterator[tuple[Key, Footer, FileStats]]:
         for file, footer in zip(files, read_footers([file.place for file in files]), strict=True):
@@ -108,7 +128,7 @@ class FooterCache:
 
 
 def footer_facts(
-    footers: Sequence[tuple[Footer, FileStats] | None], find: Callable[[Footer], int | None], kind: LogicalType
+    footers: Sequence[Statistics], find: Callable[[Footer], int | None], kind: LogicalType
 ) -> dict[str, Any]:
     """Counts and bounds of one column in many files, as arguments of `file_columns.column_rows`.
 
@@ -166,6 +186,25 @@ def of_live_rows(facts: dict[str, Any], rows: pa.Array, records: pa.Array, whole
         "lower_exact": pc.and_(facts["lower_exact"], whole),
         "upper_exact": pc.and_(facts["upper_exact"], whole),
     }
+
+
+def completed(facts: dict[str, Any], others: dict[str, Any], lacking: pa.Array) -> dict[str, Any]:
+    """Completes the facts that a log or manifest has of a column by those of footers.
+
+    Args:
+        facts: Arguments of `file_columns.column_rows`, one value per file; those that are missing or None are taken
+            from `others`.
+        others: Output of `footer_facts`.
+        lacking: Mask of the files of which known `others` replace the facts, a bound with its exactness.
+    """
+    whole = {}
+    for name, other in others.items():
+        values, known = facts.get(name), others[name.removesuffix("_exact")]
+        if values is None or other is None or known is None:
+            whole[name] = other if values is None else values
+        else:
+            whole[name] = pc.if_else(pc.and_(lacking, pc.is_valid(known)), other, values)
+    return whole
 
 
 def _typed(values: list[Any], kinds: list[LogicalType], to_kind: LogicalType) -> pa.Array:

@@ -16,7 +16,15 @@ from pyiceberg.types import TimestampNanoType, TimestamptzNanoType
 
 from capture.connectors.file_columns import column_rows, live_counts
 from capture.connectors.footers.reader import Footer, batched
-from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts, of_live_rows
+from capture.connectors.footers.statistics import (
+    MAX_FOOTERS,
+    FooterCache,
+    ListedFile,
+    Statistics,
+    completed,
+    footer_facts,
+    of_live_rows,
+)
 from capture.connectors.iceberg.bounds import decode_all, decoder, span
 from capture.connectors.iceberg.manifests import Columns, Files, Metrics
 from capture.connectors.iceberg.schema import IcebergLeaf, identity_values, typed_array
@@ -24,9 +32,6 @@ from capture.connectors.storage.places import Place
 
 BATCH_ROWS: Final = 60_000
 """Approximate number of rows in one table of `rows()`."""
-
-MAX_FOOTERS: Final = 10_000
-"""Files without metrics up to which footers are read; beyond, statistics stay unknown."""
 
 OpenPlace = Callable[[str], Place]
 """Location of a file → its place."""
@@ -62,7 +67,7 @@ class ColumnStatistics:
         metrics: Columns,
         rows: pa.Array,
         live: Mapping[int, int],
-        footers: _Footers,
+        footers: Sequence[Statistics],
     ) -> pa.Table:
         """Rows of one column for a block."""
         of_column = metrics.get(leaf.field_id) or Metrics.unknown(len(block))
@@ -74,7 +79,10 @@ class ColumnStatistics:
         statistics["size_bytes"] = pa.repeat(pa.scalar(0, pa.int64()), len(block)) if is_absent else of_column.sizes
         lacking = self._lacking(leaf, block, metrics) if footers else None
         if lacking is not None:
-            statistics = _completed(statistics, _footer_statistics(leaf, block, rows, footers), lacking)
+            reliable = [pair if pair is not None and _is_reliable(pair[0], leaf) else None for pair in footers]
+            facts = footer_facts(reliable, lambda footer: _position(footer, leaf.field_id), leaf.logical)
+            facts = of_live_rows(facts, rows, block.rows, pc.equal(rows, block.rows))
+            statistics = completed(statistics, facts, lacking)
         return column_rows(block.locations, leaf.column, {leaf.column.key: leaf.field_id}, rows, **statistics)
 
     def _per_file(self, leaf: IcebergLeaf, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array]:
@@ -169,30 +177,17 @@ class ColumnStatistics:
         mask = pc.and_(missing, pc.equal(block.formats, "PARQUET"))
         return mask if pc.any(mask).as_py() else None
 
-    def _footers_for(self, block: Files, metrics: Columns) -> _Footers:
+    def _footers_for(self, block: Files, metrics: Columns) -> Sequence[Statistics]:
         """Footers of the files of a block that lack metrics; empty where there are none, or too many."""
         masks = [mask for leaf in self._leaves if (mask := self._lacking(leaf, block, metrics)) is not None]
-        if not masks:
-            return []
-        lacking = masks[0]
-        for mask in masks[1:]:
-            lacking = pc.or_(lacking, mask)
-        count = pc.sum(lacking).as_py()
-        if count > self._footers_left:
-            return []
+        lacking = [any(of_file) for of_file in zip(*(mask.to_pylist() for mask in masks), strict=True)]
+        if (count := sum(lacking)) > self._footers_left:
+            return ()
         self._footers_left -= count
-        of_file = lacking.to_pylist()
-        listed = [
-            ListedFile(self._open_place(location), size)
-            for location, size, lacks in zip(block.locations.to_pylist(), block.sizes.to_pylist(), of_file, strict=True)
-            if lacks
-        ]
-        footers = iter(self._footers.readable_statistics(listed))
-        return [next(footers) if lacks else None for lacks in of_file]
-
-
-_Footers = Sequence[tuple[Footer, FileStats] | None]
-"""The footer of each file of a block; None if not available."""
+        locations, sizes = block.locations, block.sizes
+        return self._footers.of_lacking(
+            lacking, lambda at: [ListedFile(self._open_place(locations[i].as_py()), sizes[i].as_py()) for i in at]
+        )
 
 
 def rows_left(block: Files, live: Mapping[int, int]) -> pa.Array:
@@ -227,13 +222,6 @@ def _attained(exact: pa.Array, tight: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_valid(tight), pc.and_(pc.fill_null(exact, True), tight), exact)
 
 
-def _footer_statistics(leaf: IcebergLeaf, block: Files, rows: pa.Array, footers: _Footers) -> dict[str, Any]:
-    """Statistics of a column from footers, by field id."""
-    reliable = [pair if pair is not None and _is_reliable(pair[0], leaf) else None for pair in footers]
-    facts = footer_facts(reliable, lambda footer: _position(footer, leaf.field_id), leaf.logical)
-    return of_live_rows(facts, rows, block.rows, pc.equal(rows, block.rows))
-
-
 def _is_reliable(footer: Footer, leaf: IcebergLeaf) -> bool:
     """True if the file has field ids, and has the column or its values are null."""
     if not any(other.field_id is not None for other in footer.leaves):
@@ -243,18 +231,6 @@ def _is_reliable(footer: Footer, leaf: IcebergLeaf) -> bool:
 
 def _position(footer: Footer, field_id: int) -> int | None:
     return next((i for i, leaf in enumerate(footer.leaves) if leaf.is_leaf and leaf.field_id == field_id), None)
-
-
-def _completed(statistics: dict[str, Any], others: dict[str, Any], lacking: pa.Array) -> dict[str, Any]:
-    """Statistics with those that are known of the files in `lacking` replaced, a bound with its exactness."""
-    completed = {}
-    for name, values in statistics.items():
-        other, known = others[name], others[name.removesuffix("_exact")]
-        if values is None or other is None or known is None:
-            completed[name] = values
-        else:
-            completed[name] = pc.if_else(pc.and_(lacking, pc.is_valid(known)), other, values)
-    return completed
 
 
 class _Span(NamedTuple):

@@ -19,16 +19,21 @@ from pypaimon.manifest.manifest_list_manager import ManifestListManager
 from pypaimon.schema.data_types import RowType
 
 from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows, live_counts
-from capture.connectors.footers.reader import Footer
-from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts, of_live_rows
+from capture.connectors.footers.statistics import (
+    MAX_FOOTERS,
+    FooterCache,
+    ListedFile,
+    Statistics,
+    completed,
+    footer_facts,
+    of_live_rows,
+)
 from capture.connectors.paimon.library import quiet
 from capture.connectors.paimon.schema import beyond_micros, reads_as
 from capture.connectors.paimon.snapshot_view import File, SnapshotView
 from capture.connectors.spi import Column, ColumnIds
 from store.model.logical_types import FLOATING, Kind, parse, to_arrow
 from store.model.names import column_key
-
-MAX_FOOTERS: Final = 10_000  # files without statistics up to which footers are read; beyond, they stay unknown
 
 Fields = tuple[Any, ...]
 """The Paimon fields of a column, from the top-level field down to the leaf."""
@@ -75,24 +80,31 @@ class ColumnStatistics:
     def _rows(
         self, files: Sequence[File], of_columns: Sequence[tuple[Column, Fields]], ids: ColumnIds
     ) -> Iterator[pa.Table]:
-        from_manifests = [[self._known(fields, file) for file in files] for _, fields in of_columns]
-        unknown = {
-            file.path: file
-            for of_column, (_, fields) in zip(from_manifests, of_columns, strict=True)
-            for file, known in zip(files, of_column, strict=True)
-            if not known and file.path.endswith(".parquet") and self._is_kept(fields, file)
-        }
-        footers = self._read(list(unknown.values()))
-        for of_column, (column, fields) in zip(from_manifests, of_columns, strict=True):
-            usable = [(file, known) for file, known in zip(files, of_column, strict=True) if known]
-            if usable:
-                yield self._from_manifests(column, fields, [f for f, _ in usable], [k for _, k in usable], ids)
-            rest = [
-                (file, footers[file.path]) for file, known in zip(files, of_column, strict=True)
-                if not known and file.path in footers and self._is_kept(fields, file)
-            ]  # fmt: skip
-            if rest:
-                yield self._from_footers(column, fields, [f for f, _ in rest], [footer for _, footer in rest], ids)
+        known = [[self._known(fields, file) for file in files] for _, fields in of_columns]
+        home = self._view.place.name.rstrip("/") + "/"
+        is_near = [file.path.endswith(".parquet") and file.path.startswith(home) for file in files]
+        lacking = [
+            [not k and near and self._is_kept(fields, f) for k, near, f in zip(of_column, is_near, files, strict=True)]
+            for of_column, (_, fields) in zip(known, of_columns, strict=True)
+        ]
+        footers: Sequence[Statistics] = ()
+        in_any = [any(of_file) for of_file in zip(*lacking, strict=True)]
+        if sum(in_any) <= self._footers_left:
+            self._footers_left -= sum(in_any)
+            below = self._view.place.below
+            footers = self._footers.of_lacking(
+                in_any, lambda at: [ListedFile(below(files[i].path[len(home) :]), files[i].meta.file_size) for i in at]
+            )
+        footers = footers or [None] * len(files)
+        paths, rows = pa.array([f.path for f in files], pa.string()), _rows_of(files)
+        for of_column, lacks, (column, fields) in zip(known, lacking, of_columns, strict=True):
+            read = [lack and footer is not None for lack, footer in zip(lacks, footers, strict=True)]
+            facts = _manifest_facts(column, fields, of_column, rows)
+            if any(read):
+                facts = completed(facts, self._footer_facts(column, fields, files, footers, rows), pa.array(read))
+            has_any = [bool(k) or r for k, r in zip(of_column, read, strict=True)]
+            if any(has_any):
+                yield column_rows(paths, column, ids, rows.live, **facts).filter(pa.array(has_any))
 
     # Manifests.
 
@@ -133,67 +145,23 @@ class ColumnStatistics:
             return _Known(nulls)
         return _Known(nulls, low, high, kept_characters(self._schema(file.meta.schema_id).options, was.name))
 
-    def _from_manifests(
-        self, column: Column, fields: Fields, files: Sequence[File], known: Sequence[_Known], ids: ColumnIds
-    ) -> pa.Table:
-        cut = beyond_micros(fields[-1])
-        kept = [k.kept for k in known]
-        rows = _rows_of(files)
-        lower, upper = ([getattr(k, side) for k in known] for side in ("low", "high"))
-        return column_rows(
-            pa.array([f.path for f in files], pa.string()),
-            column,
-            ids,
-            rows.live,
-            null_count=live_counts(pa.array([k.nulls for k in known], pa.int64()), *rows),
-            lower=bound_array(lower, column.logical_type, upper=False, cut=cut),
-            upper=bound_array(upper, column.logical_type, upper=True, cut=cut),
-            lower_exact=pc.and_(rows.whole, exactness(lower, column.logical_type, kept, cut=cut)),
-            upper_exact=pc.and_(rows.whole, exactness(upper, column.logical_type, kept, cut=cut)),
-        )
-
     # Footers.
 
-    def _read(self, files: Sequence[File]) -> dict[str, tuple[Footer, FileStats]]:
-        """Path → footer, for files that can be read."""
-        if not files or len(files) > self._footers_left:
-            return {}
-        self._footers_left -= len(files)
-        home = self._view.place.name.rstrip("/") + "/"
-        near = [file for file in files if file.path.startswith(home)]
-        listed = [ListedFile(self._view.place.below(file.path[len(home) :]), file.meta.file_size) for file in near]
-        footers = self._footers.readable_statistics(listed)
-        return {file.path: footer for file, footer in zip(near, footers, strict=True) if footer is not None}
-
-    def _from_footers(
-        self,
-        column: Column,
-        fields: Fields,
-        files: Sequence[File],
-        footers: Sequence[tuple[Footer, FileStats]],
-        ids: ColumnIds,
-    ) -> pa.Table:
-        kind, rows = parse(column.logical_type), _rows_of(files)
+    def _footer_facts(
+        self, column: Column, fields: Fields, files: Sequence[File], footers: Sequence[Statistics], rows: _Rows
+    ) -> dict[str, Any]:
         places = [self._place_in(file.meta.schema_id, fields) for file in files]
-        footers_used = [
-            None if place is not None and place.key not in footer[0].positions else footer
+        used = [
+            None if footer is None or (place is not None and place.key not in footer[0].positions) else footer
             for place, footer in zip(places, footers, strict=True)
         ]
-        keys = iter(
-            [None if p is None else p.key for p, used in zip(places, footers_used, strict=True) if used is not None]
-        )
-        facts = footer_facts(footers_used, lambda footer: footer.positions.get(next(keys) or ""), kind)
+        keys = iter([None if p is None else p.key for p, footer in zip(places, used, strict=True) if footer])
+        facts = footer_facts(used, lambda footer: footer.positions.get(next(keys) or ""), parse(column.logical_type))
         reads = pa.array([place is None or place.reads for place in places], pa.bool_())
         for side in ("lower", "upper"):
             if facts[side] is not None:
                 facts[side] = pc.if_else(reads, facts[side], pa.scalar(None, facts[side].type))
-        return column_rows(
-            pa.array([f.path for f in files], pa.string()),
-            column,
-            ids,
-            rows.live,
-            **of_live_rows(facts, *rows),
-        )
+        return of_live_rows(facts, *rows)
 
     def _place_in(self, schema_id: int, fields: Fields) -> _InFile | None:
         """The column in files with a schema; None if they lack it."""
@@ -249,6 +217,16 @@ def _decoded(row: Any, at: int) -> Any:
         return row.get_field(at)
     except (ValueError, TypeError, IndexError, OverflowError, ArithmeticError):  # unsupported type, or truncated
         return None
+
+
+def _manifest_facts(column: Column, fields: Fields, known: Sequence[_Known], rows: _Rows) -> dict[str, Any]:
+    """Arguments of `column_rows` for a column, from manifests."""
+    facts: dict[str, Any] = {"null_count": live_counts(pa.array([k.nulls for k in known], pa.int64()), *rows)}
+    cut, kept = beyond_micros(fields[-1]), [k.kept for k in known]
+    for side, values in (("lower", [k.low for k in known]), ("upper", [k.high for k in known])):
+        facts[side] = bound_array(values, column.logical_type, upper=side == "upper", cut=cut)
+        facts[f"{side}_exact"] = pc.and_(rows.whole, exactness(values, column.logical_type, kept, cut=cut))
+    return facts
 
 
 class _Rows(NamedTuple):
