@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,7 @@ from store.model.errors import InvalidArgument
 from store.model.predicates.tree import And, Leaf, Op
 from store.model.schemas import FLIGHTS, Flight
 
-MESSAGE_BYTES: Final = 8192  # largest answer of a `read` action, with its command, that is kept
+SHORT_BYTES: Final = 8192  # largest answer, with its command, that is kept
 SMALL_BYTES: Final = 1 << 20  # largest cached answer that does not count as a stream
 
 _SKETCHES: Final = "stats.sketches"  # a union of two tables, which has no sort columns in common
@@ -42,6 +42,7 @@ _LARGE: Final = frozenset({_SKETCHES, "stats.files", "stats.file_columns", "stat
 _KEPT_SHARE: Final = 8  # part of the cache's size that rows of tickets may take besides
 
 Answer: TypeAlias = pa.Table | Stream
+A = TypeVar("A", pa.Buffer, pa.Table | Stream)
 
 
 class Scanner:
@@ -214,21 +215,53 @@ class Scanner:
             InvalidArgument: The answer is too large for one message.
             ResourceExhausted: The answer exceeds the size limit.
         """
+
+        def read() -> pa.Buffer:
+            answer = self.read(request, principal, is_cancelled)
+            if isinstance(answer, Stream):
+                answer.close()
+                raise InvalidArgument("the answer is too large for one message", hint="read it with DoGet")
+            batches = (batch.serialize() for batch in answer.to_batches())
+            return pa.py_buffer(b"".join([request.head, *batches, _END]))
+
+        return self._short("message", request, principal, command, read, lambda message: message)
+
+    def answer(
+        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never,
+        command: bytes | None = None,
+    ) -> Answer:  # fmt: skip
+        """`read`, where a short answer about one table is kept by its command as in `message`."""
+
+        def alone(answer: Answer) -> pa.Table | None:
+            """The rows in a buffer of their own, which keeps no slice in memory."""
+            if isinstance(answer, Stream) or answer.nbytes > SHORT_BYTES:
+                return None
+            batch = one_batch(answer)
+            return pa.Table.from_batches([pa.ipc.read_record_batch(batch.serialize(), batch.schema)])
+
+        return self._short(
+            "answer", request, principal, command, lambda: self.read(request, principal, is_cancelled), alone
+        )
+
+    def _short(
+        self, form: str, request: ScanRequest, principal: Principal, command: bytes | None, read: Callable[[], A],
+        alone: Callable[[A], pa.Table | pa.Buffer | None],
+    ) -> A:  # fmt: skip
+        """The answer that `read` gives. What `alone` makes of it is kept by the command and the form of the answer, if
+        it is short, until the table changes."""
         table, is_whole = None, principal.sees_all and request.flight.writable and request.generation is None
         if command is not None and is_whole and request.plan.name is not None:
-            if (kept := self.slices.derived(command, self.versions.generation)) is not None:
+            if (kept := self.slices.derived((form, command), self.versions.generation)) is not None:
                 return self.streams.admit(kept.value)
             table = self.catalog.find(request.plan.name)
         generation = 0 if table is None else self.versions.generation(table.table_key)
-        answer = self.read(request, principal, is_cancelled)
-        if isinstance(answer, Stream):
-            answer.close()
-            raise InvalidArgument("the answer is too large for one message", hint="read it with DoGet")
-        batches = (batch.serialize() for batch in answer.to_batches())
-        message = pa.py_buffer(b"".join([request.head, *batches, _END]))
-        if command is not None and table is not None and len(command) + message.size <= MESSAGE_BYTES:
-            self.slices.put_derived(command, Derived(table.table_key, generation, message), 2 * MESSAGE_BYTES)
-        return self.streams.admit(message)
+        answer = read()
+        if command is not None and table is not None and (short := alone(answer)) is not None:
+            size = len(command) + (short.nbytes if isinstance(short, pa.Table) else short.size)
+            if size <= SHORT_BYTES:
+                known = Derived(table.table_key, generation, short)
+                self.slices.put_derived((form, command), known, 2 * SHORT_BYTES)
+        return answer if isinstance(answer, Stream) else self.streams.admit(answer)
 
     def _cached(self, request: ScanRequest, principal: Principal) -> pa.RecordBatch | None:
         """The answer from a slice; None if the request is not about one table or its slice is not cached."""
