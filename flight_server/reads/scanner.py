@@ -34,7 +34,8 @@ from store.model.errors import InvalidArgument
 from store.model.predicates.tree import And, Leaf, Op
 from store.model.schemas import FLIGHTS, Flight
 
-SHORT_BYTES: Final = 8192  # largest answer, with its command, that is kept
+SHORT_BYTES: Final = 65_536  # largest answer, with its command and the slice that it is a part of, that is kept
+_OBJECTS_BYTES: Final = 10_240  # estimated size of the objects of a kept answer
 SMALL_BYTES: Final = 1 << 20  # largest cached answer that does not count as a stream
 
 _SKETCHES: Final = "stats.sketches"  # a union of two tables, which has no sort columns in common
@@ -154,8 +155,10 @@ class Scanner:
 
     def _fully_named(self, request: ScanRequest) -> ScanRequest:
         """The request with its table's full name, by which rows are cached, if a part of the name says which it is."""
+        if request.node is None or request.plan.name is not None:
+            return request
         _, _, named = request.table_names
-        if request.node is None or request.plan.name is not None or named is None or len(named) != 1:
+        if named is None or len(named) != 1:
             return request
         tables = self._matching(request)
         if len(tables) != 1:
@@ -224,44 +227,38 @@ class Scanner:
             batches = (batch.serialize() for batch in answer.to_batches())
             return pa.py_buffer(b"".join([request.head, *batches, _END]))
 
-        return self._short("message", request, principal, command, read, lambda message: message)
+        return self._short("message", request, principal, command, read)
 
     def answer(
         self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never,
         command: bytes | None = None,
     ) -> Answer:  # fmt: skip
         """`read`, where a short answer about one table is kept by its command as in `message`."""
-
-        def alone(answer: Answer) -> pa.Table | None:
-            """The rows in a buffer of their own, which keeps no slice in memory."""
-            if isinstance(answer, Stream) or answer.nbytes > SHORT_BYTES:
-                return None
-            batch = one_batch(answer)
-            return pa.Table.from_batches([pa.ipc.read_record_batch(batch.serialize(), batch.schema)])
-
         return self._short(
-            "answer", request, principal, command, lambda: self.read(request, principal, is_cancelled), alone
-        )
+            "answer", request, principal, command, lambda: self.read(request, principal, is_cancelled)
+        )  # fmt: skip
 
     def _short(
-        self, form: str, request: ScanRequest, principal: Principal, command: bytes | None, read: Callable[[], A],
-        alone: Callable[[A], pa.Table | pa.Buffer | None],
+        self, form: str, request: ScanRequest, principal: Principal, command: bytes | None, read: Callable[[], A]
     ) -> A:  # fmt: skip
-        """The answer that `read` gives. What `alone` makes of it is kept by the command and the form of the answer, if
-        it is short, until the table changes."""
+        """The answer that `read` gives; a short one is kept by its form and command, from the second call on, until the
+        table changes."""
         table, is_whole = None, principal.sees_all and request.flight.writable and request.generation is None
         if command is not None and is_whole and request.plan.name is not None:
             if (kept := self.slices.derived((form, command), self.versions.generation)) is not None:
                 return self.streams.admit(kept.value)
-            table = self.catalog.find(request.plan.name)
+            if self.slices.is_worth_loading((form, hash(command))):
+                table = self.catalog.find(request.plan.name)
         generation = 0 if table is None else self.versions.generation(table.table_key)
         answer = read()
-        if command is not None and table is not None and (short := alone(answer)) is not None:
-            size = len(command) + (short.nbytes if isinstance(short, pa.Table) else short.size)
-            if size <= SHORT_BYTES:
-                known = Derived(table.table_key, generation, short)
-                self.slices.put_derived((form, command), known, 2 * SHORT_BYTES)
-        return answer if isinstance(answer, Stream) else self.streams.admit(answer)
+        if isinstance(answer, Stream):
+            return answer
+        if command is not None and table is not None:
+            size = answer.get_total_buffer_size() if isinstance(answer, pa.Table) else answer.size
+            if len(command) + size <= SHORT_BYTES:
+                known = Derived(table.table_key, generation, answer)
+                self.slices.put_derived((form, command), known, len(command) + size + _OBJECTS_BYTES)
+        return self.streams.admit(answer)
 
     def _cached(self, request: ScanRequest, principal: Principal) -> pa.RecordBatch | None:
         """The answer from a slice; None if the request is not about one table or its slice is not cached."""

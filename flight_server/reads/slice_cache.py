@@ -119,8 +119,8 @@ class SliceCache:
     def __init__(self, budget: int):
         self.budget, self.largest = budget, budget // 4
         self._slices: LruCache[Hashable, Slice | Derived] = LruCache(budget)
-        self._seen: LruCache[SliceKey, bool] = LruCache(65_536)
-        self._too_large: LruCache[SliceKey, float] = LruCache(65_536)
+        self._seen: LruCache[Hashable, bool] = LruCache(65_536)
+        self._too_large: LruCache[Hashable, float] = LruCache(65_536)
         self._loading: set[SliceKey] = set()
         self._lock = threading.Lock()
 
@@ -185,8 +185,9 @@ class SliceCache:
         self._slices.put(key, new, new.size)
         return True
 
-    def is_worth_loading(self, key: SliceKey) -> bool:
-        """True at the second call for a slice, if slices are cached and this one was not too large lately."""
+    def is_worth_loading(self, key: SliceKey | tuple[str, int]) -> bool:
+        """True at the second call for a slice or an answer, if there is a cache and the slice was not too large
+        lately."""
         if not self.largest:
             return False
         if self._seen.get(key) is None:
