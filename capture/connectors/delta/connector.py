@@ -37,7 +37,7 @@ from capture.connectors.spi import (
     TableDescriptor,
 )
 from capture.connectors.storage.immutable_cache import FILES, scope
-from capture.connectors.storage.lake_directories import Folder, Lake, Tables
+from capture.connectors.storage.lake_directories import Lake, Tables
 from capture.connectors.storage.places import Place, Unreadable, unknown_snapshot
 
 
@@ -55,7 +55,7 @@ class DeltaConnector(Connector):
         if isinstance(config.uri, str) and config.uri.lower().startswith("uc://"):
             self._lake = UnityCatalog(config.uri, config.options)
         else:
-            self._lake = Lake(self.format, config.uri, config.options, self._holds_table)
+            self._lake = Lake(self.format, config.uri, config.options, lambda folder: "_delta_log" in folder.folders)
         self._schemas = Schemas()
         self._last: SnapshotView | None = None  # a capture reads statistics and then plans files
 
@@ -68,10 +68,6 @@ class DeltaConnector(Connector):
         self._last = None
 
     # Names.
-
-    @staticmethod
-    def _holds_table(folder: Folder) -> bool:
-        return "_delta_log" in folder.folders
 
     def list_namespaces(self) -> list[str]:
         return self._lake.namespaces()

@@ -104,6 +104,13 @@ def sidecars(source: LogFile, log: Place) -> list[LogFile]:
     ]
 
 
+def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """The column as one array; copied only if it has several chunks."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # combine_chunks always copies
+
+
 def _lines(source: LogFile) -> Iterator[bytes]:
     """The lines of a file; small files are read once."""
     key = (*source.key, "lines")

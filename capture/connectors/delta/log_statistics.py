@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from capture.connectors.delta.log import DeltaColumn, DeltaSchema
-from capture.connectors.delta.log_files import PARSED
+from capture.connectors.delta.log_files import PARSED, one_array
 from store.duckdb.arrow_sql import query
 from store.model.logical_types import TEMPORAL, Kind, LogicalType, parse, to_arrow
 
@@ -42,8 +42,8 @@ _Structure = dict[str, Any]
 def row_counts(adds: pa.Table) -> pa.Array:
     """`numRecords` of each add (int64), null if unknown."""
     if PARSED in adds.column_names:
-        return _child(_array(adds, PARSED), "numRecords", pa.int64())
-    stats = _array(adds, "stats")
+        return _child(one_array(adds[PARSED]), "numRecords", pa.int64())
+    stats = one_array(adds["stats"])
     counts = pc.struct_field(pc.extract_regex(stats, _ROWS), [0])
     if counts.null_count > stats.null_count:
         return _child(_transformed(adds, {"numRecords": pa.int64()}), "numRecords", pa.int64())
@@ -57,7 +57,9 @@ def statistics(adds: pa.Table, schema: DeltaSchema, partitions: Sequence[str]) -
         adds: Output of `adds_of`.
         partitions: Names of the partition columns, which have no statistics.
     """
-    parsed = _array(adds, PARSED) if PARSED in adds.column_names else _transformed(adds, _structure(schema, partitions))
+    parsed = (
+        one_array(adds[PARSED]) if PARSED in adds.column_names else _transformed(adds, _structure(schema, partitions))
+    )
     tight = _child(parsed, "tightBounds", pa.bool_())
     columns = {name: _child(parsed, there) for name, there in _NAMES.items()}
     return pa.table(columns | {TIGHT: pc.if_else(pc.is_valid(parsed), pc.fill_null(tight, True), tight)})
@@ -72,7 +74,7 @@ def partition_values(adds: pa.Table, schema: DeltaSchema, partitions: Sequence[s
     leaves = [leaf for leaf in schema.columns if len(leaf.logical) == 1 and leaf.logical[0] in partitions]
     if not leaves:
         return pa.nulls(len(adds))
-    logged = _array(adds, "partitionValues")
+    logged = one_array(adds["partitionValues"])
     try:
         arrays = [typed(_partition_text(logged, leaf), parse(leaf.column.logical_type)) for leaf in leaves]
     except pa.ArrowInvalid as error:
@@ -139,7 +141,7 @@ def _structure(schema: DeltaSchema, partitions: Sequence[str]) -> _Structure:
 
 def _transformed(adds: pa.Table, structure: _Structure) -> pa.StructArray:
     """`stats` as structs; null if they are not JSON."""
-    stats = _array(adds, "stats")
+    stats = one_array(adds["stats"])
     with suppress(pa.ArrowInvalid):
         objects = pc.fill_null(pc.replace_substring_regex(stats, "[\r\n]", " "), "{}")
         block = max(_BLOCK_BYTES, 2 * (pc.max(pc.binary_length(objects)).as_py() or 0))
@@ -149,11 +151,11 @@ def _transformed(adds: pa.Table, structure: _Structure) -> pa.StructArray:
             pj.ParseOptions(pa.schema(_fields(structure)), unexpected_field_behavior="ignore"),
         )
         if len(table) == len(stats):
-            columns = [_array(table, name) for name in structure]
+            columns = [one_array(table[name]) for name in structure]
             return pa.StructArray.from_arrays(columns, list(structure), mask=pc.is_null(stats))
     sql = "SELECT TRY(from_json(stats, $structure)) AS stats FROM {adds}"
     given = {"structure": json.dumps(_sql_types(structure))}
-    return _array(query(_database().cursor(), sql, given, adds=adds.select(["stats"])), "stats")
+    return one_array(query(_database().cursor(), sql, given, adds=adds.select(["stats"]))["stats"])
 
 
 def _fields(structure: Mapping[str, Any]) -> list[tuple[str, pa.DataType]]:
@@ -180,8 +182,3 @@ def _child(values: pa.StructArray, name: str, type: pa.DataType | None = None) -
         return pa.nulls(len(values), type or pa.null())
     child = pc.struct_field(values, [at])
     return child if type is None else child.cast(type)
-
-
-def _array(table: pa.Table, name: str) -> Any:
-    column = table[name]
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -6,9 +6,8 @@ import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,15 +16,14 @@ from capture.connectors.delta.deletion_vectors import delete_files, deleted_rows
 from capture.connectors.delta.extended_statistics import extended_columns
 from capture.connectors.delta.lake_table import LakeTable, Schemas
 from capture.connectors.delta.log import DeltaColumn, list_log
-from capture.connectors.delta.log_files import VECTOR
+from capture.connectors.delta.log_files import one_array
 from capture.connectors.delta.statistics import ColumnStatistics
-from capture.connectors.delta.table_log import NO_FILES, LogSlice, TableLog
+from capture.connectors.delta.table_log import LogSlice, TableLog
 from capture.connectors.delta.table_version import (
     TableVersion,
     containers,
     file_rows,
     has_statistics,
-    one_array,
     path_in_file,
     wanted_columns,
 )
@@ -42,19 +40,6 @@ _KEPT_FILES: Final = 10_000
 _KEPT_VALUES: Final = 20_000  # files × columns
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Some live files.
-
-    Attributes:
-        version: The files without statistics.
-        part: The slice of the log; None if the table has no files.
-    """
-
-    version: TableVersion
-    part: LogSlice | None
-
-
 class SnapshotView:
     """One version of a table.
 
@@ -66,7 +51,7 @@ class SnapshotView:
         self._table, self._schemas, self._scope, self._version = table, schemas, scope, snapshot_id
         self._footers = FooterCache(scope)
         self._created = time.monotonic()
-        self._kept: tuple[str, list[_Piece]] | None = None  # digest of the log's listing, pieces
+        self._kept: tuple[str, list[TableVersion]] | None = None  # digest of the log's listing, files in slices
         self._decoded: tuple[str, TableVersion] | None = None  # key of a small slice, its files with statistics
 
     def is_recent_of(self, namespace: str, name: str, snapshot_id: int) -> bool:
@@ -77,7 +62,7 @@ class SnapshotView:
     def statistics(self, ids: ColumnIds, column_names: frozenset[str] | None) -> NativeStats:
         """Native statistics, for columns with these names or keys (None: all)."""
         pieces = self._pieces()
-        tables = [file_rows(piece.version) for piece in pieces]
+        tables = [file_rows(piece) for piece in pieces]
         files = pa.concat_tables(tables)
         of_columns = ColumnStatistics(self._table, self._footers, ids, column_names)
         columns = [partial(of_columns.rows, partial(self._with_statistics, piece)) for piece in pieces]
@@ -85,7 +70,7 @@ class SnapshotView:
         if column_names is None:
             table_key = repr((self._scope, self._table.place.name, sorted(ids.items())))
             for piece, rows, file_columns in zip(pieces, tables, columns, strict=True):
-                if piece.part is not None:
+                if len(piece):
                     key = hashlib.sha256(f"{table_key}\0{piece.part.key}".encode("utf-8", "surrogatepass")).hexdigest()
                     parts.append(FilePart(key, rows, file_columns, _marks(piece.part)))
         extended, remarks = self._extended_columns(pieces, ids, column_names, _total(files["row_count"]))
@@ -95,21 +80,21 @@ class SnapshotView:
             total_size_bytes=_total(files["size_bytes"]),
             files=files,
             file_columns=lambda: (rows for of_piece in columns for rows in of_piece()),
-            row_deletes=any(pc.any(piece.version.has_deletes).as_py() for piece in pieces),
+            row_deletes=any(pc.any(piece.has_deletes).as_py() for piece in pieces),
             columns=extended,
             parts=parts,
             remarks=remarks,
         )
 
     def _extended_columns(
-        self, pieces: list[_Piece], ids: ColumnIds, column_names: frozenset[str] | None, row_count: int | None
+        self, pieces: list[TableVersion], ids: ColumnIds, column_names: frozenset[str] | None, row_count: int | None
     ) -> tuple[pa.Table | None, list[str]]:
         """ndv from Trino's statistics file, and why it is refused; None if it cannot be read, since it is optional."""
-        times = (pc.max(piece.version.actions["modification_time"]).as_py() for piece in pieces)
+        times = (pc.max(piece.actions["modification_time"]).as_py() for piece in pieces)
         newest = max((time for time in times if time is not None), default=None)
         with suppress(OSError, pa.ArrowException):
             try:
-                schema = pieces[0].version.schema
+                schema = pieces[0].schema
                 return extended_columns(self._table.place, self._version, newest, schema, ids, column_names, row_count)
             except ValueError as error:
                 return None, [f"Trino's statistics are refused: {error}"]
@@ -122,13 +107,12 @@ class SnapshotView:
 
     def logged_files(self) -> pa.Table:
         """The live files as the log has them: `LogSlice.files`, and `vectors` (descriptors of deletion vectors)."""
-        pieces = [piece.version for piece in self._pieces()]
-        return pa.concat_tables([version.actions.append_column("vectors", version.vectors) for version in pieces])
+        return pa.concat_tables([piece.actions.append_column("vectors", piece.vectors) for piece in self._pieces()])
 
     # Files.
 
-    def _pieces(self) -> list[_Piece]:
-        """The live files in slices; at least one, which is empty if there are no files."""
+    def _pieces(self) -> list[TableVersion]:
+        """The live files in slices, without statistics; at least one, which is empty if there are no files."""
         with self._table.reading():
             files = list_log(self._table.place)
             if self._kept is not None and self._kept[0] == files.digest:
@@ -137,14 +121,13 @@ class SnapshotView:
                 raise unknown_snapshot(self._table.namespace, self._table.name, self._version)
             log = TableLog.of(self._table, files, self._version, self._scope, self._schemas)
             pieces = list(self._slices(log))
-        if sum(len(piece.version) for piece in pieces) <= _KEPT_FILES:
+        if sum(map(len, pieces)) <= _KEPT_FILES:
             self._kept = files.digest, pieces
         return pieces
 
-    def _slices(self, log: TableLog) -> Iterator[_Piece]:
+    def _slices(self, log: TableLog) -> Iterator[TableVersion]:
         schema, partitions = log.outline.schema, log.outline.partitions
         unknown = 0
-        part: LogSlice | None = None
         for part in log.slices():
             paths = self._table.paths(one_array(part.files["path"]))
             counts = one_array(part.files["num_records"])
@@ -153,22 +136,14 @@ class SnapshotView:
             rows = self._live_rows(part, counts) if unknown <= MAX_FOOTERS else counts
             deleted = delete_files(part.vectors, self._table.place, self._table.file)
             storage = self._table.storage
-            version = TableVersion(schema, storage, partitions, part.files, paths, rows, part.vectors, deleted)
-            yield _Piece(version, part)
-        if part is None:
-            vectors = pa.nulls(0, VECTOR)
-            deleted = delete_files(vectors, self._table.place, self._table.file)
-            nothing = pa.nulls(0, pa.string()), pa.nulls(0, pa.int64()), vectors, deleted
-            yield _Piece(TableVersion(schema, {}, partitions, NO_FILES, *nothing), None)
+            yield TableVersion(schema, storage, partitions, part, part.files, paths, rows, part.vectors, deleted)
 
-    def _with_statistics(self, piece: _Piece) -> TableVersion:
-        """The files of a piece with their statistics, which are read anew each time unless they are few."""
-        if piece.part is None:
-            return piece.version
+    def _with_statistics(self, piece: TableVersion) -> TableVersion:
+        """The files with their statistics, which are read anew each time unless they are few."""
         if self._decoded is None or self._decoded[0] != piece.part.key:
             with self._table.reading():
-                decoded = replace(piece.version, actions=piece.part.statistics())
-            if _values(piece.version) > _KEPT_VALUES:
+                decoded = piece.with_statistics()
+            if len(piece) * len(piece.schema.columns) > _KEPT_VALUES:
                 return decoded
             self._decoded = piece.part.key, decoded
         return self._decoded[1]
@@ -222,7 +197,10 @@ class SnapshotView:
                 outlines = self._footers.outlines(self._table.listed(version.actions, unsure))
                 footers = dict(zip(unsure, outlines, strict=True))
             for i in group:
-                deleted = None if vectors[i] is None else self._deleted(vectors[i])
+                deleted = None
+                if vectors[i] is not None:
+                    with self._table.reading():
+                        deleted = deleted_rows(vectors[i], self._table.place, self._table.file)
                 mark = hashlib.sha256(f"{paths[i]}\0{sizes[i]}\0{times[i]}\0".encode("utf-8", "surrogatepass"))
                 if deleted is not None:
                     mark.update(deleted.to_numpy().tobytes())
@@ -250,14 +228,6 @@ class SnapshotView:
                     storage=version.storage,
                     deleted_rows=deleted,
                 )
-
-    def _deleted(self, vector: Any) -> pa.Array:
-        with self._table.reading():
-            return deleted_rows(vector, self._table.place, self._table.file)
-
-
-def _values(version: TableVersion) -> int:
-    return len(version) * len(version.schema.columns)
 
 
 def _scan_column(leaf: DeltaColumn, ids: ColumnIds, path: str | None, constant: pa.Array | None) -> ScanColumn:

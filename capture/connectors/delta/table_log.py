@@ -22,9 +22,8 @@ import pyarrow.fs as pafs
 
 from capture.connectors.delta.lake_table import LakeTable, Outline, Schemas
 from capture.connectors.delta.log import READERS, LogFiles
-from capture.connectors.delta.log_files import SLICE, LogFile, adds_of, heads, sidecars
+from capture.connectors.delta.log_files import SLICE, VECTOR, LogFile, adds_of, heads, one_array, sidecars
 from capture.connectors.delta.log_statistics import partition_values, row_counts, statistics
-from capture.connectors.delta.table_version import one_array
 from capture.connectors.storage.immutable_cache import FILES
 from capture.connectors.storage.places import Unreadable
 
@@ -35,11 +34,8 @@ _FEATURES: Final = frozenset({
     "variantShredding", "variantType",
 })  # fmt: skip
 
-NO_FILES: Final = pa.table({
-    "path": pa.nulls(0, pa.string()), "size_bytes": pa.nulls(0, pa.int64()),
-    "modification_time": pa.nulls(0, pa.int64()), "num_records": pa.nulls(0, pa.int64()), "partition": pa.nulls(0),
-})  # fmt: skip
-"""The files of an empty `LogSlice`."""
+_FILES: Final = {"path": pa.string(), "size_bytes": pa.int64(), "modification_time": pa.int64(),
+                 "num_records": pa.int64(), "partition": pa.null()}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +85,8 @@ class LogSlice:
 
     def statistics(self) -> pa.Table:
         """`files` with the statistics of all columns and the column TIGHT."""
+        if not self._places:
+            return self.files
         parts = [
             adds if live is None else adds.filter(live)
             for adds, live in ((self._log.adds(source, number), live) for source, number, live in self._places)
@@ -167,7 +165,7 @@ class TableLog:
         return Outline(str(metadata["id"]), schema, partitions, configuration, description=text)
 
     def slices(self) -> Iterator[LogSlice]:
-        """Yields the live files in slices. Commits share slices, since each slice has a fixed cost."""
+        """Yields the live files in slices, at least one. Commits share slices, since each slice has a fixed cost."""
         groups: list[list[LogSlice]] = []
         count = 0
         for part in reversed(list(self._parts())):  # oldest first: a new commit changes only the newest slice
@@ -176,7 +174,8 @@ class TableLog:
                 groups.append([])
                 count = len(part.files)
             groups[-1].insert(0, part)
-        return map(_joined, reversed(groups))
+        nothing = LogSlice("", pa.schema(_FILES).empty_table(), pa.nulls(0, VECTOR), self, ())
+        return map(_joined, reversed(groups or [[nothing]]))
 
     def _parts(self) -> Iterator[LogSlice]:
         """The live adds of each slice of each source."""

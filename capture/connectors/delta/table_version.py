@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.connectors.delta.log import DeltaColumn, DeltaSchema
+from capture.connectors.delta.log_files import one_array
 from capture.connectors.delta.log_statistics import TIGHT, typed
+from capture.connectors.delta.table_log import LogSlice
 from capture.connectors.footers.reader import Footer
 from capture.connectors.spi import file_table
 from store.model.logical_types import parse
@@ -25,7 +27,8 @@ class TableVersion:
     """Live data files of a table at one version, as arrays with one value per file.
 
     Attributes:
-        actions: `LogSlice.files`, or the output of `LogSlice.statistics`.
+        part: The slice of the log that lists the files.
+        actions: `part.files`, or the output of `part.statistics`.
         rows: Live rows; null if unknown.
         vectors: Descriptors of the deletion vectors; null for files without one.
         delete_files: The deletion vector of each file (lists of DELETE_FILE).
@@ -34,6 +37,7 @@ class TableVersion:
     schema: DeltaSchema
     storage: Mapping[str, str] = field(repr=False)
     partitions: tuple[str, ...]
+    part: LogSlice = field(repr=False)
     actions: pa.Table
     paths: pa.Array
     rows: pa.Array
@@ -42,6 +46,10 @@ class TableVersion:
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def with_statistics(self) -> TableVersion:
+        """The files with their statistics, which are read anew."""
+        return replace(self, actions=self.part.statistics())
 
     def files(self, positions: Sequence[int]) -> TableVersion:
         """The files at some positions."""
@@ -104,13 +112,6 @@ def file_rows(version: TableVersion) -> pa.Table:
         "delete_files": version.delete_files,
     }
     return file_table(columns)
-
-
-def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """The column as one array; copied only if it has several chunks."""
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # combine_chunks always copies
 
 
 def wanted_columns(schema: DeltaSchema, names: frozenset[str] | None) -> list[DeltaColumn]:
