@@ -104,6 +104,7 @@ class DuckLakePublisher(Publisher):
                 }])  # fmt: skip
             mapping, first = (number, number + 1) if content["mapping"] is not None else (None, number)
             of_table = {"begin_snapshot": snapshot, "table_id": table}
+            count = pc.sum(content["files"]["record_count"]).as_py()
             rows: dict[str, list[dict[str, Any]] | pa.Table] = {
                 "ducklake_snapshot": [{
                     "snapshot_id": snapshot, "snapshot_time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f+00"),
@@ -131,7 +132,10 @@ class DuckLakePublisher(Publisher):
                     } for order, column in enumerate(columns, 1)
                 ],
                 "ducklake_table_column_stats": [self._of_column(column) | {"table_id": table} for column in columns],
-                "ducklake_table_stats": _totals(content["files"], table),
+                "ducklake_table_stats": [{
+                    "table_id": table, "record_count": count, "next_row_id": count,
+                    "file_size_bytes": pc.sum(content["files"]["file_size_bytes"]).as_py(),
+                }],
                 "ducklake_data_file": _numbered(content["files"], first, of_table | {"mapping_id": mapping}),
                 "ducklake_file_column_stats": _numbered(content["statistics"], first, {"table_id": table}),
             }  # fmt: skip
@@ -370,12 +374,6 @@ def _numbered(rows: pa.Table, first: int, same: Mapping[str, Any]) -> pa.Table:
     for name, value in same.items():
         rows = rows.append_column(name, pa.array([value] * len(rows)))
     return rows.append_column("data_file_id", ids)
-
-
-def _totals(files: pa.Table, table: int) -> list[dict[str, Any]]:
-    rows = pc.sum(files["record_count"]).as_py()
-    size = pc.sum(files["file_size_bytes"]).as_py()
-    return [{"table_id": table, "record_count": rows, "next_row_id": rows, "file_size_bytes": size}]
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -108,8 +108,7 @@ def delete_file(place: Place) -> None:
 
 
 def sweep(
-    folder: Place, referenced: Callable[[], Container[str]], *, older_than: float = ORPHAN_SECONDS,
-    now: Callable[[], float] = time.time,
+    folder: Place, referenced: Callable[[], Container[str]], *, older_than: float = ORPHAN_SECONDS
 ) -> list[str]:  # fmt: skip
     """Deletes files of ours that are unreferenced and too old to be of a running writer; returns their names.
 
@@ -117,12 +116,13 @@ def sweep(
         folder: Directory to clean, without subdirectories.
         referenced: Returns the names of referenced files; called only if there are candidates.
         older_than: Minimum age of a candidate in seconds.
-        now: Current Unix time in seconds.
     """
     selector = pafs.FileSelector(folder.path, allow_not_found=True, recursive=False)
+    now = time.time()
     candidates = [
         info for info in folder.file_system.get_file_info(selector)
-        if info.type == pafs.FileType.File and MARK in info.base_name and _age(info, now()) >= older_than
+        if info.type == pafs.FileType.File and MARK in info.base_name
+        and now - (now if info.mtime is None else info.mtime.timestamp()) >= older_than
     ]  # fmt: skip
     if not candidates:
         return []
@@ -131,7 +131,3 @@ def sweep(
     for name in orphans:
         delete_file(folder.below(name))
     return orphans
-
-
-def _age(info: Any, now: float) -> float:
-    return now - info.mtime.timestamp() if info.mtime is not None else 0.0

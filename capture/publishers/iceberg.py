@@ -56,7 +56,8 @@ class IcebergPublisher(Publisher):
                     THETA, (column.column_id,), origin.snapshot_id, origin.sequence_number or 0, column.theta,
                     {"ndv": str(column.distinct)},
                 ))  # fmt: skip
-            stored = self._stored_blobs(loaded)
+            entry = self._entry_of(loaded)
+            stored = [] if entry is None else read_if_any(loaded.io, entry.statistics_path)
             replaced = {blob.fields for blob in ours}
             blobs = [*ours, *(blob for blob in stored if blob.type != THETA or blob.fields not in replaced)]
             listed = self._listed_blobs(loaded)
@@ -122,10 +123,6 @@ class IcebergPublisher(Publisher):
     def _entry_of(self, loaded: LoadedTable) -> Any:
         statistics = loaded.metadata.statistics
         return next((entry for entry in statistics if entry.snapshot_id == self.statistics.snapshot_id), None)
-
-    def _stored_blobs(self, loaded: LoadedTable) -> list[Blob]:
-        entry = self._entry_of(loaded)
-        return [] if entry is None else read_if_any(loaded.io, entry.statistics_path)
 
     def _listed_blobs(self, loaded: LoadedTable) -> set[tuple[str, tuple[int, ...]]]:
         """Type and fields of the blobs that the metadata lists for the snapshot; with a REST catalog, only those in

@@ -53,7 +53,9 @@ def extended_columns(
         )):  # fmt: skip
             continue
         try:
-            distinct = _distinct(document.get(of_schema.physical[0]))
+            entry = document.get(of_schema.physical[0])
+            sketch = None if entry is None else entry.get("ndvSummary")
+            distinct = None if sketch is None else estimate(base64.b64decode(sketch, validate=True))
         except (ValueError, TypeError, AttributeError) as error:
             refused.append(f'the sketch of "{column.name}" in {_NAME} is refused: {first_line(error)}')
             continue
@@ -88,13 +90,3 @@ def _document(table: Place, version: int, newest_file_ms: int | None) -> Mapping
     if not is_known:
         raise ValueError(f"{_NAME} is of model version {model}, and only those up to {_NEWEST_MODEL} are known")
     return entries if round(covered) >= newest_file_ms else None
-
-
-def _distinct(entry: Mapping[str, Any] | None) -> float | None:
-    """The estimate of a column's HyperLogLog; None if it has none.
-
-    Raises:
-        ValueError: The sketch is malformed.
-    """
-    sketch = None if entry is None else entry.get("ndvSummary")
-    return None if sketch is None else estimate(base64.b64decode(sketch, validate=True))

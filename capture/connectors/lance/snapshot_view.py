@@ -96,7 +96,8 @@ class _Fragment:
         self.deleted = int(fragment.num_deletions)
         files = fragment.data_files()
         home = str(dataset.uri).rstrip("/")
-        bases = {base.id: base.path.rstrip("/") for base in _bases(dataset)}
+        paths = dataset.base_paths() if hasattr(dataset, "base_paths") else {}  # of a shallow clone
+        bases = {base.id: base.path.rstrip("/") for base in paths.values()}
         self.paths = [f"{bases.get(getattr(f, 'base_id', None), home)}/data/{f.path}" for f in files]
         self.sizes = [int(f.file_size_bytes or 0) for f in files]
         deletion = fragment.deletion_file()
@@ -134,11 +135,6 @@ def _analyzed(dataset: Any, leaves: list[Column], ids: ColumnIds, remarks: list[
         return None
     columns = analyzed_columns(config, rows, leaves, ids)
     return columns and EarlierColumns(version, to_schema(at_version.schema).hash, columns)
-
-
-def _bases(dataset: Any) -> list[Any]:
-    """Other locations of files, in a shallow clone."""
-    return list(dataset.base_paths().values()) if hasattr(dataset, "base_paths") else []
 
 
 def to_schema(schema: pa.Schema) -> Schema:

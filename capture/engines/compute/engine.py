@@ -172,7 +172,9 @@ class ComputeEngine(CaptureEngine):
         scanned = ScanProgress(progress)
         scanned.start(tasks, reused)
         expected = draw.rows_at_most if draw else sum(task.row_count for _, task in new)
-        choice = self._chosen(requests[0], expected, len(scan.all_ids))
+        engine = requests[0].spec.engine or self.engine
+        asked, columns = self._asked(requests[0]), len(scan.all_ids)
+        choice = choose(engine, asked, expected, columns, self.spark, self.inline_max_cells)
         if choice.note:
             notes.append(choice.note)
         if draw and seconds is not None:
@@ -228,10 +230,6 @@ class ComputeEngine(CaptureEngine):
     def _asked(self, request: CaptureRequest) -> str:
         """The engine of a request and who set it, for people."""
         return f"engine {request.spec.engine or self.engine} ({'requested' if request.spec.engine else 'the setting'})"
-
-    def _chosen(self, request: CaptureRequest, rows: int, columns: int) -> Choice:
-        engine, asked = request.spec.engine or self.engine, self._asked(request)
-        return choose(engine, asked, rows, columns, self.spark, self.inline_max_cells)
 
     def _waves(
         self, numbered: Sequence[Numbered], work: Work, report: Callable[[], None], choice: Choice, notes: list[str]
