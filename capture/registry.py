@@ -160,14 +160,8 @@ class _Guard:
     def list_files(self, table: TableHandle, listing: Listing) -> bool:
         return _key(table) in self._requested and self._sink.list_files(table, listing)
 
-    def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
-        return self._sink.stored(flight, table, columns)
-
-    def requested(self, flight: str, table: TableHandle, columns: Sequence[str]) -> pa.Table:
-        return self._sink.requested(flight, table, columns)
-
-    def progress(self, share: float, message: str = "") -> None:
-        self._sink.progress(share, message)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
 
 
 def _keys_of(rows: pa.Table) -> set[tuple[Any, ...]]:

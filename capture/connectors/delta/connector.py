@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from capture.connectors.delta.lake_table import LakeTable, Outline, Schemas
+from capture.connectors.delta.lake_table import LakeTable, Outline
 from capture.connectors.delta.log import (
     Commit,
     DeltaSchema,
@@ -18,6 +18,7 @@ from capture.connectors.delta.log import (
     commit_file,
     constraints,
     list_log,
+    parse_schema,
     read_bytes,
     read_commits,
 )
@@ -56,7 +57,6 @@ class DeltaConnector(Connector):
             self._lake = UnityCatalog(config.uri, config.options)
         else:
             self._lake = Lake(self.format, config.uri, config.options, lambda folder: "_delta_log" in folder.folders)
-        self._schemas = Schemas()
         self._last: SnapshotView | None = None  # a capture reads statistics and then plans files
 
     @property
@@ -64,7 +64,6 @@ class DeltaConnector(Connector):
         return self._lake.tables_at_once
 
     def close(self) -> None:
-        self._schemas.clear()
         self._last = None
 
     # Names.
@@ -140,7 +139,7 @@ class DeltaConnector(Connector):
                         raise ValueError(f"version {version} of its log is not JSON")
                     if commit.metadata is not None:
                         text, settings = commit.metadata.get("schemaString"), commit.metadata.get("configuration")
-                        schema = self._schemas.parse(text, settings)
+                        schema = parse_schema(text, settings)
                     elif last is not None and last[0] == version - 1 and version not in checkpoints:
                         schema = last[1]
                     else:
@@ -171,7 +170,7 @@ class DeltaConnector(Connector):
     def _view(self, namespace: str, name: str, snapshot_id: int) -> SnapshotView:
         view = self._last
         if view is None or not view.is_recent_of(namespace, name, snapshot_id):
-            view = SnapshotView(self._table(namespace, name), self._schemas, self._scope, snapshot_id)
+            view = SnapshotView(self._table(namespace, name), self._scope, snapshot_id)
             self._last = view
         return view
 
@@ -192,7 +191,7 @@ class DeltaConnector(Connector):
                 if at not in live:
                     raise unknown_snapshot(table.namespace, table.name, at)
                 written = commit_file(table.place, at).name if at in files.commits else None
-                log = TableLog.of(table, files, at, self._scope, self._schemas)
+                log = TableLog.of(table, files, at, self._scope)
                 outline = replace(log.outline, commit_file=written)
                 FILES.put(key, outline, outline.size_bytes)
         return outline

@@ -5,43 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.connectors.delta.log import DeltaSchema, parse_schema
+from capture.connectors.delta.log import DeltaSchema
 from capture.connectors.footers.statistics import ListedFile
 from capture.connectors.options import PathRewrite
 from capture.connectors.storage.lake_directories import Tables
 from capture.connectors.storage.places import Place, open_place, plain_path
 from store.model.errors import UpstreamError
-
-
-class Schemas:
-    """Cache of parsed schemas, since most versions of a table have the same one."""
-
-    def __init__(self) -> None:
-        self._parsed: dict[tuple[str, bool], DeltaSchema] = {}
-
-    def parse(self, text: Any, configuration: Any) -> DeltaSchema:
-        """Parses a `schemaString`, with the table's configuration.
-
-        Raises:
-            ValueError: The text is not a schema.
-        """
-        if not isinstance(text, str):
-            raise ValueError("its metadata has no schema")
-        settings = configuration if isinstance(configuration, Mapping) else {}
-        mapped = settings.get("delta.columnMapping.mode", "none") in ("name", "id")
-        key = (text, mapped)
-        if key not in self._parsed:
-            self._parsed[key] = parse_schema(text, mapped)
-        return self._parsed[key]
-
-    def clear(self) -> None:
-        """Empties the cache."""
-        self._parsed.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -215,12 +215,20 @@ class DeltaSchema:
         return next(of_key, None) or next((column for column in self.columns if column.column.name == name), None)
 
 
-def parse_schema(text: str, mapped: bool) -> DeltaSchema:
-    """Parses a `schemaString`; `mapped`: column mapping is enabled.
+def parse_schema(text: Any, configuration: Any) -> DeltaSchema:
+    """Parses a `schemaString`, with the table's configuration.
 
     Raises:
         ValueError: The text is not a schema.
     """
+    if not isinstance(text, str):
+        raise ValueError("its metadata has no schema")
+    settings = configuration if isinstance(configuration, Mapping) else {}
+    return _parsed(text, settings.get("delta.columnMapping.mode", "none") in ("name", "id"))
+
+
+@lru_cache(64)  # most versions of a table have the same schema
+def _parsed(text: str, mapped: bool) -> DeltaSchema:
     columns: list[DeltaColumn] = []
 
     def walk(fields: Any, names: tuple[str, ...], physical: tuple[str, ...], nullable: bool) -> None:

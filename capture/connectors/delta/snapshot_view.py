@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from capture.connectors.delta.deletion_vectors import delete_files, deleted_rows, identity
 from capture.connectors.delta.extended_statistics import extended_columns
-from capture.connectors.delta.lake_table import LakeTable, Schemas
+from capture.connectors.delta.lake_table import LakeTable
 from capture.connectors.delta.log import DeltaColumn, list_log
 from capture.connectors.delta.log_files import one_array
-from capture.connectors.delta.statistics import ColumnStatistics
+from capture.connectors.delta.statistics import column_statistics
 from capture.connectors.delta.table_log import LogSlice, TableLog
 from capture.connectors.delta.table_version import (
     TableVersion,
@@ -47,8 +47,8 @@ class SnapshotView:
         scope: Prefix of cache keys, see `immutable_cache.scope`.
     """
 
-    def __init__(self, table: LakeTable, schemas: Schemas, scope: str, snapshot_id: int):
-        self._table, self._schemas, self._scope, self._version = table, schemas, scope, snapshot_id
+    def __init__(self, table: LakeTable, scope: str, snapshot_id: int):
+        self._table, self._scope, self._version = table, scope, snapshot_id
         self._footers = FooterCache(scope)
         self._created = time.monotonic()
         self._kept: tuple[str, list[TableVersion]] | None = None  # digest of the log's listing, files in slices
@@ -64,8 +64,8 @@ class SnapshotView:
         pieces = self._pieces()
         tables = [file_rows(piece) for piece in pieces]
         files = pa.concat_tables(tables)
-        of_columns = ColumnStatistics(self._table, self._footers, ids, column_names)
-        columns = [partial(of_columns.rows, partial(self._with_statistics, piece)) for piece in pieces]
+        of_columns = partial(column_statistics, self._table, self._footers, ids, column_names)
+        columns = [partial(of_columns, partial(self._with_statistics, piece)) for piece in pieces]
         parts: list[FilePart] = []
         if column_names is None:
             table_key = repr((self._scope, self._table.place.name, sorted(ids.items())))
@@ -119,7 +119,7 @@ class SnapshotView:
                 return self._kept[1]
             if self._version not in files.live():
                 raise unknown_snapshot(self._table.namespace, self._table.name, self._version)
-            log = TableLog.of(self._table, files, self._version, self._scope, self._schemas)
+            log = TableLog.of(self._table, files, self._version, self._scope)
             pieces = list(self._slices(log))
         if sum(map(len, pieces)) <= _KEPT_FILES:
             self._kept = files.digest, pieces

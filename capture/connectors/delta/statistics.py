@@ -40,48 +40,45 @@ from store.model.logical_types import Kind, LogicalType, parse, to_arrow
 _FOOTERS: Final = 256  # footers read at once
 
 
-class ColumnStatistics:
-    """Per-file statistics of some columns.
+def column_statistics(
+    table: LakeTable,
+    footers: FooterCache,
+    ids: ColumnIds,
+    names: frozenset[str] | None,
+    load: Callable[[], TableVersion],
+) -> Iterator[pa.Table]:
+    """Yields tables of FILE_COLUMN_SCHEMA for the files that `load` returns.
 
     Args:
         ids: Column key → id.
         names: Names or keys of the columns; None for all.
     """
+    version = load()
+    leaves = wanted_columns(version.schema, names)
+    if not len(version) or not leaves:
+        yield FILE_COLUMN_SCHEMA.empty_table()
+        return
+    is_complete = has_statistics(version, [leaf for leaf in leaves if not version.is_partition(leaf)])
+    if len(version) - sum(is_complete) > MAX_FOOTERS:
+        is_complete = [True] * len(version)
+    lacking = [i for i, complete in enumerate(is_complete) if not complete]
+    if len(lacking) < len(version):
+        whole = version.files([i for i, complete in enumerate(is_complete) if complete]) if lacking else version
+        yield from _tables(whole, leaves, ids, ())
+    for positions in batched(lacking, _FOOTERS):
+        with table.reading_files():
+            read = footers.readable_statistics(table.listed(version.actions, positions))
+        yield from _tables(version.files(positions), leaves, ids, read)
 
-    def __init__(self, table: LakeTable, footers: FooterCache, ids: ColumnIds, names: frozenset[str] | None):
-        self._table, self._footers, self._ids, self._names = table, footers, ids, names
 
-    def rows(self, load: Callable[[], TableVersion]) -> Iterator[pa.Table]:
-        """Yields tables of FILE_COLUMN_SCHEMA for the files that `load` returns."""
-        version = load()
-        leaves = wanted_columns(version.schema, self._names)
-        if not len(version) or not leaves:
-            yield FILE_COLUMN_SCHEMA.empty_table()
-            return
-        logged = [leaf for leaf in leaves if not version.is_partition(leaf)]
-        is_complete = has_statistics(version, logged)
-        if len(version) - sum(is_complete) > MAX_FOOTERS:
-            is_complete = [True] * len(version)
-        lacking = [i for i, complete in enumerate(is_complete) if not complete]
-        if len(lacking) < len(version):
-            whole = version.files([i for i, complete in enumerate(is_complete) if complete]) if lacking else version
-            yield from self._tables(whole, leaves, ())
-        for positions in batched(lacking, _FOOTERS):
-            part = version.files(positions)
-            with self._table.reading_files():
-                footers = self._footers.readable_statistics(self._table.listed(version.actions, positions))
-            yield from self._tables(part, leaves, footers)
-
-    def _tables(
-        self, files: TableVersion, leaves: Sequence[DeltaColumn], footers: Sequence[Statistics]
-    ) -> Iterator[pa.Table]:
-        """Rows of some files, few columns at once because each call has a fixed cost."""
-        for some in batched(leaves, max(1, ROWS_PER_TABLE // len(files))):
-            tables = [
-                column_rows(files.paths, leaf.column, self._ids, files.rows, **_facts(files, leaf, footers))
-                for leaf in some
-            ]
-            yield pa.concat_tables(tables).combine_chunks()
+def _tables(
+    files: TableVersion, leaves: Sequence[DeltaColumn], ids: ColumnIds, footers: Sequence[Statistics]
+) -> Iterator[pa.Table]:
+    """Rows of some files, few columns at once because each call has a fixed cost."""
+    for some in batched(leaves, max(1, ROWS_PER_TABLE // len(files))):
+        facts = ((leaf, _facts(files, leaf, footers)) for leaf in some)
+        tables = [column_rows(files.paths, leaf.column, ids, files.rows, **known) for leaf, known in facts]
+        yield pa.concat_tables(tables).combine_chunks()
 
 
 def _facts(files: TableVersion, leaf: DeltaColumn, footers: Sequence[Statistics]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from capture.connectors.delta.lake_table import LakeTable, Outline, Schemas
-from capture.connectors.delta.log import READERS, LogFiles
+from capture.connectors.delta.lake_table import LakeTable, Outline
+from capture.connectors.delta.log import READERS, LogFiles, parse_schema
 from capture.connectors.delta.log_files import SLICE, VECTOR, LogFile, adds_of, heads, one_array, sidecars
 from capture.connectors.delta.log_statistics import partition_values, row_counts, statistics
 from capture.connectors.storage.immutable_cache import FILES
@@ -104,12 +104,12 @@ class LogSlice:
 class TableLog:
     """The log of one version of a table; `sources` are its commits and checkpoint files, newest first."""
 
-    def __init__(self, table: LakeTable, sources: Sequence[LogFile], schemas: Schemas):
-        self._table, self._sources, self._schemas = table, sources, schemas
+    def __init__(self, table: LakeTable, sources: Sequence[LogFile]):
+        self._table, self._sources = table, sources
         self._reading: tuple[LogFile, int, Iterator[pa.Table]] | None = None
 
     @classmethod
-    def of(cls, table: LakeTable, files: LogFiles, version: int, scope: str, schemas: Schemas) -> TableLog:
+    def of(cls, table: LakeTable, files: LogFiles, version: int, scope: str) -> TableLog:
         """The log of a version.
 
         Args:
@@ -136,7 +136,7 @@ class TableLog:
         sources = [source(files.commits[n], is_commit=True) for n in range(version, base, -1)]
         for part in parts[base]:
             sources += [part, *sidecars(part, log)]
-        return cls(table, sources, schemas)
+        return cls(table, sources)
 
     @cached_property
     def outline(self) -> Outline:
@@ -159,7 +159,7 @@ class TableLog:
                 hint=f"drop it with ALTER TABLE … DROP FEATURE {unknown[0]}",
             )
         configuration = {str(k): str(v) for k, v in (metadata.get("configuration") or {}).items()}
-        schema = self._schemas.parse(metadata.get("schemaString"), configuration)
+        schema = parse_schema(metadata.get("schemaString"), configuration)
         partitions = tuple(metadata.get("partitionColumns") or ())
         text = metadata.get("description") or None
         return Outline(str(metadata["id"]), schema, partitions, configuration, description=text)

@@ -3,92 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyiceberg.table.metadata import TableMetadata
 
 from capture.connectors.iceberg.io import LakeIO
-from capture.connectors.iceberg.puffin import UNREADABLE, Blob, read_file
+from capture.connectors.iceberg.puffin import UNREADABLE, read_file
 from capture.connectors.iceberg.schema import IcebergLeaf
 from capture.connectors.spi import COLUMN_SCHEMA
 from store.model.errors import StatflightError, first_line
 from store.model.schemas import THETA
-from store.model.sketches.theta import Estimate, estimate
+from store.model.sketches.theta import estimate
 
 Sketch = tuple[int, str, str, bytes, Mapping[str, Any]]
 """Column id, role, sketch type, data, params."""
 
 
-class SourceStatistics:
-    """Sketches and NDVs of single columns at one snapshot.
+class SourceStatistics(NamedTuple):
+    """Statistics of single columns that a table's metadata has for a snapshot.
+
+    Attributes:
+        sketches: The readable theta sketches.
+        columns: NDVs as rows of COLUMN_SCHEMA: of the sketch, with its bounds, else of the metadata; None without any.
+        remarks: The sketches that were refused, and why.
+    """
+
+    sketches: list[Sketch]
+    columns: pa.Table | None
+    remarks: list[str]
+
+
+def source_statistics(
+    io: LakeIO, metadata: TableMetadata, snapshot_id: int, leaves: Sequence[IcebergLeaf], row_count: int | None
+) -> SourceStatistics:
+    """Reads the sketches and NDVs of a snapshot; damaged sketches and those with another seed are left out.
 
     Blobs that were computed for an older snapshot and copied to its statistics file describe other rows; they are
     ignored.
     """
+    of_id = {leaf.field_id: leaf for leaf in leaves}
+    sketches: dict[int, Sketch] = {}
+    columns: dict[int, dict[str, Any]] = {}
+    remarks = []
 
-    def __init__(self, io: LakeIO, metadata: TableMetadata, snapshot_id: int, leaves: Sequence[IcebergLeaf]):
-        self._io, self._snapshot_id = io, snapshot_id
-        self._leaves = {leaf.field_id: leaf for leaf in leaves}
-        self.remarks: list[str] = []  # sketches that were refused, and why
-        self._files = [file for file in metadata.statistics if file.snapshot_id == snapshot_id]
+    def is_ours(blob: Any) -> bool:
+        is_single = len(blob.fields) == 1 and blob.fields[0] in of_id
+        return blob.type == THETA and blob.snapshot_id == snapshot_id and is_single
 
-    @property
-    def sketches(self) -> list[Sketch]:
-        """The readable theta sketches; empty if the registered file is missing."""
-        return [
-            (blob.fields[0], "NDV", THETA, blob.data, dict(blob.properties)) for blob, _ in self._estimated.values()
-        ]
-
-    def columns(self, row_count: int | None) -> pa.Table | None:
-        """NDVs as rows of COLUMN_SCHEMA: of the sketch, with its bounds, else of the metadata; None without any."""
-        columns: dict[int, dict[str, Any]] = {}
-        for file in self._files:
-            for blob in file.blob_metadata:
-                if self._is_ours(blob) and (ndv := _number(blob.properties)) is not None:
-                    columns[blob.fields[0]] = {"ndv": ndv, "ndv_exact": False}
-        for column_id, (_, counted) in self._estimated.items():
-            columns[column_id] = {
-                "ndv": counted.ndv, "ndv_exact": counted.exact, "ndv_lower": counted.lower, "ndv_upper": counted.upper,
-            }  # fmt: skip
-        rows = [
-            {"column_id": i, "column_name": self._leaves[i].name, "logical_type": self._leaves[i].logical.text,
-             "row_count": row_count} | ndv for i, ndv in sorted(columns.items())
-        ]  # fmt: skip
-        return pa.Table.from_pylist(rows, COLUMN_SCHEMA) if rows else None
-
-    @cached_property
-    def _estimated(self) -> dict[int, tuple[Blob, Estimate]]:
-        """Column id → sketch and its estimate; damaged sketches and those with another seed are left out."""
-        estimates = {}
-        for file in self._files:
-            if not any(self._is_ours(blob) for blob in file.blob_metadata):
-                continue
-            name = file.statistics_path.rpartition("/")[2]
+    for file in metadata.statistics:
+        if file.snapshot_id != snapshot_id or not any(map(is_ours, file.blob_metadata)):
+            continue
+        for blob in filter(is_ours, file.blob_metadata):
+            if (ndv := _number(blob.properties)) is not None:
+                columns[blob.fields[0]] = {"ndv": ndv, "ndv_exact": False}
+        name = file.statistics_path.rpartition("/")[2]
+        try:
+            blobs = read_file(io, file.statistics_path)
+        except FileNotFoundError:
+            remarks.append(f"the statistics file {name} is missing")
+            continue
+        except UNREADABLE as error:
+            remarks.append(f"the statistics file {name} is refused: {first_line(error)}")
+            continue
+        for sketch in filter(is_ours, blobs):
             try:
-                blobs = read_file(self._io, file.statistics_path)
-            except FileNotFoundError:
-                self.remarks.append(f"the statistics file {name} is missing")
+                ndv, lower, upper, exact = estimate(sketch.data)
+            except StatflightError as error:
+                remarks.append(f'the sketch of "{of_id[sketch.fields[0]].name}" in {name} is refused: {error}')
                 continue
-            except UNREADABLE as error:
-                self.remarks.append(f"the statistics file {name} is refused: {first_line(error)}")
-                continue
-            for blob in filter(self._is_ours, blobs):
-                try:
-                    estimates[blob.fields[0]] = blob, estimate(blob.data)
-                except StatflightError as error:
-                    column = self._leaves[blob.fields[0]].name
-                    self.remarks.append(f'the sketch of "{column}" in {name} is refused: {error}')
-        return estimates
-
-    def _is_ours(self, blob: Any) -> bool:
-        return (
-            blob.type == THETA
-            and blob.snapshot_id == self._snapshot_id
-            and len(blob.fields) == 1
-            and blob.fields[0] in self._leaves
-        )
+            column_id = sketch.fields[0]
+            sketches[column_id] = column_id, "NDV", THETA, sketch.data, dict(sketch.properties)
+            columns[column_id] = {"ndv": ndv, "ndv_exact": exact, "ndv_lower": lower, "ndv_upper": upper}
+    rows = [
+        {"column_id": i, "column_name": of_id[i].name, "logical_type": of_id[i].logical.text, "row_count": row_count}
+        | columns[i]
+        for i in sorted(columns)
+    ]
+    return SourceStatistics(
+        list(sketches.values()), pa.Table.from_pylist(rows, COLUMN_SCHEMA) if rows else None, remarks
+    )
 
 
 def _number(properties: Mapping[str, str] | None) -> float | None:

@@ -28,7 +28,7 @@ from capture.connectors.iceberg.schema import (
     partition_json,
     schema_of,
 )
-from capture.connectors.iceberg.sketches import SourceStatistics
+from capture.connectors.iceberg.sketches import source_statistics
 from capture.connectors.iceberg.statistics import ColumnStatistics, rows_left
 from capture.connectors.spi import (
     FILE_SCHEMA,
@@ -126,7 +126,7 @@ class SnapshotView:
         before = sum(pc.sum(block.rows).as_py() for block in blocks)
         rows = pc.sum(data["row_count"]).as_py() or 0
 
-        source = SourceStatistics(self._io, self._metadata, self._snapshot.snapshot_id, self._leaves)
+        source = source_statistics(self._io, self._metadata, self._snapshot.snapshot_id, self._leaves, rows)
 
         def file_columns() -> Iterator[pa.Table]:
             for part in parts:
@@ -140,7 +140,7 @@ class SnapshotView:
             file_columns,
             row_deletes=rows != before,
             sketches=source.sketches,
-            columns=source.columns(rows),
+            columns=source.columns,
             parts=parts if self._whole else (),
             remarks=source.remarks,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,7 +17,6 @@ from capture.connectors.spi import (
     ScanColumn,
     ScanTask,
     Schema,
-    delete_file,
 )
 from store.model.logical_types import from_arrow
 
@@ -43,15 +41,14 @@ class SnapshotView:
             reading: Creates a context that translates errors.
         """
         dataset = self._dataset
-        fragments = [_Fragment(dataset, fragment) for fragment in dataset.get_fragments()]
+        fragments = [Fragment(dataset, fragment) for fragment in dataset.get_fragments()]
         files = pa.Table.from_pylist([row for f in fragments for row in f.rows()], FILE_SCHEMA)
-        by_id = {f.id: Fragment(f.paths[0], f.live, f.deleted) for f in fragments}
         remarks: list[str] = []
         analyzed = _analyzed(dataset, self._leaves, self._ids, remarks)
 
         def file_columns() -> Iterator[pa.Table]:
             with reading():
-                yield from zone_map_rows(dataset, by_id, self._leaves, self._ids)
+                yield from zone_map_rows(dataset, fragments, self._leaves, self._ids)
 
         return NativeStats(
             int(dataset.count_rows()),
@@ -73,7 +70,7 @@ class SnapshotView:
             if (column_id := column.id_in(self._ids)) is not None
         )
         for lance_fragment in self._dataset.get_fragments():
-            fragment = _Fragment(self._dataset, lance_fragment)
+            fragment = Fragment(self._dataset, lance_fragment)
             yield ScanTask(
                 "lance",
                 fragment.paths[0],
@@ -85,37 +82,6 @@ class SnapshotView:
                 storage,
                 arguments={"version": int(self._dataset.version), "fragment_id": fragment.id},
             )
-
-
-class _Fragment:
-    """A fragment: absolute paths of its files, live rows, deletes and fingerprint."""
-
-    def __init__(self, dataset: Any, fragment: Any):
-        self.id = int(fragment.fragment_id)
-        self.live = int(fragment.count_rows())
-        self.deleted = int(fragment.num_deletions)
-        files = fragment.data_files()
-        home = str(dataset.uri).rstrip("/")
-        paths = dataset.base_paths() if hasattr(dataset, "base_paths") else {}  # of a shallow clone
-        bases = {base.id: base.path.rstrip("/") for base in paths.values()}
-        self.paths = [f"{bases.get(getattr(f, 'base_id', None), home)}/data/{f.path}" for f in files]
-        self.sizes = [int(f.file_size_bytes or 0) for f in files]
-        deletion = fragment.deletion_file()
-        self.delete_files = [delete_file(f"{home}/{deletion}")] if deletion else []
-        parts = [str(deletion or ""), str(self.live)]
-        parts += [f"{path}\0{f.fields}" for path, f in zip(self.paths, files, strict=True)]
-        self.fingerprint = hashlib.sha256("\0\0".join(parts).encode()).hexdigest()
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        for path, size in zip(self.paths, self.sizes, strict=True):
-            yield {
-                "file_path": path,
-                "file_format": "LANCE",
-                "file_content": "DATA",
-                "row_count": self.live,
-                "size_bytes": size,
-                "delete_files": self.delete_files,
-            }
 
 
 def _analyzed(dataset: Any, leaves: list[Column], ids: ColumnIds, remarks: list[str]) -> EarlierColumns | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from capture.connectors.analyzed import analyzed_row, count
 from capture.connectors.file_columns import column_rows, live_counts
-from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds
+from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds, delete_file
 from store.model.logical_types import FLOATING, Kind, LogicalType, parse, to_arrow
 
 PREFIX = "lance.stats."
@@ -30,19 +30,43 @@ _ZONE_MAP = "ZoneMapIndexDetails"
 # Zone maps.
 
 
-class Fragment(NamedTuple):
-    """A fragment: path of its first file, number of live and of deleted rows."""
+class Fragment:
+    """A fragment: absolute paths of its files, live rows, deletes and fingerprint."""
 
-    path: str
-    live: int
-    deleted: int
+    def __init__(self, dataset: Any, fragment: Any):
+        self.id = int(fragment.fragment_id)
+        self.live = int(fragment.count_rows())
+        self.deleted = int(fragment.num_deletions)
+        files = fragment.data_files()
+        home = str(dataset.uri).rstrip("/")
+        paths = dataset.base_paths() if hasattr(dataset, "base_paths") else {}  # of a shallow clone
+        bases = {base.id: base.path.rstrip("/") for base in paths.values()}
+        self.paths = [f"{bases.get(getattr(f, 'base_id', None), home)}/data/{f.path}" for f in files]
+        self.sizes = [int(f.file_size_bytes or 0) for f in files]
+        deletion = fragment.deletion_file()
+        self.delete_files = [delete_file(f"{home}/{deletion}")] if deletion else []
+        parts = [str(deletion or ""), str(self.live)]
+        parts += [f"{path}\0{f.fields}" for path, f in zip(self.paths, files, strict=True)]
+        self.fingerprint = hashlib.sha256("\0\0".join(parts).encode()).hexdigest()
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Its files as rows of FILE_SCHEMA."""
+        for path, size in zip(self.paths, self.sizes, strict=True):
+            yield {
+                "file_path": path,
+                "file_format": "LANCE",
+                "file_content": "DATA",
+                "row_count": self.live,
+                "size_bytes": size,
+                "delete_files": self.delete_files,
+            }
 
 
 _ZONE = ("fragment_id", "min", "max", "null_count", "nan_count", "zone_length")
 
 
 def zone_map_rows(
-    dataset: Any, fragments: Mapping[int, Fragment], leaves: Sequence[Column], ids: ColumnIds
+    dataset: Any, fragments: Sequence[Fragment], leaves: Sequence[Column], ids: ColumnIds
 ) -> Iterator[pa.Table]:
     """Yields rows of FILE_COLUMN_SCHEMA, one table per column of the opened dataset with a zone map."""
     by_name = {column.name: column for column in leaves if column.id_in(ids) is not None}
@@ -53,7 +77,7 @@ def zone_map_rows(
             continue
         del by_name[column.name]  # ignore further zone maps of the column
         for segment in index.segments:
-            covered = {i: fragments[i] for i in segment.fragment_ids if i in fragments}
+            covered = {fragment.id: fragment for fragment in fragments if fragment.id in segment.fragment_ids}
             if segment.base_id is None and (zones := _read_zones(dataset, segment.uuid)) is not None:
                 yield _rows(zones, covered, column, ids)
 
@@ -95,7 +119,7 @@ def _rows(zones: pa.Table, fragments: Mapping[int, Fragment], column: Column, id
         return live_counts(totals, live, None, intact)
 
     return column_rows(
-        pa.array([f.path for f in fragments_of], pa.string()),
+        pa.array([f.paths[0] for f in fragments_of], pa.string()),
         column,
         ids,
         live,

@@ -331,13 +331,13 @@ def test_schema_types_are_parsed_and_invalid_schemas_refused():
         {"name": "a", "type": {"type": "array", "elementType": "string", "containsNull": True}},
         {"name": "i", "type": "interval day to second"}, {"name": "q", "type": "quaternion"},
     ]})  # fmt: skip
-    columns = [(c.column.name, c.column.logical_type, c.column.nullable) for c in parse_schema(text, False).columns]
+    columns = [(c.column.name, c.column.logical_type, c.column.nullable) for c in parse_schema(text, {}).columns]
     assert columns == [("d", "DECIMAL(10,2)", True), ("v", "VARIANT", False), ("n", "TIMESTAMP", True),
                        ("s", "STRUCT", True), ("s.x", "INT", True), ("a", "ARRAY", True), ("i", "INTERVAL", True),
                        ("q", "VARIANT", True)]  # fmt: skip
     for wrong in ("{}", "[]", "x", '{"fields": [{}]}'):
         with pytest.raises(ValueError, match=r".+"):
-            parse_schema(wrong, False)
+            parse_schema(wrong, {})
 
 
 # Errors.

@@ -169,7 +169,7 @@ def test_statistics_of_unknown_form_are_unknown(tmp_path):
     place = open_place(str(tmp_path / "t/_delta_log" / f"{0:020}.json"), {})
     (adds,) = log_files.adds_of(log_files.LogFile(place, 0, None, True, ""), [])
     assert row_counts(adds).to_pylist() == [3, 4, None]
-    parsed = statistics(adds, parse_schema(columns["metaData"]["schemaString"], False), ()).to_pylist()
+    parsed = statistics(adds, parse_schema(columns["metaData"]["schemaString"], {}), ()).to_pylist()
     assert [row["min"] for row in parsed] == [{"a": 1, "numRecords": 7}, {"a": None, "numRecords": 9}, None]
     assert [row["tight_bounds"] for row in parsed] == [True, True, None]
 
