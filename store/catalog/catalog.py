@@ -10,6 +10,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -312,13 +313,21 @@ class Catalog(Publications, SnapshotRegistry):
         self._next_key += 1
         return self._next_key - 1
 
-    def change(self, connection: Connection, entry: TableEntry, **changes: Any) -> TableEntry:
-        """Changes fields of an entry, on disk and in memory; returns the new entry."""
+    def change(
+        self, connection: Connection, entry: TableEntry, details: Mapping[str, Any] = MappingProxyType({}),
+        **changes: Any,
+    ) -> TableEntry:  # fmt: skip
+        """Changes fields of an entry, on disk and in memory; returns the new entry.
+
+        Args:
+            details: Values of other columns of `tables`.
+        """
         if changes.get("current_snapshot_id", entry.current_snapshot_id) != entry.current_snapshot_id:
             changes["capture_error"] = None  # of the files of another snapshot
             self.spans.move([entry.table_key])
-        sets = ", ".join(f"{name} = ?" for name in changes)
-        connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*changes.values(), entry.table_key])
+        values = {**changes, **details}
+        sets = ", ".join(f"{name} = ?" for name in values)
+        connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*values.values(), entry.table_key])
         entry = replace(self.uncommitted.by_key[entry.table_key], **changes)
         self.set_entry(entry)
         return entry

@@ -258,15 +258,12 @@ class Discovery:
             dropped = (e for e in self._catalog.uncommitted.by_key.values() if e.name == name and e.dropped)
             entry = next((e for e in dropped if found["table_id"] in (None, e.table_id)), None)
         entry = entry or self._catalog.register(connection, name, found["table_id"], format)
-        changes = _fields(format, found)
-        if any(getattr(entry, field) != value for field, value in changes.items()):
-            entry = self._catalog.change(connection, entry, **changes)
-        digest = _digest(found)
-        if not found["snapshots"] and self._catalog.table_digests.get(entry.table_key) == digest:
+        changes, digest = _fields(format, found), _digest(found)
+        is_same = all(getattr(entry, field) == value for field, value in changes.items())
+        if is_same and not found["snapshots"] and self._catalog.table_digests.get(entry.table_key) == digest:
             return entry  # unchanged since the last inspection
-        sets = ", ".join(f"{name} = ?" for name in _DETAILS)
-        connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*_details(found), entry.table_key])
-        self._catalog.database.touch(entry.table_key)
+        details = dict(zip(_DETAILS, _details(found), strict=True))
+        entry = self._catalog.change(connection, entry, details, **changes)
         self._forget_replaced(connection, [(entry, found)])
         self._forget_other_schema(connection, entry, found)
         self._store_schemas(connection, entry, found)
