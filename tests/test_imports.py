@@ -77,7 +77,7 @@ ROOMS = {
         "spark": READING | {"compute", "plugins"},
         "engines": READING | SPEC | {"compute", "partitions", "spark"},
         "homes": {"connectors", "plugins"},  # publishers only once one is needed
-        "publishers": {"compute", "connectors", "homes"},
+        "publishers": {"compute", "connectors", "homes", "spark"},
         "registry": {"spi"},
         "orchestrator": {"spi"} | SPEC,
         "inspection": {"connectors"},

@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Final
 
 from capture.publishers.external_values import average_width, catalog_entries, spark_bound
 from capture.publishers.spark_histograms import bins, serialized
-from capture.publishers.spark_session import (
+from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, Publisher
+from capture.spark.session_catalog import (
     SessionCatalog,
     changed_at,
     failure,
@@ -22,7 +23,6 @@ from capture.publishers.spark_session import (
     row_count_of,
     statistics_of,
 )  # fmt: skip
-from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, Publisher
 from store.model.errors import InvalidArgument, NotFound
 from store.model.logical_types import Kind, parse
 

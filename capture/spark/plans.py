@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from capture.spark.session_catalog import SessionCatalog, name_of, row_count_of, statistics_of
 
 COST_BASED: Final = ("spark.sql.cbo.enabled", "spark.sql.cbo.planStats.enabled", "spark.sql.cbo.joinReorder.enabled")
 _CALCULATED: Final = re.compile(r"\w\(| R?LIKE |subquery")
@@ -134,23 +136,15 @@ def used_tables(session: Any, plan: Plan) -> list[UsedTable]:
             tables.append(UsedTable("", None, size, {}, "is read by its path: only a registered table has statistics"))
             continue
         table = entry.get()
-        name = str(table.identifier().unquotedString())
-        stats = table.stats()
-        names = [str(n) for n in _seq(session, table.schema().fieldNames())]
-        wanted = [column for column in names if column in compared]
-        if not stats.isDefined() or not stats.get().rowCount().isDefined():
+        name, stats = name_of(table), statistics_of(table)
+        wanted = [column for column in map(str, table.schema().fieldNames()) if column in compared]
+        rows = None if stats is None else row_count_of(stats)
+        if stats is None or rows is None:
             tables.append(UsedTable(name, None, size, {}, "has no row count in the catalog: publish --to spark"))
             continue
-        of_columns = session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(stats.get().colStats())
-        columns = {column: _of_column(of_columns, column) for column in wanted}
-        tables.append(UsedTable(name, int(str(stats.get().rowCount().get())), size, columns))
+        of_columns = SessionCatalog.of(session).as_java(stats.colStats())
+        tables.append(UsedTable(name, rows, size, {column: _of_column(of_columns, column) for column in wanted}))
     return tables
-
-
-def broadcast_threshold(session: Any) -> int:
-    """Size in bytes up to which Spark broadcasts a table."""
-    text = str(session.conf.get("spark.sql.autoBroadcastJoinThreshold"))
-    return int(session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(text))
 
 
 def _of_column(of_columns: Any, column: str) -> str:
@@ -163,14 +157,9 @@ def _of_column(of_columns: Any, column: str) -> str:
 
 
 def _operators(session: Any, plan: Any, depth: int) -> Iterator[Operator]:
-    stats = plan.stats()
-    rows = stats.rowCount()
-    kind = str(plan.getClass().getSimpleName())
-    yield Operator(
-        depth, kind, _text(plan, kind), int(str(rows.get())) if rows.isDefined() else None,
-        int(str(stats.sizeInBytes())), plan,
-    )  # fmt: skip
-    for child in _seq(session, plan.children()):
+    stats, kind = plan.stats(), str(plan.getClass().getSimpleName())
+    yield Operator(depth, kind, _text(plan, kind), row_count_of(stats), int(str(stats.sizeInBytes())), plan)
+    for child in SessionCatalog.of(session).as_java(plan.children()):
         yield from _operators(session, child, depth + 1)
 
 
@@ -179,9 +168,3 @@ def _text(plan: Any, kind: str) -> str:
         return f"Scan {plan.catalogTable().get().identifier().table()}"
     text = _IDS.sub("", str(plan.simpleString(25)))
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
-
-
-def _seq(session: Any, values: Any) -> Sequence[Any]:
-    if type(values).__name__ == "JavaArray":
-        return list(values)
-    return list(session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(values))

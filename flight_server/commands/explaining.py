@@ -40,7 +40,8 @@ def explain(
 
 
 def _explain(session: Any, sql: str, run: bool, registered: Sequence[str]) -> None:
-    from capture.spark.plans import broadcast_threshold, plan_of, true_rows, used_tables
+    from capture.spark.plans import plan_of, true_rows, used_tables
+    from capture.spark.session_catalog import SessionCatalog
 
     try:
         without = plan_of(session, sql, with_statistics=False)
@@ -63,7 +64,7 @@ def _explain(session: Any, sql: str, run: bool, registered: Sequence[str]) -> No
     for table in used_tables(session, plan):
         for line in _about(table, registered):
             tell(line)
-    for note in _broadcasts(without, plan, broadcast_threshold(session)):
+    for note in _broadcasts(without, plan, SessionCatalog.of(session).broadcast_bytes):
         tell(note)
     for text in plan.unestimated_filters:
         tell(f"{text}: Spark estimates no LIKE, function or subquery, and takes it to match all rows")

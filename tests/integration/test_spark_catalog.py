@@ -22,9 +22,9 @@ from capture.engines.native.engine import NativeEngine
 from capture.homes import with_catalogs
 from capture.publishers.publishing import publish
 from capture.publishers.spark_histograms import Bin, serialized
-from capture.publishers.spark_session import SessionCatalog
 from capture.publishers.spi import ColumnStatistics
 from capture.spark.session import Spark
+from capture.spark.session_catalog import SessionCatalog
 from capture.store_sink import LocalStore
 from store.model import sketches
 from store.model.errors import InvalidArgument, NotFound, UpstreamError

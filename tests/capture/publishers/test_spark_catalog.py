@@ -9,8 +9,8 @@ import pytest
 
 from capture.publishers.spark_catalog import estimated_bytes
 from capture.publishers.spark_histograms import BINS, bins
-from capture.publishers.spark_session import plain_location
 from capture.publishers.spi import ColumnStatistics
+from capture.spark.session_catalog import plain_location
 from store.model import sketches
 
 
