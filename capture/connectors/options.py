@@ -134,17 +134,25 @@ def patient(storage: Mapping[str, str], options: Mapping[str, str]) -> dict[str,
     return limits | dict(storage)
 
 
-def check_options(format: str, options: Mapping[str, str], own: Collection[str] = ()) -> None:
+def check_options(
+    format: str, options: Mapping[str, str], own: Collection[str] = (), prefixes: Collection[str] = ()
+) -> None:  # fmt: skip
     """Rejects options that are not of the format, of every format, or of a storage library.
+
+    Args:
+        own: Names of the format's options.
+        prefixes: First parts of dotted names of the format's options.
 
     Raises:
         InvalidArgument: Names the unknown option and lists the allowed ones; never shows its value.
     """
     allowed = [*own, *COMMON]
     for name in options:
-        if name not in allowed:
-            check_spelling(format, name)
-        if name not in allowed and not is_storage_option(name) and not name.startswith(HOME_PREFIXES):
+        if name in allowed:
+            continue
+        check_spelling(format, name)
+        is_known = name.startswith(HOME_PREFIXES) or name.partition(".")[0] in prefixes
+        if not is_known and not is_storage_option(name):
             raise InvalidArgument(
                 f'options: format {format} has no option "{name}"; it takes {", ".join(sorted(allowed))}'
                 " and storage options such as aws_region or s3.endpoint",

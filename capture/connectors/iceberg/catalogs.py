@@ -27,7 +27,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from capture.connectors.iceberg.io import LakeIO, io_properties, read_metadata
 from capture.connectors.iceberg.rest import TimedRestCatalog, structured_options
-from capture.connectors.options import COMMON, PathRewrite, check_spelling, is_storage_option, timeout_of
+from capture.connectors.options import check_options, timeout_of
 from capture.connectors.retry import ATTEMPTS
 from capture.connectors.retry import retried as again
 from capture.connectors.secrets import mask_uri, redact
@@ -35,9 +35,9 @@ from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.lake_directories import Lake
 from capture.connectors.storage.places import Place, Unreadable, open_place, unknown_table
 from store.duckdb.lru import LruCache
-from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, nearest
+from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 
-OWN_OPTIONS = ("type", "name", "warehouse", *COMMON)
+OWN_OPTIONS = ("type", "name", "warehouse")
 # Properties of pyiceberg: full names, and first parts of dotted names.
 PROPERTIES = frozenset({
     "token", "credential", "scope", "audience", "resource", "oauth2-server-uri", "prefix", "snapshot-loading-mode",
@@ -103,7 +103,9 @@ class Tables(Protocol):
 
 def open_tables(config: ConnectorConfig) -> Tables:
     """The source for a configuration, chosen by the option `type`, else by the URI; opens nothing yet."""
-    options = _checked(config.options)
+    options = dict(config.options)
+    check_options(config.format, options, (*OWN_OPTIONS, *PROPERTIES), PREFIXES)
+    structured_options(options)
     rewrite = options.get("path_rewrite", "")
     if not config.uri:
         raise InvalidArgument("uri: expected a directory, a metadata file or a catalog, got nothing")
@@ -118,24 +120,6 @@ def open_tables(config: ConnectorConfig) -> Tables:
     if config.uri.endswith((".metadata.json", ".metadata.json.gz")):
         return OneFile(open_place(config.uri, options).name, io)
     return Directory(config, io)
-
-
-def _checked(options: Mapping[str, str]) -> dict[str, str]:
-    for name in options:
-        check_spelling("iceberg", name)
-        is_known = name in OWN_OPTIONS or name in PROPERTIES or name.partition(".")[0] in PREFIXES
-        if is_known or is_storage_option(name):
-            continue
-        raise InvalidArgument(
-            f'options: format iceberg has no option "{name}"; it takes {", ".join(OWN_OPTIONS)} and properties of '
-            "pyiceberg such as s3.endpoint, token, credential",
-            hint=nearest(name, [*OWN_OPTIONS, *sorted(PROPERTIES)]),
-            params={"field": "options", "option": name},
-        )
-    PathRewrite.of(options)
-    timeout_of(options)
-    structured_options(options)
-    return dict(options)
 
 
 def _pyiceberg_options(options: Mapping[str, str]) -> dict[str, str]:

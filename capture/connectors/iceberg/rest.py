@@ -105,22 +105,20 @@ def _check_auth(auth: dict[str, Any]) -> None:
             hint=nearest(kind, list(_REQUIRED)),
             params={"field": "options.auth"},
         )
-    parts = auth.setdefault(kind, {})
-    keys = {"type", "impl", kind} if kind == "custom" else {"type", kind}
-    if not isinstance(parts, dict) or (wrong := sorted(auth.keys() - keys)):
-        named = f"has no part {wrong[0]}" if isinstance(parts, dict) else f"{kind} must be an object"
-        raise InvalidArgument(f"option auth of type {kind}: {named}", params={"field": "options.auth"})
-    if kind == "custom" and not auth.get("impl"):
-        raise InvalidArgument("option auth of type custom: impl is missing", params={"field": "options.auth"})
-    takes = (*_REQUIRED[kind], *_OPTIONAL.get(kind, ()))
-    wrong = [] if kind in ("custom", "entra") else sorted(parts.keys() - set(takes))
-    if missing := [name for name in _REQUIRED[kind] if not parts.get(name)]:
-        raise InvalidArgument(f"option auth of type {kind}: {missing[0]} is missing", params={"field": "options.auth"})
+    parts, is_custom = auth.setdefault(kind, {}), kind == "custom"
+    takes, wrong = (*_REQUIRED[kind], *_OPTIONAL.get(kind, ())), ""
+    if not isinstance(parts, dict):
+        wrong = f"{kind} must be an object"
+    elif others := sorted(auth.keys() - {"type", kind, *(("impl",) if is_custom else ())}):
+        wrong = f"has no part {others[0]}"
+    elif is_custom and not auth.get("impl"):
+        wrong = "impl is missing"
+    elif missing := [name for name in _REQUIRED[kind] if not parts.get(name)]:
+        wrong = f"{missing[0]} is missing"
+    elif kind not in ("custom", "entra") and (unknown := sorted(parts.keys() - set(takes))):
+        wrong = f"{unknown[0]} is unknown; it takes {', '.join(takes) or 'nothing'}"
     if wrong:
-        raise InvalidArgument(
-            f"option auth of type {kind}: {wrong[0]} is unknown; it takes {', '.join(takes) or 'nothing'}",
-            params={"field": "options.auth"},
-        )
+        raise InvalidArgument(f"option auth of type {kind}: {wrong}", params={"field": "options.auth"})
     for name in _NUMBERS:
         if isinstance(parts.get(name), str):
             if not parts[name].isdecimal():
