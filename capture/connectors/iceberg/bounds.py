@@ -8,7 +8,7 @@ metadata records: such a bound encloses, and whether it is attained is unknown.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -39,7 +39,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from capture.connectors.iceberg.schema import IcebergLeaf
+from capture.connectors.iceberg.schema import IcebergLeaf, typed_array
 from store.model.logical_types import Kind, LogicalType, to_arrow
 
 _DAY_US = 86_400_000_000
@@ -49,27 +49,19 @@ _STORED: Mapping[type, np.dtype[Any]] = {
     TimestampType: np.dtype("<i8"), TimestamptzType: np.dtype("<i8"), FloatType: np.dtype("<f4"),
     DoubleType: np.dtype("<f8"),
 }  # fmt: skip
-_INT, _LONG = struct.Struct("<i"), struct.Struct("<q")
-
-Decoder = Callable[[bytes | None], tuple[Any, bool | None]]
 
 
-def decoder(leaf: IcebergLeaf, *, upper: bool) -> Decoder:
-    """Creates a decoder of bounds, from bytes to a value in pyiceberg's form and its exactness.
+def decoded(raw: pa.Array, leaf: IcebergLeaf, *, upper: bool) -> tuple[pa.Array, pa.Array]:
+    """Decodes bounds of a column in many files, with a mask of exact ones (null: unknown).
 
     Args:
-        leaf: The column. Bounds have its type or the one it was promoted from.
+        raw: Bytes of the column's type, or of the one it was promoted from.
+        leaf: The column; all leaves of Iceberg have an order.
     """
-    whole = {IntegerType: _INT, DateType: _INT, LongType: _LONG}.get(type(leaf.type))
-
-    def decoded(raw: bytes | None) -> tuple[Any, bool | None]:
-        if raw is None:
-            return None, False
-        if whole is not None and len(raw) == whole.size:
-            return whole.unpack(raw)[0], True
-        return _decoded(bytes(raw), leaf, upper)
-
-    return decoded
+    if (at_once := _decoded_at_once(raw, leaf)) is not None:
+        return at_once
+    values = [(None, False) if value is None else _decoded(value, leaf, upper) for value in raw.to_pylist()]
+    return typed_array([value for value, _ in values], leaf.logical), pa.array([e for _, e in values], pa.bool_())
 
 
 def _decoded(raw: bytes, leaf: IcebergLeaf, upper: bool) -> tuple[Any, bool | None]:
@@ -97,8 +89,8 @@ def _decoded(raw: bytes, leaf: IcebergLeaf, upper: bool) -> tuple[Any, bool | No
         return None, False
 
 
-def decode_all(raw: pa.Array, leaf: IcebergLeaf) -> tuple[pa.Array, pa.Array] | None:
-    """Decodes bounds of one column in many files at once, with a mask of exact ones; None if `decoder` is needed."""
+def _decoded_at_once(raw: pa.Array, leaf: IcebergLeaf) -> tuple[pa.Array, pa.Array] | None:
+    """The same for bounds that Arrow can read; None if there are others."""
     if isinstance(leaf.type, StringType):
         try:
             texts = raw.cast(pa.string())

@@ -25,7 +25,7 @@ from capture.connectors.footers.statistics import (
     footer_facts,
     of_live_rows,
 )
-from capture.connectors.iceberg.bounds import decode_all, decoder, span
+from capture.connectors.iceberg.bounds import decoded, span
 from capture.connectors.iceberg.manifests import Columns, Files, Metrics
 from capture.connectors.iceberg.schema import IcebergLeaf, identity_values, typed_array
 from capture.connectors.storage.places import Place
@@ -56,25 +56,15 @@ class ColumnStatistics:
         rows = rows_left(block, live)
         footers = self._footers_for(block, metrics)
         for some in batched(self._leaves, max(1, BATCH_ROWS // len(block))):
-            yield pa.concat_tables(
-                [self._column(leaf, block, metrics, rows, live, footers) for leaf in some]
-            ).combine_chunks()
+            tables = [self._column(leaf, block, metrics, rows, footers) for leaf in some]
+            yield pa.concat_tables(tables).combine_chunks()
 
     def _column(
-        self,
-        leaf: IcebergLeaf,
-        block: Files,
-        metrics: Columns,
-        rows: pa.Array,
-        live: Mapping[int, int],
-        footers: Sequence[Statistics],
+        self, leaf: IcebergLeaf, block: Files, metrics: Columns, rows: pa.Array, footers: Sequence[Statistics]
     ) -> pa.Table:
         """Rows of one column for a block."""
         of_column = metrics.get(leaf.field_id) or Metrics.unknown(len(block))
-        needs_span = of_column.lower.null_count and self._transforms(leaf, block)
-        statistics = None if live or needs_span else _vectorized(leaf, of_column, rows)
-        if statistics is None:
-            statistics = self._per_file(leaf, block, of_column, rows)
+        statistics = self._facts(leaf, block, of_column, rows)
         is_absent = block.known_ids and leaf.field_id not in block.known_ids
         statistics["size_bytes"] = pa.repeat(pa.scalar(0, pa.int64()), len(block)) if is_absent else of_column.sizes
         lacking = self._lacking(leaf, block, metrics) if footers else None
@@ -85,53 +75,52 @@ class ColumnStatistics:
             statistics = completed(statistics, facts, lacking)
         return column_rows(block.locations, leaf.column, {leaf.column.key: leaf.field_id}, rows, **statistics)
 
-    def _per_file(self, leaf: IcebergLeaf, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array]:
-        """Statistics of a column, computed file by file."""
-        low_of, high_of = decoder(leaf, upper=False), decoder(leaf, upper=True)
-        parts: list[tuple[int | None, int | None, Any, Any, bool | None, bool | None]] = []
-        arrays = (
-            metrics.known,
-            metrics.nulls,
-            metrics.nans,
-            metrics.lower,
-            metrics.upper,
-            metrics.tight,
-            block.rows,
-            rows,
-        )
-        columns = [*(values.to_pylist() for values in arrays), block.partition_of.to_pylist()]
-        only = [self._only_value(leaf, block, partition) for partition in block.partitions]
-        spans = [self._span(leaf, block, partition) for partition in block.partitions]
-        for has_metrics, nulls, nans, lower, upper, tight, count, left, partition in zip(*columns, strict=True):
-            low, low_exact = low_of(lower)
-            high, high_exact = high_of(upper)
-            if tight is not None:
-                low_exact, high_exact = (tight and exact is not False for exact in (low_exact, high_exact))
-            if low is not None and low == high:  # one value, which both bounds are
-                low_exact = high_exact = True
-            if not has_metrics and (value := only[partition]) is not None:
-                low = high = value.value
-                nulls, nans = (count, 0) if low is None else (0 if value.everywhere else None, 0)
-                low_exact = high_exact = value.everywhere
-            elif low is None and high is None and (within := spans[partition]) is not None and nulls != count:
-                nulls = within.null_count(count) if nulls is None else nulls
-                low, high = within.low, within.high
-                low_exact = high_exact = False
-            if left != count:
-                one_value = low is not None and low == high and nulls == 0
-                low_exact, high_exact = low_exact and one_value, high_exact and one_value
-            if not left:
-                low = high = None
-            parts.append((nulls, nans, low, high, low_exact, high_exact))
-        all_nulls, all_nans, lows, highs, low_flags, high_flags = (list(side) for side in zip(*parts, strict=True))
-        orderable, whole = leaf.logical.orderable, pc.equal(rows, block.rows)
+    def _facts(self, leaf: IcebergLeaf, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, Any]:
+        """Arguments of `column_rows` for a column: from manifests, else from partition values and defaults."""
+        nulls, nans, whole = metrics.nulls, metrics.nans, pc.equal(rows, block.rows)
+        low, low_exact = decoded(metrics.lower, leaf, upper=False)
+        high, high_exact = decoded(metrics.upper, leaf, upper=True)
+        is_one = pc.equal(low, high).fill_null(False)  # one value, which both bounds are
+        exact = [pc.if_else(is_one, True, _attained(side, metrics.tight)) for side in (low_exact, high_exact)]
+
+        def of_files(values: Sequence[bool]) -> pa.Array:
+            """A value of each partition for each file."""
+            return pa.array(values, pa.bool_()).take(block.partition_of)
+
+        def bound(values: Sequence[Any]) -> pa.Array:
+            return typed_array(list(values), leaf.logical).take(block.partition_of)
+
+        if not pc.all(metrics.known).as_py():
+            only = [self._only_value(leaf, block, partition) for partition in block.partitions]
+            fixed = pc.and_(pc.invert(metrics.known), of_files([each is not None for each in only]))
+            everywhere = of_files([each is not None and each.everywhere for each in only])
+            value = bound([each and each.value for each in only])
+            in_some = pc.if_else(everywhere, pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64()))
+            is_null = of_files([each is None or each.value is None for each in only])
+            nulls = pc.if_else(fixed, pc.if_else(is_null, block.rows, in_some), nulls)
+            nans, low, high = (pc.if_else(fixed, given, of) for given, of in ((0, nans), (value, low), (value, high)))
+            exact = [pc.if_else(fixed, everywhere, side) for side in exact]
+        if low.null_count and self._transforms(leaf, block):
+            spans = [self._span(leaf, block, partition) for partition in block.partitions]
+            unknown = pc.and_(
+                pc.and_(pc.is_null(low), pc.is_null(high)), of_files([span is not None for span in spans])
+            )
+            unknown = pc.and_(unknown, pc.not_equal(nulls, block.rows).fill_null(True))
+            is_empty = of_files([span is not None and span.empty for span in spans])
+            nulls = pc.if_else(pc.and_(unknown, pc.is_null(nulls)), pc.if_else(is_empty, block.rows, 0), nulls)
+            low = pc.if_else(unknown, bound([span and span.low for span in spans]), low)
+            high = pc.if_else(unknown, bound([span and span.high for span in spans]), high)
+            exact = [pc.if_else(unknown, False, side) for side in exact]
+        if not pc.all(whole).as_py():  # of one value, all rows that are left have it
+            attained = pc.and_(pc.equal(low, high).fill_null(False), pc.equal(nulls, 0).fill_null(False))
+            exact = [pc.if_else(pc.or_(whole, attained), side, pc.and_(side, False)) for side in exact]
         return {
-            "null_count": live_counts(pa.array(all_nulls, pa.int64()), rows, block.rows, whole),
-            "nan_count": live_counts(pa.array(all_nans, pa.int64()), rows, block.rows, whole),
-            "lower": typed_array(lows, leaf.logical) if orderable else None,
-            "upper": typed_array(highs, leaf.logical) if orderable else None,
-            "lower_exact": pa.array(low_flags, pa.bool_()),
-            "upper_exact": pa.array(high_flags, pa.bool_()),
+            "null_count": live_counts(nulls, rows, block.rows, whole),
+            "nan_count": live_counts(nans, rows, block.rows, whole),
+            "lower": low,
+            "upper": high,
+            "lower_exact": exact[0],
+            "upper_exact": exact[1],
         }
 
     def _transforms(self, leaf: IcebergLeaf, block: Files) -> list[tuple[int, Transform[Any, Any]]]:
@@ -199,24 +188,6 @@ def rows_left(block: Files, live: Mapping[int, int]) -> pa.Array:
     return pa.array(rows)
 
 
-def _vectorized(leaf: IcebergLeaf, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array] | None:
-    """Statistics of a column without a loop; None if a file lacks counts, is empty, or needs `decoder`."""
-    if metrics.nulls.null_count or not len(rows) or pc.min(rows).as_py() == 0:
-        return None
-    lower, upper = decode_all(metrics.lower, leaf), decode_all(metrics.upper, leaf)
-    if lower is None or upper is None:
-        return None
-    only = pc.equal(lower[0], upper[0]).fill_null(False)  # one value, which both bounds are
-    return {
-        "null_count": metrics.nulls,
-        "nan_count": metrics.nans,
-        "lower": lower[0],
-        "upper": upper[0],
-        "lower_exact": pc.if_else(only, True, _attained(lower[1], metrics.tight)),
-        "upper_exact": pc.if_else(only, True, _attained(upper[1], metrics.tight)),
-    }
-
-
 def _attained(exact: pa.Array, tight: pa.Array) -> pa.Array:
     """True where bounds are values of the file: their type says no other, nor does the manifest; null if unknown."""
     return pc.if_else(pc.is_valid(tight), pc.and_(pc.fill_null(exact, True), tight), exact)
@@ -239,9 +210,6 @@ class _Span(NamedTuple):
     empty: bool
     low: Any = None
     high: Any = None
-
-    def null_count(self, rows: int) -> int:
-        return rows if self.empty else 0
 
 
 class _OnlyValue(NamedTuple):
