@@ -18,14 +18,16 @@ from flight_server.wire import tickets
 from store.history import validation
 from store.model.schemas import FLIGHTS
 from store.stats_store import Put, PutMode
-from tests.store.empty_store import empty_store
+from tests.store.empty_store import empty_store, place_for_database
 
 CATALOG = "lake"
 
 
 @contextmanager
-def app_in(directory: Path, **settings: Any) -> Iterator[App]:
-    app = App(Settings(db=empty_store(directory / "stats.duckdb"), **settings), functions)
+def app_in(directory: Path | None = None, **settings: Any) -> Iterator[App]:
+    """An app on a file in the directory, or else on any empty one."""
+    place = place_for_database() if directory is None else empty_store(directory / "stats.duckdb")
+    app = App(Settings(db=place, **settings), functions)
     try:
         yield app
     finally:

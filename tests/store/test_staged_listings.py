@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,22 +14,21 @@ from store.invariants import check_file
 from store.model.errors import Cancelled, Conflict, InvalidArgument
 from store.stats_store import Counts, DuckDBStatsStore, Put, PutMode
 from tests.store.contract import put, rows
-from tests.store.empty_store import empty_store
+from tests.store.empty_store import empty_store, place_for_database
 
 FLIGHT = "stats.file_columns"
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return empty_store(tmp_path / "s.db")
-
-
-@pytest.fixture
-def store(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DuckDBStatsStore]:
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats_store, "MANY_ROWS", 10)
     monkeypatch.setattr(staged_listings, "_PIECE_ROWS", 4)
     monkeypatch.setattr(staged_listings, "_TIDY_ROWS", 3)
-    opened = DuckDBStatsStore.open(path)
+
+
+@pytest.fixture
+def store(small_pieces) -> Iterator[DuckDBStatsStore]:
+    opened = DuckDBStatsStore.open(place_for_database())
     yield opened
     opened.close()
 
@@ -104,7 +102,7 @@ def test_different_rows_for_a_target_in_two_pieces_are_refused(store):
     assert seen(store) == content()
 
 
-def test_nothing_is_seen_before_the_commit_and_nothing_is_left_of_it(store, path):
+def test_nothing_is_seen_before_the_commit_and_nothing_is_left_of_it(store):
     put(store, FLIGHT, many())
     before = store.database.versions.generation(1)
     listing = begun(store, many(2, 5, snapshot=2))
@@ -160,7 +158,9 @@ def test_unwanted_rows_are_not_begun(store):
 
 
 @pytest.mark.parametrize("snapshot", [1, 2])
-def test_what_a_killed_server_leaves_is_whole_and_removed_by_the_next(store, path, snapshot):
+def test_what_a_killed_server_leaves_is_whole_and_removed_by_the_next(small_pieces, tmp_path, snapshot):
+    path = empty_store(tmp_path / "s.db")
+    store = DuckDBStatsStore.open(path)
     put(store, FLIGHT, many())
     begun(store, many(2, 5, snapshot=snapshot))
     begun(store, many(2, name=("c", "s", "new")))

@@ -22,7 +22,7 @@ from store.model.targets import Target, TargetKind
 from store.staged_listings import unstage
 from store.stats_store import Counts, DuckDBStatsStore, Put, PutMode
 from tests.store.contract import NAME, StatsStoreContract, columns, put, rows
-from tests.store.empty_store import empty_store
+from tests.store.empty_store import empty_store, place_for_database
 from tests.store.reference_store import MemoryStatsStore
 
 
@@ -31,13 +31,17 @@ def open_store(path: Any) -> DuckDBStatsStore:
 
 
 @pytest.fixture
-def duck(tmp_path):
-    store = open_store(empty_store(tmp_path / "s.db"))
+def duck():
+    store = open_store(place_for_database())
     yield store
     store.close()
 
 
 class TestDuckDBStatsStore(StatsStoreContract):
+    @pytest.fixture
+    def store(self, duck):
+        return duck
+
     def open(self, path):
         return stores.open_store("duckdb", path if path.exists() else empty_store(path))
 
@@ -234,7 +238,7 @@ _VALUE = {"stats.files": "row_count", "stats.file_columns": "null_count", "file_
 
 @pytest.fixture(scope="module")
 def shared():
-    store = open_store(":memory:")
+    store = open_store(place_for_database())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staged_listings, "_PIECE_ROWS", 2)
         patch.setattr(staged_listings, "_TIDY_ROWS", 2)

@@ -21,8 +21,8 @@ KEY = {"table_catalog": "lake", "table_schema": "default", "table_name": "t", "s
 
 
 @pytest.fixture
-def app(tmp_path):
-    with app_in(tmp_path) as app:
+def app():
+    with app_in() as app:
         yield app
 
 

@@ -21,8 +21,8 @@ KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapsho
 
 
 @pytest.fixture
-def app(tmp_path):
-    with app_in(tmp_path) as app:
+def app():
+    with app_in() as app:
         put(app, [KEY | {"column_id": 1, "column_name": "c1", "logical_type": "INT", "row_count": 2000}])
         yield app
 
@@ -90,9 +90,9 @@ NAME = "lake.s.t"
 
 
 @pytest.fixture
-def lake(tmp_path):
+def lake():
     """An Iceberg table with live snapshots 3 and 4 and expired 1 and 2; columns of all, files of 1 and 3."""
-    with app_in(tmp_path) as app:
+    with app_in() as app:
         found = {
             "schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
             "schemas": {"h": [["c1", "INT", True, 1], ["c2", "INT", True, 2]]}, "current_snapshot_id": 4,

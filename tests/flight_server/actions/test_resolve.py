@@ -21,8 +21,8 @@ ALL = Principal("p", ALL_SCOPES)
 
 
 @pytest.fixture
-def app(tmp_path):
-    with app_in(tmp_path) as app:
+def app():
+    with app_in() as app:
         put(app, rows("t", 1, range(1, 6)))
         yield app
 

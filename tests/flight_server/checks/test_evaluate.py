@@ -38,8 +38,8 @@ COLUMNS = [
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory):
-    with app_in(tmp_path_factory.mktemp("checks")) as app:
+def reader():
+    with app_in() as app:
         for snapshot, rows in ((1, 50), (2, 100)):
             at = KEY | {"snapshot_id": snapshot}
             captured = {"captured_at": datetime.now(UTC)}
@@ -115,10 +115,10 @@ def test_drift_is_measured_against_a_snapshot(reader):
 
 
 @pytest.fixture(scope="module")
-def partial_reader(tmp_path_factory):
+def partial_reader():
     """Columns with partial sketches at snapshot 2: c1 of 90 of 100 rows, c2 of an unknown share."""
     parts = {1: {"rows": 100, "rows_seen": 90}, 2: {}}
-    with app_in(tmp_path_factory.mktemp("parts")) as app:
+    with app_in() as app:
         for snapshot in (1, 2):
             for i, part in parts.items():
                 at = KEY | {"snapshot_id": snapshot}
@@ -143,8 +143,8 @@ def test_drift_of_a_partial_sketch_passes_only_if_unseen_rows_cannot_matter(part
     assert ("without sampling" in result.detail) is not is_known
 
 
-def test_drift_detail_names_an_inherited_sketch(tmp_path):
-    with app_in(tmp_path) as app:
+def test_drift_detail_names_an_inherited_sketch():
+    with app_in() as app:
         found = {"schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
                  "schemas": {"h": [["id", "INT", True, None]]}, "current_snapshot_id": 3,
                  "live_snapshot_ids": [1, 2, 3], "snapshots": [
@@ -183,8 +183,8 @@ def test_drift_of_a_text_column_fails_and_suggests_ndv(reader):
     assert result.state is FAILED and "STRING has none; use ndv, " in result.detail
 
 
-def test_comparing_rules_are_skipped_at_the_first_snapshot(tmp_path):
-    with app_in(tmp_path) as app:
+def test_comparing_rules_are_skipped_at_the_first_snapshot():
+    with app_in() as app:
         put(app, [KEY | {"snapshot_id": 1, "row_count": 100}], "stats.tables")
         put(app, [KEY | {"snapshot_id": 1, "row_count": 100} | COLUMNS[0]])
         texts = ("drift <= 0.1", "schema_changes = 0", "row_count = 100")
@@ -237,9 +237,9 @@ def test_hostile_names_are_escaped_in_junit(reader):
 
 
 @pytest.fixture(scope="module")
-def grown(tmp_path_factory):
+def grown():
     """A table with ten snapshots of 100, 110, … 190 rows, whose `at` ends a day later in each."""
-    with app_in(tmp_path_factory.mktemp("grown")) as app:
+    with app_in() as app:
         for snapshot in range(1, 11):
             at = KEY | {"snapshot_id": snapshot}
             rows = 90 + 10 * snapshot

@@ -27,10 +27,10 @@ LEARNED = [rules.parse("learned")]
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
+def app():
     """A table with a snapshot a day, of about 1,000 rows each more; in the last the column `amount` has moved."""
     random = np.random.default_rng(7)
-    with app_in(tmp_path_factory.mktemp("learned")) as app:
+    with app_in() as app:
         ids = list(range(1, COUNT + 1))
         found = {"schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
                  "schemas": {"h": [["amount", "DOUBLE", True, None]]}, "current_snapshot_id": COUNT,
@@ -102,7 +102,7 @@ def test_value_called_expected_passes(app):
     assert states(app)["mean"] == (PASSED, "amount") and states(app)["drift"] == (FAILED, "amount")
 
 
-def test_learned_rules_are_silent_while_little_is_known(tmp_path):
-    with app_in(tmp_path) as app:
+def test_learned_rules_are_silent_while_little_is_known():
+    with app_in() as app:
         put(app, [KEY | {"snapshot_id": 1, "row_count": 5}], "stats.tables")
         assert states(app) == {}

@@ -28,8 +28,8 @@ TABLES = {  # values of the column `id`, by table
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
-    with app_in(tmp_path_factory.mktemp("references")) as app:
+def app():
+    with app_in() as app:
         for name, values in TABLES.items():
             at = {"table_catalog": "lake", "table_schema": "s", "table_name": name, "snapshot_id": 1}
             put(app, [at | {"row_count": len(values)}], "stats.tables")

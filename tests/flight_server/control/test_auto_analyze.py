@@ -13,8 +13,8 @@ from store.model.errors import InvalidArgument
 from tests.flight_server.serving import app_in, command, put, read, rows
 
 
-def test_state_counts_the_snapshots_since_the_newest_scan(tmp_path):
-    with app_in(tmp_path) as app:
+def test_state_counts_the_snapshots_since_the_newest_scan():
+    with app_in() as app:
         put(app, rows("t", 1, [1], producer="ENGINE_COMPUTED"))
         for snapshot, behind in ((1, 0), (2, 1), (3, 2)):
             put(app, rows("t", snapshot, [2], producer="UPSTREAM_METADATA_DERIVED"))
@@ -23,8 +23,8 @@ def test_state_counts_the_snapshots_since_the_newest_scan(tmp_path):
         assert app.auto._state(app.catalog.get("lake.s.t")).snapshots_behind == 0
 
 
-def test_doubled_rows_are_seen_without_a_listing_of_files(tmp_path):
-    with app_in(tmp_path) as app:
+def test_doubled_rows_are_seen_without_a_listing_of_files():
+    with app_in() as app:
         (one,) = rows("t", 1, [1], producer="ENGINE_COMPUTED")
         key = {name: one[name] for name in ("table_catalog", "table_schema", "table_name")}
         put(app, [one])
@@ -34,9 +34,9 @@ def test_doubled_rows_are_seen_without_a_listing_of_files(tmp_path):
             assert (state.changed_share, state.least_changed_share) == (None, share)
 
 
-def test_policy_bounds_how_old_an_inherited_distribution_is(tmp_path):
+def test_policy_bounds_how_old_an_inherited_distribution_is():
     """Under `current` and under the snapshot's id, and for sketches; counts are inherited as before."""
-    with app_in(tmp_path, auto_analyze="max_snapshots_behind=1, columns=none") as app:
+    with app_in(auto_analyze="max_snapshots_behind=1, columns=none") as app:
         app.database.write(lambda c: app.catalog.register(c, ("lake", "s", "t"), "id", "iceberg"))
         app.database.write(lambda c: app.catalog.put_connector(c, "lake", "iceberg", "u", {}))
         sketch = {"target_kind": "COLUMN", "storage_id": "column-0000000000000000001", "column_id": 1, "role": "NDV",
@@ -80,7 +80,7 @@ def discover(app, current):
 
 def test_a_policy_that_cannot_be_read_is_refused_and_ends_no_watch(tmp_path):
     body = {"catalog": "lake", "format": "delta", "uri": str(tmp_path), "options": {"policy": "max_age=often"}}
-    with app_in(tmp_path, auto_analyze="on") as app:
+    with app_in(auto_analyze="on") as app:
         call = Call(app, Principal("p", ALL_SCOPES), "", lambda: False)
         with pytest.raises(InvalidArgument, match='policy: cannot read "max_age=often": expected on, off, metadata'):
             list(ACTIONS["register_connector"].run(call, json.dumps(body).encode()))

@@ -53,7 +53,7 @@ class Notifications(list):
 def setup(tmp_path):
     """An app, its rules file, the posted notifications, and a function that puts a snapshot and checks it."""
     (tmp_path / "rules.toml").write_text(RULES)
-    with app_in(tmp_path, checks=tmp_path / "rules.toml") as app:
+    with app_in(checks=tmp_path / "rules.toml") as app:
         clock, notifications = Clock(), Notifications()
         old = app.checking
         checking = Checking(
@@ -97,10 +97,10 @@ def test_results_are_stored_per_snapshot_and_state_changes_notified(setup):
     assert len(notifications) == 2  # no state changed
 
 
-def test_results_that_a_capture_may_turn_are_pending(tmp_path):
+def test_results_that_a_capture_may_turn_are_pending():
     at = KEY | {"snapshot_id": 1}
     rules = [parse(text) for text in ("row_count > 5", "age_seconds < 0", "null_fraction <= 0.1", "nosuch: ndv > 1")]
-    with app_in(tmp_path) as app:
+    with app_in() as app:
 
         def results():
             found = check(LocalReader(app.scanner, ANONYMOUS), "lake.s.t", rules)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,18 +10,17 @@ import pytest
 from capture.homes import homes_of
 from flight_server.control.publishing import INTERVAL_SECONDS, SETTLE_SECONDS, Publishing
 from store.catalog.catalog import Catalog
-from store.duckdb.database import Database
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, StatflightError, UpstreamError
 from store.queue.jobs import Job
-from tests.store.empty_store import empty_store
+from tests.store.empty_store import empty_database
 
 
 class PublishingEnv:
     """Publishing with an immediate worker and a clock set by hand."""
 
-    def __init__(self, directory: Path, homes: str = "trino"):
-        self.database = Database(empty_store(directory / "stats.duckdb"))
+    def __init__(self, homes: str = "trino"):
+        self.database = empty_database()
         self.catalog = Catalog(self.database)
         self.now = 1000.0
         self.payloads: list[dict[str, Any]] = []
@@ -61,8 +59,8 @@ class PublishingEnv:
 
 
 @pytest.fixture
-def env(tmp_path):
-    found = PublishingEnv(tmp_path)
+def env():
+    found = PublishingEnv()
     yield found
     found.database.close()
 
@@ -182,8 +180,8 @@ def test_unpublishable_statistics_record_no_failure(env, code):
     assert env.rows() == []
 
 
-def test_capture_without_the_publish_option_republishes_nothing(tmp_path):
-    env = PublishingEnv(tmp_path, homes="")
+def test_capture_without_the_publish_option_republishes_nothing():
+    env = PublishingEnv(homes="")
     assert env.capture_and_settle() == 0 and env.payloads == []
     env.database.close()
 

@@ -88,8 +88,8 @@ def test_one_row_per_catalog():
     assert build(tables, [], lambda name: name == "b")["catalog_name"].to_pylist() == ["b"]
 
 
-def test_scan_applies_columns_filter_limit_and_output_format(tmp_path):
-    with app_in(tmp_path) as app:
+def test_scan_applies_columns_filter_limit_and_output_format():
+    with app_in() as app:
         put(app, rows("t", 1, [1, 2]))
         assert len(statistics(read(app, command(flight="adbc.statistics")))) == 4  # ndv of two, nulls of two
         assert read(app, command(flight="adbc.statistics", columns=["catalog_name"])).to_pylist() == [

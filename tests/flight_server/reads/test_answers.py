@@ -22,14 +22,14 @@ IDS = {name: at for at, name in enumerate(TYPES, 1)}
 
 
 @pytest.fixture
-def app(tmp_path):
-    with app_in(tmp_path) as app:
+def app():
+    with app_in() as app:
         yield app
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory):
-    with app_in(tmp_path_factory.mktemp("filled")) as app:
+def filled():
+    with app_in() as app:
         put_files(app, *spans())
         yield app
 

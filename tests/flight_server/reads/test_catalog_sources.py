@@ -14,8 +14,8 @@ KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
-    with app_in(tmp_path_factory.mktemp("changes")) as app:
+def app():
+    with app_in() as app:
         for snapshot, rows in ((1, 100), (2, 100), (3, 250), (4, 0)):
             put(app, [KEY | {"snapshot_id": snapshot, "row_count": rows, "data_file_count": 1}], "stats.tables")
         put(app, [KEY | {"table_name": "hidden", "snapshot_id": 1, "row_count": 5}], "stats.tables")

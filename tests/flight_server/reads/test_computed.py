@@ -10,8 +10,8 @@ from tests.flight_server.serving import app_in, command, put, read, rows
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
-    with app_in(tmp_path_factory.mktemp("computed")) as app:
+def app():
+    with app_in() as app:
         yield app
 
 
@@ -96,9 +96,9 @@ def _partitions(app, **more):
     return [tuple(row[name] for name in names) for row in rows], rows
 
 
-def test_partitions_sum_up_the_files_of_the_snapshot(tmp_path):
+def test_partitions_sum_up_the_files_of_the_snapshot():
     one, two = '{"day": "1"}', '{"day": "2"}'
-    with app_in(tmp_path) as app:
+    with app_in() as app:
         put(app, [_file("a"), _file("b", row_count=5, sequence_number=3), _file("c", partition=two)], "stats.files")
         second = [
             _file("a", 2), _file("c", 2, partition=two, row_count=None),
@@ -117,10 +117,10 @@ def test_partitions_sum_up_the_files_of_the_snapshot(tmp_path):
         assert _partitions(app, snapshot=1, filter=condition)[0] == expected[1:]
 
 
-def test_empty_table_without_partitions_has_one_row(tmp_path):
+def test_empty_table_without_partitions_has_one_row():
     names = ("table_catalog", "table_schema", "table_name", "snapshot_id", "row_count", "completeness")
     table = {name: value for name, value in _file("a").items() if name in names}
-    with app_in(tmp_path) as app:
+    with app_in() as app:
         put(app, [table | {"row_count": 0, "data_file_count": 0, "total_size_bytes": 0}], "stats.tables")
         empty = (None, 0, 0, 0, 0, None)
         for read_at in ({"snapshot": "current"}, {"snapshot": 1}, {}):
@@ -137,8 +137,8 @@ def test_empty_table_without_partitions_has_one_row(tmp_path):
         assert _partitions(app, snapshot=1)[0] == []
 
 
-def test_partitions_of_one_value_in_two_specs_are_two(tmp_path):
-    with app_in(tmp_path) as app:
+def test_partitions_of_one_value_in_two_specs_are_two():
+    with app_in() as app:
         put(app, [_file("a"), _file("b", partition_spec_id=1)], "stats.files")
         assert len(_partitions(app, snapshot="current")[0]) == 2
         (row,) = read(app, command("t", "stats.partitions", filter={"column": "partition_spec_id", "op": "EQ",

@@ -18,8 +18,8 @@ OTHERS = {
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
-    with app_in(tmp_path_factory.mktemp("rows")) as app:
+def app():
+    with app_in() as app:
         names = {"table_catalog": "lake", "table_schema": "s", "table_name": "it's"}
         for snapshot in (1, 2):
             found = rows("it's", snapshot, range(3, 0, -1), schema_hash="x", captured_at=1_700_000_000_123_456)

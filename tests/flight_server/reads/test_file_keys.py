@@ -21,15 +21,15 @@ THEN, LATER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
 
 
 @pytest.fixture
-def app(tmp_path):
-    with app_in(tmp_path) as app:
+def app():
+    with app_in() as app:
         yield app
 
 
 @pytest.fixture(scope="module")
-def keyed(tmp_path_factory):
+def keyed():
     """An app with the files and their sketches, which no test changes."""
-    with app_in(tmp_path_factory.mktemp("keys")) as app:
+    with app_in() as app:
         put_keys(app)
         yield app
 

@@ -14,8 +14,8 @@ from tests.flight_server.serving import app_in, command, put, read, rows
 
 
 @pytest.fixture
-def app(tmp_path):
-    with app_in(tmp_path) as app:
+def app():
+    with app_in() as app:
         put(app, rows("t", 1, range(1, 6)))
         yield app
 
@@ -49,8 +49,8 @@ def test_ticket_reads_the_same_after_an_upsert(app, snapshot):
         lambda app: app.store.delete(app.catalog.get("lake.s.t"), 1, None),
     ],
 )
-def test_ticket_whose_rows_are_not_kept_is_gone_after_a_change(tmp_path, change):
-    with app_in(tmp_path, cache_bytes=0) as app:
+def test_ticket_whose_rows_are_not_kept_is_gone_after_a_change(change):
+    with app_in(cache_bytes=0) as app:
         put(app, rows("t", 1, range(1, 6)))
         ticket = ticket_of(app)
         assert counts(app, ticket) == FIRST
@@ -60,8 +60,8 @@ def test_ticket_whose_rows_are_not_kept_is_gone_after_a_change(tmp_path, change)
         assert raised.value.code == "GONE"
 
 
-def test_ticket_is_not_gone_after_other_writes(tmp_path):
-    with app_in(tmp_path, cache_bytes=0) as app:
+def test_ticket_is_not_gone_after_other_writes():
+    with app_in(cache_bytes=0) as app:
         put(app, rows("t", 1, range(1, 6)))
         ticket = ticket_of(app)
         put(app, rows("t", 1, range(1, 6)))  # unchanged

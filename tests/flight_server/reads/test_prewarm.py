@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from flight_server.app import App
 from flight_server.reads import prewarm as prewarm_module
 from flight_server.wire import tickets
+from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
 from store.model.schemas import FLIGHTS
+from store.stats_store import DuckDBStatsStore
 from tests.flight_server.live_server import eventually
 from tests.flight_server.serving import app_in, command, put, read, rows
+from tests.store.empty_store import place_for_database
 
 TABLES = ("a", "b", "c", "d", "e", "f")
 CURRENT = {"snapshot": "current"}
 
 
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A closed store of six tables with two snapshots each."""
-    directory = tmp_path_factory.mktemp("lake")
-    with app_in(directory) as app:
-        for name in TABLES:
-            put(app, rows(name, 1, range(1, 4)))
-            put(app, rows(name, 2, range(1, 6)))
-    return directory
+def fill(database: Database) -> None:
+    """Stores six tables with two snapshots each."""
+    app = SimpleNamespace(store=DuckDBStatsStore(database, Catalog(database)))
+    for name in TABLES:
+        put(app, rows(name, 1, range(1, 4)))
+        put(app, rows(name, 2, range(1, 6)))
 
 
 @pytest.fixture
-def filled(lake: Path, tmp_path: Path) -> Path:
-    """A fresh copy of the store."""
-    return Path(shutil.copytree(lake, tmp_path / "filled"))
+def filled() -> Path:
+    """The directory of a closed store of these tables."""
+    return place_for_database(fill).parent
 
 
 def read_in_order(directory: Path, *names: str) -> None:
@@ -167,10 +167,10 @@ def test_background_thread_warms_committed_tables(filled: Path):
 
 @pytest.mark.parametrize("puts", [5, pytest.param(300, marks=pytest.mark.benchmark)])
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_read_after_a_put_is_current_while_slices_are_warmed(tmp_path: Path, cache_bytes: int, puts: int):
+def test_read_after_a_put_is_current_while_slices_are_warmed(cache_bytes: int, puts: int):
     """Puts and reads back while two threads warm the tables."""
     stop = threading.Event()
-    with app_in(tmp_path, cache_bytes=cache_bytes) as app:
+    with app_in(cache_bytes=cache_bytes) as app:
 
         def warm_repeatedly() -> None:
             while not stop.is_set():

@@ -22,8 +22,8 @@ TABLE = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snaps
 
 
 @pytest.fixture
-def app(tmp_path) -> Iterator[App]:
-    with app_in(tmp_path) as app:
+def app() -> Iterator[App]:
+    with app_in() as app:
         put(app, rows("t", 1, range(1, 6), schema_hash="h", completeness="COMPLETE", captured_at=AT))
         yield app
 

@@ -21,8 +21,8 @@ COUNTER = np.arange(1, 5001)
 
 
 @pytest.fixture
-def app(tmp_path):
-    with app_in(tmp_path) as app:
+def app():
+    with app_in() as app:
         yield app
 
 

@@ -20,9 +20,9 @@ FILES = 5
 
 
 @pytest.fixture
-def app(tmp_path):
+def app():
     """File i has ids from 10 i to 10 i + 9, and one of two regions."""
-    with app_in(tmp_path) as app:
+    with app_in() as app:
         whole = KEY | {"completeness": "COMPLETE"}
         put(app, [whole | {"file_path": f"f{i}", "file_content": "DATA", "row_count": 10, "size_bytes": 100}
                   for i in range(FILES)], "stats.files")  # fmt: skip

@@ -24,8 +24,8 @@ SCHEMA = FLIGHTS["stats.columns"].schema
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
-    with app_in(tmp_path_factory.mktemp("cache")) as app:
+def app():
+    with app_in() as app:
         for snapshot in (1, 2, 4):
             put(app, rows("a", snapshot, range(1, 9), schema_hash="x" if snapshot < 4 else "y"))
         put(app, rows("b", 1, range(1, 4)))

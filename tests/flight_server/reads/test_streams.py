@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from flight_server.reads.streams import MAX_BATCH_BYTES, Streams, never, pieces
-from store.duckdb.database import Database
 from store.model.errors import Cancelled, DeadlineExceeded, ResourceExhausted
+from tests.store.empty_store import empty_database
 
 SCHEMA = pa.schema([("n", pa.int64())])
 ENDLESS = "SELECT a.range AS n FROM range(10000000) a, range(10000000) b WHERE (a.range + b.range) % 7 = 1"
@@ -20,7 +20,7 @@ NO_ROWS = "SELECT a.range AS n FROM range(10000000) a, range(10000000) b WHERE a
 
 @pytest.fixture(scope="module")
 def database():
-    database = Database(":memory:")
+    database = empty_database()
     yield database
     database.close()
 

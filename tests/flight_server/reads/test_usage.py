@@ -17,14 +17,14 @@ from store.catalog.discovery import Discovery
 from store.history import validation
 from store.model.schemas import FLIGHTS
 from store.stats_store import Put
-from tests.store.empty_store import empty_store
+from tests.store.empty_store import place_for_database
 
 COLUMNS = [["a", "INT", True, None], ["b", "INT", True, None]]
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Iterator[App]:
-    app = App(Settings(db=empty_store(tmp_path / "s.duckdb")))
+def app() -> Iterator[App]:
+    app = App(Settings(db=place_for_database()))
     app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
     yield app
     app.close()
@@ -234,13 +234,13 @@ def test_each_snapshot_has_its_own_decision(app):
     assert rows == [(n, "not now, because: not known how much changed, and not old yet") for n in (2, 3)]
 
 
-def test_decisions_are_remembered_across_a_restart(app, tmp_path):
+def test_decisions_are_remembered_across_a_restart(app):
     discover(app)
     review(app)
     review(app)
     before = len(decisions(app))
     app.close()
-    restarted = App(Settings(db=tmp_path / "s.duckdb"))
+    restarted = App(Settings(db=Path(app.database.path)))
     try:
         review(restarted)
         assert len(decisions(restarted)) == before

@@ -14,8 +14,8 @@ from tests.flight_server.serving import app_in, put, rows
 
 
 @pytest.fixture
-def app(tmp_path):
-    with app_in(tmp_path) as app:
+def app():
+    with app_in() as app:
         put(app, rows("t", 1, range(1, 201)))
         yield app
 

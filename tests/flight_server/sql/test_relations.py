@@ -22,8 +22,8 @@ from tests.flight_server.sql.test_plan import CONDITIONS
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
-    with app_in(tmp_path_factory.mktemp("app")) as app:
+def app():
+    with app_in() as app:
         values = [(1, "a", 1.5, True), (2, "b", None, False), (3, "o'c", 3.0, None), (4, "", 4.0, True), (2**53 + 1, "é", 0.0, None),
                   (7, "7", 6.5, False)]  # fmt: skip
         for id_, name, ndv, exact in values:

@@ -55,8 +55,8 @@ def test_statements_that_differ_in_literals_share_a_plan():
 
 
 @pytest.fixture(scope="module")
-def sql(tmp_path_factory):
-    with app_in(tmp_path_factory.mktemp("app")) as app:
+def sql():
+    with app_in() as app:
         for name in ("t", "it's", "5"):
             put(app, rows(name, 1, range(1, 80)))
         endpoint = SqlEndpoint(app, "1")

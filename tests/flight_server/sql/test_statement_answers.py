@@ -35,8 +35,8 @@ def capture():
 
 
 @pytest.fixture
-def app(tmp_path):
-    with app_in(tmp_path) as app:
+def app():
+    with app_in() as app:
         put(app, rows("t", 1, range(1, 4)))
         put(app, [{"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1,
                    "row_count": 103}], "stats.tables")  # fmt: skip

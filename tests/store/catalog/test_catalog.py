@@ -7,16 +7,15 @@ import pytest
 
 from store.catalog.catalog import Catalog, table_uuid
 from store.catalog.discovery import Discovery
-from store.duckdb.database import Database
 from store.model.errors import InvalidArgument, NotFound
-from tests.store.empty_store import empty_store
+from tests.store.empty_store import empty_database
 
 A, B = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
 
 
 @pytest.fixture
-def catalog(tmp_path):
-    database = Database(empty_store(tmp_path / "c.db"))
+def catalog():
+    database = empty_database()
     yield Catalog(database)
     database.close()
 
@@ -296,10 +295,10 @@ def test_ambiguous_column_name_is_refused_and_column_ids_resolve(catalog):
     catalog.refuse_ambiguous(entry, ["a", "#2", "nosuch"])
 
 
-def test_storing_many_new_tables_equals_storing_each(tmp_path):
+def test_storing_many_new_tables_equals_storing_each():
     kept = []
     for together in (True, False):
-        database = Database(tmp_path / f"{together}.db")
+        database = empty_database()
         catalog = Catalog(database)
         lake = [found(f"t{n}", table_id=f"id-{n}", columns=ALIKE if n % 2 else (("a", "INT"), ("b", "STRING")),
                       constraints=[["PRIMARY KEY", "pk", ["a"], None]], partition_keys=["a"], properties={"p": "v"})

@@ -9,15 +9,15 @@ import pytest
 
 from store.catalog import checks as check_store
 from store.catalog.checks import CheckRow, CheckStore
-from store.duckdb.database import Database
+from tests.store.empty_store import empty_database
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ROW = CheckRow("id", "ndv > 1", "ndv", "fail", "PASSED", 5.0, "")
 
 
 @pytest.fixture
-def database(tmp_path):
-    opened = Database(tmp_path / "stats.duckdb")
+def database():
+    opened = empty_database()
     yield opened
     opened.close()
 

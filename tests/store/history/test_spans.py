@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
-from store.duckdb.database import Database
 from store.duckdb.layout import BY_SNAPSHOT, parts, stored_columns
 from store.history import spans
 from store.history.spans import holds_sql
@@ -24,6 +23,7 @@ from store.model.schemas import COUNTS, DISTRIBUTION
 from store.model.targets import Target
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from tests.store.contract import NAME, put, rows
+from tests.store.empty_store import empty_database
 
 LAKE = ("lake", "s", "t")
 HASHES = st.sampled_from(["x", "y", None])
@@ -31,7 +31,7 @@ HASHES = st.sampled_from(["x", "y", None])
 
 @pytest.fixture(scope="module")
 def store():
-    database = Database(":memory:")
+    database = empty_database()
     yield DuckDBStatsStore(database, Catalog(database))
     database.close()
 
