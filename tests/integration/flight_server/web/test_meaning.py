@@ -26,16 +26,16 @@ ROWS = "SELECT table_name, row_count FROM stats.tables ORDER BY 1"
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with app_in(tmp_path_factory.mktemp("pages")) as app:
+def browser():
+    with app_in() as app:
         put(app, [KEY | {"row_count": 200}], "stats.tables")
         put(app, [COLUMN | {"column_id": number, "column_name": f"c{number}"} for number in range(1, 61)])
         with pages_of(app) as base:
             yield Browser(base)
 
 
-def test_facets_count_and_limit_the_tables(tmp_path):
-    with app_in(tmp_path) as app, pages_of(app) as base:
+def test_facets_count_and_limit_the_tables():
+    with app_in() as app, pages_of(app) as base:
         browser = Browser(base)
         for number in range(3):
             put(app, [KEY | {"table_name": f"t{number}", "row_count": number}], "stats.tables")
@@ -56,8 +56,8 @@ def test_facets_count_and_limit_the_tables(tmp_path):
         assert 'name="owner" value="ann"' in page  # a search keeps it
 
 
-def test_table_page_says_what_is_said_of_the_table_and_who_changed_it(tmp_path):
-    with app_in(tmp_path) as app, pages_of(app) as base:
+def test_table_page_says_what_is_said_of_the_table_and_who_changed_it():
+    with app_in() as app, pages_of(app) as base:
         put(app, [KEY | {"row_count": 3}], "stats.tables")
         put(app, [COLUMN | {"column_name": "c"}])
         app.database.write(lambda c: c.execute(
@@ -79,9 +79,9 @@ def test_table_page_says_what_is_said_of_the_table_and_who_changed_it(tmp_path):
         assert "its &lt;number&gt;" in browser.get("/column?table=lake.s.t&name=c").text
 
 
-def test_keys_are_on_the_pages_of_both_tables(tmp_path):
+def test_keys_are_on_the_pages_of_both_tables():
     rows = np.random.default_rng(1).choice(10**9, 500, replace=False)
-    with app_in(tmp_path) as app, pages_of(app) as base:
+    with app_in() as app, pages_of(app) as base:
         put_columns(app, "one", pa.table({"id": rows}))
         put_columns(app, "many", pa.table({"one_id": np.repeat(rows, 3)}))
         for table, other in (("one", "many"), ("many", "one")):
@@ -90,9 +90,9 @@ def test_keys_are_on_the_pages_of_both_tables(tmp_path):
         assert json.loads(Browser(base).get("/table.json?name=lake.s.one").text)["keys"] == [["id"]]
 
 
-def test_numbers_are_cut_with_the_whole_as_title_and_nan_and_infinity_are_told(tmp_path):
+def test_numbers_are_cut_with_the_whole_as_title_and_nan_and_infinity_are_told():
     values = np.array([*np.linspace(0.123456789, 98765.4321, 997), np.inf, np.nan, np.nan])
-    with app_in(tmp_path) as app, pages_of(app) as base:
+    with app_in() as app, pages_of(app) as base:
         put_columns(app, "t", pa.table({"x": values}))
         part = kernels.summarise(pa.chunked_array([values]), logical_types.parse("DOUBLE"))
         sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",

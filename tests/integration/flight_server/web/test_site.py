@@ -40,8 +40,8 @@ def column(number: int, **more):
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
-    with app_in(tmp_path_factory.mktemp("site")) as app:
+def app():
+    with app_in() as app:
         for snapshot in (1, 2):
             at = {"snapshot_id": snapshot}
             put(app, [KEY | at | {"row_count": 100 * snapshot, "data_file_count": 3, "total_size_bytes": 2048}],
@@ -198,9 +198,9 @@ def test_names_and_values_are_escaped(browser):
     assert "&lt;b&gt;bold" in browser.get(f"/table?name={quote(f'lake.s.{EVIL}')}").text
 
 
-def test_forms_round_trip_a_hostile_name(tmp_path):
+def test_forms_round_trip_a_hostile_name():
     name = 'esc\x1b[31m\r"<'
-    with app_in(tmp_path) as app, pages_of(app) as base:
+    with app_in() as app, pages_of(app) as base:
         put(app, [column(1, table_name=name)])
         for url in (f"/table?name={quote(full_name(name))}", f"/?in={quote(full_name(name))}"):
             page = Browser(base).get(url)
