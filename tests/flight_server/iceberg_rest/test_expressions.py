@@ -57,16 +57,19 @@ def test_conditions(expression, expected):
     assert sent(expression) == expected
 
 
-def undecided() -> list[ice.BooleanExpression]:
-    return [
-        ice.IsNaN("ratio"), ice.NotNaN("ratio"), ice.EqualTo("bytes", b"a"),
-        ice.EqualTo("other", 5), ice.EqualTo("ratio", float("inf")), ice.StartsWith("id", "5"),
-        ice.In("id", set(range(70_000))),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("expression", undecided(), ids=lambda expression: str(expression)[:30])
+@pytest.mark.parametrize("expression", [
+    ice.IsNaN("ratio"), ice.NotNaN("ratio"), ice.EqualTo("bytes", b"a"), ice.EqualTo("other", 5),
+    ice.EqualTo("ratio", float("inf")), ice.StartsWith("id", "5"),
+], ids=str)  # fmt: skip
 def test_what_is_undecided_keeps_every_file_also_when_negated(expression):
+    check_undecided(expression)
+
+
+def test_too_many_values_are_undecided():
+    check_undecided(ice.In("id", set(range(65_537))))
+
+
+def check_undecided(expression: ice.BooleanExpression) -> None:
     assert sent(expression) is sent(ice.Not(expression)) is True
     assert sent(ice.And(expression, ice.EqualTo("id", 5))) == leaf("id", "EQ", 5)
     assert sent(ice.Or(expression, ice.EqualTo("id", 5))) is True

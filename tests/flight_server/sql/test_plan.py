@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import duckdb
 import pyarrow as pa
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from flight_server.sql import plan
 from flight_server.sql.flights import naive
-from flight_server.sql.sandbox import Sandbox
+from flight_server.sql.sandbox import _SETTINGS, Sandbox
 from store.model.errors import StatflightError
 from store.model.predicates.arrow import to_arrow
 from store.model.predicates.tree import Leaf, Op
@@ -265,9 +267,11 @@ def test_schema_of_a_statement_is_found_without_running_it(sandbox):
     assert sandbox.schema(sandbox.cursor(), sql, {}, []) == pa.schema({"y": pa.int32(), "z": pa.string()})
 
 
-def test_statement_memory_is_limited(sandbox):
-    sql = "SELECT list(repeat('x', 10_000 + a.i::INT % 9)) FROM t a, t b"
-    cursor, table = sandbox.cursor(), {"t": pa.table({"i": range(12_000)})}
-    with pytest.raises(StatflightError, match="MiB of memory for statements"):
-        list(sandbox.rows(cursor, sql, [], table, pa.schema([("list", pa.list_(pa.string()))])))
-    assert sandbox.cursor().sql("SELECT 1").fetchall() == [(1,)]
+def test_statement_memory_is_limited(monkeypatch):
+    monkeypatch.setitem(_SETTINGS, "memory_limit", "32MiB")  # instead of many times as much, which takes seconds
+    with contextlib.closing(Sandbox()) as sandbox:
+        sql = "SELECT list(repeat('x', 10_000 + a.i::INT % 9)) FROM t a, t b"
+        cursor, table = sandbox.cursor(), {"t": pa.table({"i": range(12_000)})}
+        with pytest.raises(StatflightError, match="MiB of memory for statements"):
+            list(sandbox.rows(cursor, sql, [], table, pa.schema([("list", pa.list_(pa.string()))])))
+        assert sandbox.cursor().sql("SELECT 1").fetchall() == [(1,)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from store.model.bounds import (
@@ -254,7 +254,6 @@ SPELLED = {
 def test_canonicalization_of_any_spelling_is_idempotent(type):
     """The two forms agree on any text, refusals included, and their result is canonical."""
 
-    @settings(max_examples=50, deadline=None)
     @given(SPELLED[type])
     def holds(text):
         once = canonical_text(text, type)

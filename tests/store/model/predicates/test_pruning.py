@@ -221,11 +221,7 @@ def decide():
 LACKING = st.frozensets(st.sampled_from(["min", "max", "null_count", "nan_count", "sample", "type", "row"]), max_size=2)
 
 
-@settings(
-    max_examples=2 * settings.default.max_examples,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     tree=TREES,
     rows=ROWS,
