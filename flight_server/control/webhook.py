@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from email import message_from_bytes
 from typing import Any, Final
 from urllib.parse import unquote
@@ -43,7 +44,7 @@ class Webhook:
         host = parts.netloc.rpartition("@")[2]
         self._url = parts._replace(scheme=parts.scheme.rpartition("+")[2], netloc=host).geturl()
         self._secret, self._timeout, self._pauses = secret, timeout, pauses
-        self._waiting: queue.Queue[bytes] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._opener = urllib.request.build_opener(_NoRedirect)
@@ -64,6 +65,8 @@ class Webhook:
     def stop(self) -> None:
         """Stops sending; queued messages are dropped."""
         self._stop.set()
+        with suppress(queue.Full):  # else the thread has something to wake it
+            self._waiting.put_nowait(None)
 
     def signature(self, body: bytes) -> str:
         """`sha256=` and the HMAC of the body, as the receiver computes it."""
@@ -77,11 +80,7 @@ class Webhook:
             return
 
     def _loop(self) -> None:
-        while not self._stop.is_set():
-            try:
-                body = self._waiting.get(timeout=0.5)
-            except queue.Empty:
-                continue
+        while (body := self._waiting.get()) is not None and not self._stop.is_set():
             self._deliver(body, self._stop.wait)
 
     def _deliver(self, body: bytes, pause: Callable[[float], Any] = time.sleep) -> bool:

@@ -13,7 +13,6 @@ from flight_server.client.connection import Connection
 from store.model.errors import Cancelled
 
 ACTION_SECONDS: Final = 60.0  # timeout of a short action, so that a worker never hangs on one
-_TICK_SECONDS: Final = 0.25
 _MOST_SECONDS: Final = 2.0  # between two renewals, which also report a cancellation
 _NEWS_SECONDS: Final = 1.0  # between two renewals that carry progress
 
@@ -23,36 +22,45 @@ class Renewals:
 
     def __init__(self, server: Connection):
         self._server = server
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._keepers: set[LeaseKeeper] = set()
         self._thread: threading.Thread | None = None
 
     def add(self, keeper: LeaseKeeper) -> None:
         """Starts renewing a lease."""
-        with self._lock:
+        with self._changed:
             self._keepers.add(keeper)
+            self._changed.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
                 self._thread.start()
 
     def remove(self, keeper: LeaseKeeper) -> None:
         """Stops renewing a lease."""
-        with self._lock:
+        with self._changed:
             self._keepers.discard(keeper)
+            self._changed.notify()
+
+    def wake(self) -> None:
+        """Tells the thread that a lease is due earlier."""
+        with self._changed:
+            self._changed.notify()
 
     def _run(self) -> None:
-        idle = 0
-        while True:
-            time.sleep(_TICK_SECONDS)
-            with self._lock:
-                keepers = list(self._keepers)
-                idle = 0 if keepers else idle + 1
-                if idle > 1:
-                    self._thread = None
-                    return
-            for keeper in keepers:
-                if keeper in self._keepers and not keeper.renew(self._server):  # it may have ended meanwhile
-                    self.remove(keeper)
+        while (keeper := self._next()) is not None:
+            if not keeper.renew(self._server):
+                self.remove(keeper)
+
+    def _next(self) -> LeaseKeeper | None:
+        """Waits for the next lease that is due; None once there is none, and the thread has to end."""
+        with self._changed:
+            while self._keepers:
+                keeper = min(self._keepers, key=lambda one: one.due_at)
+                if (seconds := keeper.due_at - time.monotonic()) <= 0:
+                    return keeper
+                self._changed.wait(seconds)
+            self._thread = None
+        return None
 
 
 class LeaseKeeper:
@@ -96,20 +104,31 @@ class LeaseKeeper:
             Cancelled: The work was cancelled.
         """
         self.touched = time.monotonic()
-        self._progress = (None if share is None else min(max(share, 0.0), 1.0), message or None)
+        had_news, self._progress = (
+            self._has_news,
+            (None if share is None else min(max(share, 0.0), 1.0), message or None),
+        )
+        if self._has_news and not had_news:
+            self._renewals.wake()
         if self.unwanted.is_set():
             raise Cancelled("the job was cancelled")
 
+    @property
+    def _has_news(self) -> bool:
+        return self._progress != self._sent
+
+    @property
+    def due_at(self) -> float:
+        """When the lease is to be renewed, by `time.monotonic()`: after a third of its time, when there is progress to
+        report, and every few seconds to learn of a cancellation."""
+        return self._renewed + (min(self._every, _NEWS_SECONDS) if self._has_news else self._every)
+
     def renew(self, server: Connection) -> bool:
-        """Renews the lease if due: after a third of its time, when there is progress to report, and every few seconds
-        to learn of a cancellation.
+        """Renews the lease.
 
         Returns:
             False if the lease is lost.
         """
-        waited = time.monotonic() - self._renewed
-        if waited < self._every and (self._progress == self._sent or waited < _NEWS_SECONDS):
-            return True
         self._sent, self._renewed = self._progress, time.monotonic()
         body = {"job_id": self.lease["job_id"], "lease_token": self.lease["lease_token"],
                 "progress": self._sent[0], "message": self._sent[1]}  # fmt: skip
