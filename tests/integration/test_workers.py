@@ -30,6 +30,8 @@ def test_crash_of_a_worker_leaves_its_stacks_in_the_log(tmp_path):
     with serving(tmp_path) as server:
         children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
         (worker,) = eventually(lambda: children.read_text().split())
+        # before it runs this program it is a fork of its server, whose handler it loses
+        eventually(lambda: "own_worker" in Path(f"/proc/{worker}/cmdline").read_text())
         # the variable that it inherits installs the handler before it imports anything
         eventually(lambda: int(_field(worker, "SigCgt"), 16) >> (signal.SIGSEGV - 1) & 1)
         os.kill(int(worker), signal.SIGSEGV)
