@@ -20,31 +20,23 @@ from capture.connectors.spi import ConnectorConfig
 from capture.homes import HOMES
 from capture.publishers.publishing import publish
 from store.model.errors import UpstreamError
-from tests.capture.publishers import test_iceberg, test_lance, test_paimon, test_trino_delta
 from tests.capture.publishers.contract import Table, rows
 from tests.integration.aws_server import process
+from tests.integration.publishing import CONTRACTS, contract_of
 from tests.integration.test_catalogs import _REST, Rest
-
-CONTRACTS = {
-    "iceberg": test_iceberg.TestContract, "lance": test_lance.TestContract,
-    "paimon": test_paimon.TestContract, "trino": test_trino_delta.TestContract,
-}  # fmt: skip
 
 _PUBLISHING = """
 import sys
 from pathlib import Path
-from tests.integration.test_publishers import CONTRACTS, publish_repeatedly
-home, root, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-publish_repeatedly(home, root, count)
+from tests.integration.publishing import publish_repeatedly
+publish_repeatedly(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
 """
-
-
 _AS_ANOTHER_USER = """
 import os, sys
 from pathlib import Path
-from tests.integration.test_publishers import CONTRACTS, publish_repeatedly
+from tests.integration.publishing import contract_of, publish_repeatedly
 home, root, other = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-CONTRACTS[home]().build(other)
+contract_of(home).build(other)
 publish_repeatedly(home, other, 1)  # imports all modules while they are readable
 os.setgid(65534)
 os.setuid(65534)
@@ -106,34 +98,10 @@ def test_commit_with_a_lost_response_is_recognized(rest_table):
 # Writers that are killed.
 
 
-def publish_repeatedly(home: str, root: Path, count: int) -> None:
-    """Publishes `count` times, alternating the columns; the process may be killed meanwhile."""
-    table = reopened(home, root)
-    print("ready", flush=True)
-    for number in range(count):
-        statistics = table.statistics()
-        first, second = statistics.columns
-        columns = (first, second) if number % 2 else (second,)
-        publish(table.publisher(table.statistics(columns=columns)))
-
-
-def reopened(home: str, root: Path) -> Table:
-    """The table that the home's contract built below a directory."""
-    paths = {"iceberg": "w/db/t", "lance": "dots", "paimon": "sales.db/notes", "trino": "events"}
-    configs = {
-        "iceberg": ConnectorConfig("c", "iceberg", f"sqlite:///{root / 'c.db'}", {"type": "sql", "name": "lake"}),
-        "lance": ConnectorConfig("c", "lance", str(root)), "paimon": ConnectorConfig("c", "paimon", str(root)),
-        "trino": ConnectorConfig("c", "delta", str(root)),
-    }  # fmt: skip
-    names = {"iceberg": ("db", "t"), "lance": ("default", "dots"), "paimon": ("sales", "notes"),
-             "trino": ("default", "events")}  # fmt: skip
-    return Table(home, configs[home], *names[home], root / paths[home], rows(0, 150))
-
-
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.benchmark)])
 @pytest.mark.parametrize("home", CONTRACTS)
 def test_killed_publisher_leaves_a_complete_state_and_no_orphan(home, kills, tmp_path, monkeypatch):
-    contract = CONTRACTS[home]()
+    contract = contract_of(home)
     table = contract.build(tmp_path)
     for number in range(kills):
         child = subprocess.Popen(
@@ -174,7 +142,7 @@ def test_publish_without_write_permission_fails_and_leaves_no_file(home, tmp_pat
     try:
         other = tmp_path / "other"
         other.mkdir()
-        table = CONTRACTS[home]().build(root)
+        table = contract_of(home).build(root)
         root.chmod(0o755)
         for path in root.rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)
