@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from capture.compute.readers.base import READ_ERRORS, TaskReader, error_text, materialised
-from capture.compute.readers.lance import LanceReader
+from capture.compute.readers.libraries import LanceReader, PaimonReader
 from capture.compute.readers.parquet import ParquetReader
 from capture.connectors.spi import ScanColumn, ScanTask
 from store.model.errors import StatflightError, UpstreamError
@@ -32,8 +32,6 @@ def open_task(task: ScanTask, share: float | None = None) -> TaskReader:
             case "lance":
                 return LanceReader(task)
             case "paimon":
-                from capture.compute.readers.paimon import PaimonReader
-
                 return PaimonReader(task)
     except READ_ERRORS as error:
         raise UpstreamError(f'file "{task.file_path}": {error_text(error, task)}') from None

@@ -1,4 +1,4 @@
-"""Reader of Paimon splits; the library merges rows by primary key and skips deleted ones."""
+"""Readers of formats whose libraries read the data: Lance skips deleted rows, Paimon merges rows by primary key too."""
 
 from __future__ import annotations
 
@@ -8,10 +8,38 @@ from typing import Any
 
 import pyarrow as pa
 
-from capture.compute.readers.base import ColumnValues, TaskReader, values_read
-from capture.connectors.paimon.library import quiet
+from capture.compute.readers.base import ColumnValues, TaskReader, constant, values_read
 from capture.connectors.spi import ScanColumn, ScanTask
 from store.model.names import column_parts
+
+
+class LanceReader(TaskReader):
+    """A fragment of a Lance dataset; the library skips deleted rows."""
+
+    row_groups = 0
+
+    def __init__(self, task: ScanTask):
+        import lance
+
+        self._task = task
+        arguments = task.arguments
+        dataset = lance.dataset(
+            task.location, version=arguments.get("version"), storage_options=dict(task.storage) or None
+        )
+        self._fragment = dataset.get_fragment(arguments["fragment_id"])
+        if self._fragment is None:
+            raise FileNotFoundError(task.file_path)
+        self.rows = int(self._fragment.count_rows())
+
+    def columns(self, wanted: Sequence[ScanColumn]) -> Iterator[ColumnValues]:
+        for column in wanted:
+            if column.constant is not None or column.path is None:
+                yield constant(column, self.rows)
+            else:
+                yield values_read(column, self._task, lambda path: self._fragment.to_table(columns=[path]))
+
+    def close(self) -> None:
+        self._fragment = None
 
 
 class PaimonReader(TaskReader):
@@ -38,6 +66,8 @@ class PaimonReader(TaskReader):
         self._rows = None
 
     def _read(self, paths: Sequence[str]) -> pa.Table:
+        from capture.connectors.paimon.library import quiet
+
         names = self._table.field_names
         wanted = {column_parts(path)[0] for path in paths}
         roots = [name for name in names if name in wanted]
