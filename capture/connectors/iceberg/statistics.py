@@ -77,7 +77,7 @@ class ColumnStatistics:
 
     def _facts(self, leaf: IcebergLeaf, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, Any]:
         """Arguments of `column_rows` for a column: from manifests, else from partition values and defaults."""
-        nulls, nans, whole = metrics.nulls, metrics.nans, pc.equal(rows, block.rows)
+        nulls, nans = metrics.nulls, metrics.nans
         low, low_exact = decoded(metrics.lower, leaf, upper=False)
         high, high_exact = decoded(metrics.upper, leaf, upper=True)
         is_one = pc.equal(low, high).fill_null(False)  # one value, which both bounds are
@@ -111,12 +111,15 @@ class ColumnStatistics:
             low = pc.if_else(unknown, bound([span and span.low for span in spans]), low)
             high = pc.if_else(unknown, bound([span and span.high for span in spans]), high)
             exact = [pc.if_else(unknown, False, side) for side in exact]
-        if not pc.all(whole).as_py():  # of one value, all rows that are left have it
+        if rows is not block.rows:
+            whole = pc.equal(rows, block.rows)
+            # of one value, all rows that are left have it
             attained = pc.and_(pc.equal(low, high).fill_null(False), pc.equal(nulls, 0).fill_null(False))
             exact = [pc.if_else(pc.or_(whole, attained), side, pc.and_(side, False)) for side in exact]
+            nulls, nans = (live_counts(counts, rows, block.rows, whole) for counts in (nulls, nans))
         return {
-            "null_count": live_counts(nulls, rows, block.rows, whole),
-            "nan_count": live_counts(nans, rows, block.rows, whole),
+            "null_count": nulls,
+            "nan_count": nans,
             "lower": low,
             "upper": high,
             "lower_exact": exact[0],
