@@ -21,6 +21,7 @@ from flight_server.commands import common, output
 from flight_server.commands.examples import EXAMPLES
 from store.duckdb.database import Database
 from tests.flight_server.command_line import KEY, NAME, column_row, serve_tables, set_capture_outcome
+from tests.store.empty_store import empty_store
 
 
 def test_query_sends_all_of_its_flags(server, run):
@@ -78,7 +79,7 @@ def test_doctor_succeeds_only_with_a_healthy_server(server, run):
 
 
 def test_doctor_checks_a_database(run, tmp_path):
-    path = tmp_path / "s.duckdb"
+    path = empty_store(tmp_path / "s.duckdb")
     database = Database(path)
     held = run("doctor", "--db", str(path))
     database.close()

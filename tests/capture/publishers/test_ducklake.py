@@ -7,7 +7,9 @@ import sqlite3
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
@@ -46,17 +48,25 @@ class LakeTable(Table):
 
 def created(path: Path) -> Path:
     """An empty catalog, in SQLite if the path ends so."""
-    if path.suffix == ".sqlite":
-        with sqlite3.connect(path) as catalog:
-            catalog.executescript(EMPTY)
-        catalog.close()
-    else:
-        with duckdb.connect(str(path)) as catalog:
-            catalog.execute(EMPTY)
+    path.write_bytes(empty_catalog(path.suffix))
     return path
 
 
-def built(root: Path, content: pa.Table, suffix: str = "ducklake", **options: str) -> LakeTable:
+@cache
+def empty_catalog(suffix: str) -> bytes:
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / f"catalog{suffix}"
+        if suffix == ".sqlite":
+            with sqlite3.connect(path) as catalog:
+                catalog.executescript(EMPTY)
+            catalog.close()
+        else:
+            with duckdb.connect(str(path)) as catalog:
+                catalog.execute(EMPTY)
+        return path.read_bytes()
+
+
+def built(root: Path, content: pa.Table, suffix: str = "sqlite", **options: str) -> LakeTable:
     table = parquet_tables.built("ducklake", root, content)
     catalog = created(table.path / f"_catalog.{suffix}")
     return LakeTable(**{**vars(table), "options": {"catalog": str(catalog)} | options})
@@ -121,7 +131,7 @@ def test_bounds_are_texts_that_duckdb_casts(tmp_path):
         "at": pa.array([datetime(2026, 1, 2, 3, 4, 5, 60), None], pa.timestamp("us")),
         "z": pa.array([datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), None], pa.timestamp("us", "UTC")),
     })  # fmt: skip
-    table = built(tmp_path, content)
+    table = built(tmp_path, content, "ducklake")
     statistics = table.statistics()
     assert statistics.file_columns is not None
     known = statistics.file_columns.to_pylist()
@@ -167,7 +177,7 @@ def test_stale_statistics_are_told(tmp_path):
 
 
 def test_tables_of_others_are_refused(tmp_path):
-    table = built(tmp_path, rows(0, 150))
+    table = built(tmp_path, rows(0, 150), "ducklake")
     with duckdb.connect(table.options["catalog"]) as catalog:
         catalog.execute("INSERT INTO ducklake_table VALUES (7, uuid(), 0, NULL, 0, 't', 't/', true)")
     for attempt in (lambda: publish(table.publisher()), lambda: withdraw(table.publisher())):
@@ -184,7 +194,7 @@ def test_tables_of_others_are_refused(tmp_path):
 
 
 def test_rows_that_ducklake_wrote_are_not_lost(tmp_path):
-    table = built(tmp_path, rows(0, 150))
+    table = built(tmp_path, rows(0, 150), "ducklake")
     publish(table.publisher())
     with duckdb.connect(table.options["catalog"]) as catalog:
         catalog.execute("INSERT INTO ducklake_snapshot VALUES (2, now(), 1, 2, 9)")
@@ -217,7 +227,7 @@ def test_partition_columns_are_read_from_paths(tmp_path):
     path = tmp_path / "t"
     content = pa.table({"id": [1, 2], "region": ["a", "b"]})
     write_deltalake(path, content, partition_by=["region"])
-    options = {"catalog": str(created(tmp_path / "c.ducklake"))}
+    options = {"catalog": str(created(tmp_path / "c.sqlite"))}
     table = LakeTable("ducklake", ConnectorConfig("c", "delta", str(tmp_path)), "default", "t", path, content, options)
     publish(table.publisher())
     mapping = read(table, "SELECT source_name, is_partition FROM ducklake_name_mapping ORDER BY column_id")
@@ -234,7 +244,7 @@ def test_nested_columns_are_left_out(tmp_path):
 
 
 def test_a_catalog_that_cannot_be_used_is_named(tmp_path):
-    table = built(tmp_path, rows(0, 150))
+    table = built(tmp_path, rows(0, 150), "ducklake")
 
     def at(catalog: object) -> LakeTable:
         return LakeTable(**{**vars(table), "options": {"catalog": str(catalog)}})

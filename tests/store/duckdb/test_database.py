@@ -15,11 +15,12 @@ from store.duckdb.layout import VERSION, insert_rows
 from store.model.errors import Cancelled, InvalidArgument, ShuttingDown
 from store.stats_store import DuckDBStatsStore
 from tests.store.contract import columns, put
+from tests.store.empty_store import empty_store
 
 
 @pytest.fixture
 def database(tmp_path):
-    database = Database(tmp_path / "d.db")
+    database = Database(empty_store(tmp_path / "d.db"))
     database.write(lambda c: c.execute("CREATE TABLE t (x BIGINT)"))
     yield database
     database.close()
@@ -189,7 +190,7 @@ def test_write_alone_runs_outside_of_transactions(database, tmp_path):
 
 
 def test_closed_database_refuses_reads_and_writes(tmp_path):
-    database = Database(tmp_path / "d.db")
+    database = Database(empty_store(tmp_path / "d.db"))
     pending = database.submit(lambda c: 7)
     database.close()
     database.close()
@@ -225,8 +226,7 @@ def test_foreign_file_is_refused_and_unchanged(tmp_path):
 @pytest.mark.parametrize("version", [1, VERSION - 1, VERSION + 1])
 def test_other_layout_is_refused_with_what_to_do(tmp_path, version):
     path = tmp_path / "d.db"
-    Database(path).close()
-    with duckdb.connect(str(path)) as connection:
+    with duckdb.connect(str(empty_store(path))) as connection:
         connection.execute(f"UPDATE settings SET value = '{version}'")
     wanted = f'"d.db": it has layout {version}, .* layout {VERSION}'
     with pytest.raises(InvalidArgument, match=wanted) as refused:
@@ -237,7 +237,7 @@ def test_other_layout_is_refused_with_what_to_do(tmp_path, version):
 
 
 def test_close_waits_for_a_reader_in_the_middle_of_a_query(tmp_path):
-    database = Database(tmp_path / "d.db")
+    database = Database(empty_store(tmp_path / "d.db"))
     cursor, began, found = database.read(), threading.Event(), []
 
     def read() -> None:
@@ -322,7 +322,7 @@ def test_nothing_is_written_once_the_memory_of_duckdb_is_corrupt(tmp_path, caplo
     def fail(connection):
         raise duckdb.Error(message)
 
-    database = Database(tmp_path / "d.db")
+    database = Database(empty_store(tmp_path / "d.db"))
     database.write(lambda c: c.execute("CREATE TABLE t (x BIGINT)"))
     database.write(insert(1))
     for write in (fail, insert(2)):
@@ -340,7 +340,7 @@ def test_writes_to_an_invalidated_database_are_refused_rather_than_left_waiting(
     def fail(_):
         raise duckdb.FatalException("FATAL Error: Failed to create checkpoint")
 
-    database = Database(tmp_path / "d.db")
+    database = Database(empty_store(tmp_path / "d.db"))
     database.on_rollback.append(fail)  # as any query of an invalidated database does
     with pytest.raises(duckdb.FatalException):
         database.submit(fail).result(60)
@@ -361,7 +361,7 @@ def test_error_about_a_value_that_speaks_of_corruption_invalidates_nothing(datab
     [[x, "a", None] for x in range(501)],
 ], ids=["none", "one", "equal", "lists", "other", "many"])  # fmt: skip
 def test_rows_are_inserted_as_given(tmp_path, rows):
-    database = Database(tmp_path / "d.db")
+    database = Database(empty_store(tmp_path / "d.db"))
     database.write(lambda c: c.execute("CREATE TABLE t (x BIGINT, y VARCHAR, z VARCHAR[])"))
     database.write(lambda c: insert_rows(c, "t", rows))
     assert list(map(list, database.rows("SELECT * FROM t ORDER BY x"))) == rows

@@ -8,6 +8,7 @@ import pytest
 from store.history import validation
 from store.model.schemas import FLIGHTS
 from store.stats_store import Counts, DuckDBStatsStore, Put, PutMode
+from tests.store.empty_store import empty_store, place_for_database
 
 FAMILIES = ("stats.columns", "stats.file_columns", "stats.sketches", "file_sketches")
 
@@ -29,7 +30,7 @@ def file_columns() -> Put:
 
 
 def test_a_file_opened_again_has_the_tables_of_its_rows(tmp_path):
-    store = DuckDBStatsStore.open(tmp_path / "stats.duckdb")
+    store = DuckDBStatsStore.open(empty_store(tmp_path / "stats.duckdb"))
     store.put([columns(1), file_columns()])
     store.close()
     store = DuckDBStatsStore.open(tmp_path / "stats.duckdb")
@@ -42,8 +43,8 @@ def test_a_file_opened_again_has_the_tables_of_its_rows(tmp_path):
     store.close()
 
 
-def test_rows_that_were_rolled_back_are_stored_by_the_next_put(tmp_path):
-    store = DuckDBStatsStore.open(tmp_path / "stats.duckdb")
+def test_rows_that_were_rolled_back_are_stored_by_the_next_put():
+    store = DuckDBStatsStore.open(place_for_database())
 
     def fail(connection):
         store.put_in(connection, [columns(1)])

@@ -15,7 +15,7 @@ from store.model.catalog_entries import TableEntry
 from store.model.errors import NotFound
 from store.queue.job_store import JobStore, Tried
 from store.queue.jobs import LIGHT, MAX_ATTEMPTS, SCAN, Job, backoff
-from tests.store.empty_store import empty_database
+from tests.store.empty_store import empty_database, empty_store
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def test_an_unknown_job_is_not_found(jobs, act):
 
 
 def test_queued_job_survives_reopening_the_database(tmp_path):
-    database = Database(tmp_path / "jobs.duckdb")
+    database = Database(empty_store(tmp_path / "jobs.duckdb"))
     job_id = queue(JobStore(database, entry))
     database.close()
     database = Database(tmp_path / "jobs.duckdb")

@@ -14,12 +14,13 @@ from store.replication.log import Log
 from store.replication.place import Directory
 from store.replication.restore import NEWEST, At, restore
 from store.replication.writer import Writer
+from tests.store.empty_store import empty_store
 
 
 @contextlib.contextmanager
 def writing(path: Path, place: Path, **plan: object) -> Iterator[tuple[Database, Writer]]:
     """A database and its writer, closed at the end. By default each write is shipped before it is acknowledged."""
-    database = Database(path)
+    database = Database(empty_store(path))
     writer = start_writer(Plan(str(place), **{"durable": True} | plan), database)
     try:
         yield database, writer
