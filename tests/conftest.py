@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import atexit
 import gc
+import sys
 from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+sys.dont_write_bytecode = False  # each process takes 5 s to rewrite the asserts of all tests, unless that is kept
 
 settings.register_profile(
     "explore", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
