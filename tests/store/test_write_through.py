@@ -53,7 +53,7 @@ def check_same(local: DuckDBStatsStore, behind: Any) -> None:
     assert records(behind) == records(local)
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=test_spans.HISTORIES)
 def test_store_has_the_records_of_the_database_after_any_history(steps):
     check_histories(test_spans.apply, steps)
@@ -66,7 +66,7 @@ def test_store_has_the_records_of_the_database_after_many_histories(steps):
     check_histories(test_spans.apply, steps)
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(FILE_STEP, min_size=1, max_size=6))
 def test_store_has_the_listings_of_the_database_after_any_history(steps):
     check_histories(apply_file_step, steps)

@@ -161,7 +161,7 @@ def test_theta_never_keeps_a_hash_of_zero():
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 def test_theta_union_equals_the_sketch_of_all_values(data):
     """Any parts in any grouping, byte for byte, in exact and in estimation mode."""
     k = data.draw(st.sampled_from([4, 16, 64]))
@@ -245,7 +245,7 @@ def test_kll_of_counts_equals_kll_of_repeated_values():
 
 
 @given(st.lists(st.lists(st.floats(-1e9, 1e9), max_size=400), max_size=12))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None)
 def test_merged_kll_stays_within_the_rank_error(parts):
     merged = sketches.merge_kll([sketches.kll(np.sort(np.array(part, np.float64))) for part in parts])
     values = np.array([value for part in parts for value in part], np.float64)

@@ -120,7 +120,7 @@ def rank(value):
 def test_encoded_values_round_trip_and_keep_their_order(type):
     lt = parse(type)
 
-    @settings(max_examples=30, deadline=None)
+    @settings(deadline=None)
     @given(st.lists(VALUES[type], min_size=2, max_size=8))
     def holds(values):
         written = [text_of(value, lt) for value in values]
