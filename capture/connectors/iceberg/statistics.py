@@ -90,7 +90,7 @@ class ColumnStatistics:
         def bound(values: Sequence[Any]) -> pa.Array:
             return typed_array(list(values), leaf.logical).take(block.partition_of)
 
-        if not pc.all(metrics.known).as_py():
+        if nulls.null_count and not pc.all(metrics.known).as_py():  # a file with a count of nulls has metrics
             only = [self._only_value(leaf, block, partition) for partition in block.partitions]
             fixed = pc.and_(pc.invert(metrics.known), of_files([each is not None for each in only]))
             everywhere = of_files([each is not None and each.everywhere for each in only])
