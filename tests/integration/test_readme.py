@@ -68,7 +68,6 @@ def normalized(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-@pytest.mark.spark
 def test_blocks_run_in_order_with_the_output_shown(directory, environment):
     # In one test, because each block builds on the one before.
     run, shown, output = 0, 0, ""
