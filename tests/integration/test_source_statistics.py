@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,24 @@ from tests.capture.connectors.iceberg_tables import (
     publish_thetas,
     simple_table,
 )
-from tests.flight_server.live_server import Client, serving
+from tests.flight_server.live_server import Client, LiveServer, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")  # of the library's writer
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[LiveServer]:
+    with serving(tmp_path_factory.mktemp("server"), "--workers", 1) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: LiveServer) -> Iterator[Client]:
+    """A client of a server without lakes and statistics; the test connects `lake`."""
+    with server.connect() as client:
+        yield client
+        client.act("drop_connector", {"catalog": "lake"})
+        assert client.get({"table": "stats.tables"}).num_rows == 0
 
 
 def connect(client: Client, format: str, uri: Path) -> None:
@@ -48,7 +64,7 @@ def column(client: Client, **more: Any) -> dict[str, Any]:
     return client.get({"table": "stats.columns", "predicates": [predicate], **more}).to_pylist()[0]
 
 
-def test_statistics_of_an_older_paimon_snapshot_are_not_read_for_a_newer_one(tmp_path):
+def test_statistics_of_an_older_paimon_snapshot_are_not_read_for_a_newer_one(client, tmp_path):
     import pypaimon
 
     catalog = pypaimon.CatalogFactory.create({"warehouse": str(tmp_path / "wh")})
@@ -75,102 +91,97 @@ def test_statistics_of_an_older_paimon_snapshot_are_not_read_for_a_newer_one(tmp
     (path / "snapshot" / "snapshot-2").write_text(json.dumps(latest))
     (path / "snapshot" / "LATEST").write_text("2")
 
-    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
-        connect(client, "paimon", tmp_path / "wh" / "sales.db")
-        name = "lake.default.events"
-        capture_table(client, name)
-        assert (column(client)["ndv"], column(client, snapshot="current")["freshness"]) == (10.0, "EXACT")
-        assert resolve_ndv(client, name)["outcome"] == "HIT"
+    connect(client, "paimon", tmp_path / "wh" / "sales.db")
+    name = "lake.default.events"
+    capture_table(client, name)
+    assert (column(client)["ndv"], column(client, snapshot="current")["freshness"]) == (10.0, "EXACT")
+    assert resolve_ndv(client, name)["outcome"] == "HIT"
 
-        append(10, 20_000)
-        client.act("discover", {"catalog": "lake"})
-        capture_table(client, name)
-        uncomputed = column(client, snapshot="current")  # bounds of its own files, nothing from the older statistics
-        assert (uncomputed["snapshot_id"], uncomputed["freshness"], uncomputed["row_count"]) == (3, "EXACT", 20_000)
-        assert (uncomputed["ndv"], uncomputed["ndv_exact"], uncomputed["max"]) == (10.0, False, "19999")
-        inherited = (uncomputed["distribution_snapshot_id"], uncomputed["distribution_freshness"])
-        assert inherited == (2, "INHERITED"), "the older statistics are those of their own snapshot"
-        answer = resolve_ndv(client, name)
-        assert answer["outcome"] == "CAPTURED" and answer["record"]["ndv"] == pytest.approx(20_000, rel=0.05)
-        recomputed = column(client, snapshot="current")
-        assert (recomputed["snapshot_id"], recomputed["freshness"]) == (3, "EXACT")
-        assert (recomputed["distribution_snapshot_id"], recomputed["distribution_freshness"]) == (3, "EXACT")
+    append(10, 20_000)
+    client.act("discover", {"catalog": "lake"})
+    capture_table(client, name)
+    uncomputed = column(client, snapshot="current")  # bounds of its own files, nothing from the older statistics
+    assert (uncomputed["snapshot_id"], uncomputed["freshness"], uncomputed["row_count"]) == (3, "EXACT", 20_000)
+    assert (uncomputed["ndv"], uncomputed["ndv_exact"], uncomputed["max"]) == (10.0, False, "19999")
+    inherited = (uncomputed["distribution_snapshot_id"], uncomputed["distribution_freshness"])
+    assert inherited == (2, "INHERITED"), "the older statistics are those of their own snapshot"
+    answer = resolve_ndv(client, name)
+    assert answer["outcome"] == "CAPTURED" and answer["record"]["ndv"] == pytest.approx(20_000, rel=0.05)
+    recomputed = column(client, snapshot="current")
+    assert (recomputed["snapshot_id"], recomputed["freshness"]) == (3, "EXACT")
+    assert (recomputed["distribution_snapshot_id"], recomputed["distribution_freshness"]) == (3, "EXACT")
 
 
-def test_published_statistics_of_an_older_lance_version_are_inherited(tmp_path):
+def test_published_statistics_of_an_older_lance_version_are_inherited(client, tmp_path):
     """Later versions of the dataset keep the published statistics in their config."""
     import lance
 
     path, name = tmp_path / "wh" / "dots.lance", "lake.default.dots"
     lance.write_dataset(pa.table({"id": range(10)}), path)
-    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
-        connect(client, "lance", tmp_path / "wh")
-        assert resolve_ndv(client, name)["outcome"] == "CAPTURED"
-        (publication,) = client.act("publish", {"table": name, "to": "lance"})
-        assert publication["snapshot_id"] == 1  # the config with the statistics is version 2, of the same rows
-        lance.write_dataset(pa.table({"id": range(10, 20_000)}), path, mode="append")
-        client.act("delete_stats", {"table": name})  # from here on, statistics come from the lake only
-        client.act("discover", {"catalog": "lake"})
-        capture_table(client, name)
-        found = client.get({"table": "stats.columns", "snapshot": "current", "allow_stale": True}).to_pylist()
-        assert [(row["snapshot_id"], row["freshness"], row["ndv"], row["max"]) for row in found] == [
-            (2, "INHERITED", 10.0, "9")]  # fmt: skip
-        assert {row["usable_for"] for row in found} == {"PLANNING"} and found[0]["row_count"] == 10
-        answer = resolve_ndv(client, name)
-        assert answer["outcome"] == "CAPTURED" and answer["record"]["ndv"] == pytest.approx(20_000, rel=0.05)
-        row = column(client, snapshot="current")
-        assert (row["snapshot_id"], row["freshness"], row["max"]) == (3, "EXACT", "19999")
+    connect(client, "lance", tmp_path / "wh")
+    assert resolve_ndv(client, name)["outcome"] == "CAPTURED"
+    (publication,) = client.act("publish", {"table": name, "to": "lance"})
+    assert publication["snapshot_id"] == 1  # the config with the statistics is version 2, of the same rows
+    lance.write_dataset(pa.table({"id": range(10, 20_000)}), path, mode="append")
+    client.act("delete_stats", {"table": name})  # from here on, statistics come from the lake only
+    client.act("discover", {"catalog": "lake"})
+    capture_table(client, name)
+    found = client.get({"table": "stats.columns", "snapshot": "current", "allow_stale": True}).to_pylist()
+    assert [(row["snapshot_id"], row["freshness"], row["ndv"], row["max"]) for row in found] == [
+        (2, "INHERITED", 10.0, "9")]  # fmt: skip
+    assert {row["usable_for"] for row in found} == {"PLANNING"} and found[0]["row_count"] == 10
+    answer = resolve_ndv(client, name)
+    assert answer["outcome"] == "CAPTURED" and answer["record"]["ndv"] == pytest.approx(20_000, rel=0.05)
+    row = column(client, snapshot="current")
+    assert (row["snapshot_id"], row["freshness"], row["max"]) == (3, "EXACT", "19999")
 
 
-def test_withdraw_removes_the_statistics_from_the_lake(tmp_path):
+def test_withdraw_removes_the_statistics_from_the_lake(client, tmp_path):
     import lance
 
     path, name = tmp_path / "wh" / "dots.lance", "lake.default.dots"
     lance.write_dataset(pa.table({"id": range(10)}), path)
-    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
-        connect(client, "lance", tmp_path / "wh")
-        assert resolve_ndv(client, name)["outcome"] == "CAPTURED"
-        client.act("publish", {"table": name, "to": "lance"})
-        assert any(key.startswith("lance.stats.") for key in lance.dataset(path).config())
-        withdraw = {"table": name, "to": "lance"}
-        assert client.act("withdraw", withdraw) == [withdraw | {"withdrawn": True}]
-        assert not any(key.startswith("lance.stats.") for key in lance.dataset(path).config())
-        assert client.get({"table": "sys.publications"}).num_rows == 0
-        assert client.act("withdraw", withdraw) == [withdraw | {"withdrawn": False}]
+    connect(client, "lance", tmp_path / "wh")
+    assert resolve_ndv(client, name)["outcome"] == "CAPTURED"
+    client.act("publish", {"table": name, "to": "lance"})
+    assert any(key.startswith("lance.stats.") for key in lance.dataset(path).config())
+    withdraw = {"table": name, "to": "lance"}
+    assert client.act("withdraw", withdraw) == [withdraw | {"withdrawn": True}]
+    assert not any(key.startswith("lance.stats.") for key in lance.dataset(path).config())
+    assert client.get({"table": "sys.publications"}).num_rows == 0
+    assert client.act("withdraw", withdraw) == [withdraw | {"withdrawn": False}]
 
 
-def test_recapture_reads_sketches_registered_since_the_last_one(tmp_path):
+def test_recapture_reads_sketches_registered_since_the_last_one(client, tmp_path):
     """Registering statistics creates no snapshot: the same snapshot is captured again."""
     table = simple_table(tmp_path, Schema(NestedField(1, "id", LongType())), pa.table({"id": range(100)}))
     connector = IcebergConnector(ConnectorConfig("c", "iceberg", f"sqlite:///{tmp_path / 'catalog.db'}"))
-    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
-        name = "lake.db.t"
-        client.act("register_connector", {"catalog": "lake", "format": "iceberg",
-                                          "uri": f"sqlite:///{tmp_path / 'catalog.db'}"})  # fmt: skip
-        client.act("discover", {"catalog": "lake"})
-        capture_table(client, name)
-        assert column(client)["ndv"] is None
-        data = theta(np.arange(1, 101, dtype=np.uint64) << np.uint64(50))
-        publish_thetas(connector, "db", "t", table.current_snapshot().snapshot_id, [(1, data, 100)])
-        connector.close()
-        capture_table(client, name)
-        row = column(client)
-        assert (row["ndv"], row["ndv_exact"], row["max"], row["completeness"]) == (100.0, True, "99", "COMPLETE")
-        assert (row["freshness"], row["usable_for"]) == ("EXACT", "PRUNING")
-        assert resolve_ndv(client, name)["outcome"] == "HIT"
+    name = "lake.db.t"
+    client.act("register_connector", {"catalog": "lake", "format": "iceberg",
+                                      "uri": f"sqlite:///{tmp_path / 'catalog.db'}"})  # fmt: skip
+    client.act("discover", {"catalog": "lake"})
+    capture_table(client, name)
+    assert column(client)["ndv"] is None
+    data = theta(np.arange(1, 101, dtype=np.uint64) << np.uint64(50))
+    publish_thetas(connector, "db", "t", table.current_snapshot().snapshot_id, [(1, data, 100)])
+    connector.close()
+    capture_table(client, name)
+    row = column(client)
+    assert (row["ndv"], row["ndv_exact"], row["max"], row["completeness"]) == (100.0, True, "99", "COMPLETE")
+    assert (row["freshness"], row["usable_for"]) == ("EXACT", "PRUNING")
+    assert resolve_ndv(client, name)["outcome"] == "HIT"
 
 
-def test_two_deletion_vectors_in_one_puffin_file_are_captured(tmp_path):
+def test_two_deletion_vectors_in_one_puffin_file_are_captured(client, tmp_path):
     schema = Schema(NestedField(1, "id", LongType()))
     table = simple_table(tmp_path, schema, *(pa.table({"id": range(i, i + 100)}) for i in (0, 100)))
     vectors = {path: list(range(10)) for path, _ in data_paths(table)}
     commit_deletes(table, *deletion_vectors(table, vectors), format_version=3)
-    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
-        connect(client, "iceberg", Path(table.metadata.location.removeprefix("file://")))
-        capture_table(client, "lake.default.t")
-        (row,) = client.get({"table": "stats.tables", "snapshot": "current"}).to_pylist()
-        assert (row["row_count"], row["data_file_count"]) == (180, 2)
-        files = client.get({"table": "stats.files", "snapshot": "current"}).to_pylist()
-        assert sorted((file["file_content"], file["row_count"]) for file in files) == [
-            ("DATA", 90), ("DATA", 90), ("POSITION_DELETES", 20)]  # fmt: skip
-        assert len({d["content_offset"] for file in files for d in file["delete_files"] or ()}) == 2
+    connect(client, "iceberg", Path(table.metadata.location.removeprefix("file://")))
+    capture_table(client, "lake.default.t")
+    (row,) = client.get({"table": "stats.tables", "snapshot": "current"}).to_pylist()
+    assert (row["row_count"], row["data_file_count"]) == (180, 2)
+    files = client.get({"table": "stats.files", "snapshot": "current"}).to_pylist()
+    assert sorted((file["file_content"], file["row_count"]) for file in files) == [
+        ("DATA", 90), ("DATA", 90), ("POSITION_DELETES", 20)]  # fmt: skip
+    assert len({d["content_offset"] for file in files for d in file["delete_files"] or ()}) == 2
