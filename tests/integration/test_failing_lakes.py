@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.capture.connectors.iceberg_tables import make_catalog
-from tests.flight_server.live_server import Client, serving
+from tests.flight_server.live_server import Client, LiveServer, serving
 from tests.integration.aws_server import SECRET, process
 from tests.integration.test_catalogs import _REST, Rest
 from tests.integration.test_object_stores import ROWS
@@ -38,6 +39,22 @@ def rest(rest_server):
         (rest_server.folder / name).unlink(missing_ok=True)
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[LiveServer]:
+    with serving(tmp_path_factory.mktemp("server"), "--workers", 1) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: LiveServer) -> Iterator[Client]:
+    """A client of a server without lakes and statistics."""
+    with server.connect() as client:
+        yield client
+        for catalog in client.get({"table": "sys.connectors"})["catalog"].to_pylist():
+            client.act("drop_connector", {"catalog": catalog})
+        assert client.get({"table": "stats.columns"}).num_rows == 0
+
+
 def connect(client: Client, catalog: str, format: str, uri: object, **options: str) -> dict[str, dict[str, Any]]:
     """Registers and discovers a lake; its tables by name."""
     client.act("register_connector", {"catalog": catalog, "format": format, "uri": str(uri), "options": options})
@@ -51,7 +68,7 @@ def captured(client: Client, *tables: str) -> dict[str, dict[str, Any]]:
     return dict(zip((table.rpartition(".")[2] for table in tables), outcomes, strict=True))
 
 
-def test_damaged_tables_are_degraded_with_the_reason(tmp_path):
+def test_damaged_tables_are_degraded_with_the_reason(client, tmp_path):
     catalog = make_catalog(tmp_path / "lake")
     catalog.create_namespace("sales")
     broken = {"no_data": "data/*.parquet", "bad_manifest": "metadata/*-m0.avro", "no_list": "metadata/snap-*.avro"}
@@ -59,40 +76,38 @@ def test_damaged_tables_are_degraded_with_the_reason(tmp_path):
         catalog.create_table(("sales", name), ROWS.schema).append(ROWS)
     catalog.close()
     lake = tmp_path / "lake/warehouse"
-    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
-        found = connect(client, "lake", "iceberg", lake)
-        assert set(found) == {*broken, "sound"} and not any("error" in result for result in found.values())
-        for name, pattern in broken.items():
-            for file in (lake / "sales" / name).glob(pattern):
-                file.unlink() if name.startswith("no_") else file.write_bytes(b"Obj\x01 no more")
-        outcomes = captured(client, *(f"lake.sales.{name}" for name in found))
-        assert {name for name, result in outcomes.items() if result["outcome"] == "CAPTURED"} == {"sound"}
-        for name in broken:
-            detail = outcomes[name]["detail"]
-            assert outcomes[name]["outcome"] == "DEGRADED"
-            assert any(word in detail for word in ("missing", "no such file", "cannot be read"))
-            assert str(tmp_path) not in detail.replace(f'file "{lake}', "")
-        for file in (lake / "sales/no_data/metadata").glob("*.metadata.json"):
-            file.write_text("{")
-        again = connect(client, "again", "iceberg", lake)
-        assert [name for name, result in again.items() if "error" in result] == ["no_data"]
-        assert client.get({"table": "stats.columns"})["table_name"].to_pylist() == ["sound"]
+    found = connect(client, "lake", "iceberg", lake)
+    assert set(found) == {*broken, "sound"} and not any("error" in result for result in found.values())
+    for name, pattern in broken.items():
+        for file in (lake / "sales" / name).glob(pattern):
+            file.unlink() if name.startswith("no_") else file.write_bytes(b"Obj\x01 no more")
+    outcomes = captured(client, *(f"lake.sales.{name}" for name in found))
+    assert {name for name, result in outcomes.items() if result["outcome"] == "CAPTURED"} == {"sound"}
+    for name in broken:
+        detail = outcomes[name]["detail"]
+        assert outcomes[name]["outcome"] == "DEGRADED"
+        assert any(word in detail for word in ("missing", "no such file", "cannot be read"))
+        assert str(tmp_path) not in detail.replace(f'file "{lake}', "")
+    for file in (lake / "sales/no_data/metadata").glob("*.metadata.json"):
+        file.write_text("{")
+    again = connect(client, "again", "iceberg", lake)
+    assert [name for name, result in again.items() if "error" in result] == ["no_data"]
+    assert client.get({"table": "stats.columns"})["table_name"].to_pylist() == ["sound"]
 
 
 @pytest.mark.parametrize("fault", [{"seconds": 20}, {"status": 503}])
-def test_table_that_the_catalog_fails_to_load_is_degraded_alone(tmp_path, rest, fault):
-    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
-        found = connect(client, "lake", "iceberg", rest.uri, timeout="2")
-        assert sorted(found) == ["one", "slow", "two"]
-        rest.fault(**fault, times=99, about="/tables/slow")
-        outcomes = captured(client, *(f"lake.sales.{name}" for name in found))
-        assert {name: result["outcome"] for name, result in outcomes.items()} == {
-            "one": "CAPTURED", "two": "CAPTURED", "slow": "DEGRADED"}  # fmt: skip
-        assert 'table "sales.slow"' in outcomes["slow"]["detail"]
-        again = {t["table"].rpartition(".")[2]: t for t in client.act("discover", {"catalog": "lake"})}
-        assert [name for name, result in again.items() if "error" in result] == ["slow"]
-        (rest.folder / "fault").unlink()
-        assert captured(client, "lake.sales.slow")["slow"]["outcome"] == "CAPTURED"
+def test_table_that_the_catalog_fails_to_load_is_degraded_alone(client, rest, fault):
+    found = connect(client, "lake", "iceberg", rest.uri, timeout="2")
+    assert sorted(found) == ["one", "slow", "two"]
+    rest.fault(**fault, times=99, about="/tables/slow")
+    outcomes = captured(client, *(f"lake.sales.{name}" for name in found))
+    assert {name: result["outcome"] for name, result in outcomes.items()} == {
+        "one": "CAPTURED", "two": "CAPTURED", "slow": "DEGRADED"}  # fmt: skip
+    assert 'table "sales.slow"' in outcomes["slow"]["detail"]
+    again = {t["table"].rpartition(".")[2]: t for t in client.act("discover", {"catalog": "lake"})}
+    assert [name for name, result in again.items() if "error" in result] == ["slow"]
+    (rest.folder / "fault").unlink()
+    assert captured(client, "lake.sales.slow")["slow"]["outcome"] == "CAPTURED"
 
 
 def test_secrets_are_in_the_vault_and_nowhere_else(tmp_path, rest):
