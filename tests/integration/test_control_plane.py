@@ -205,19 +205,19 @@ BREACHES: dict[str, tuple[Callable[[Sequence[CaptureRequest]], list[CaptureResul
 }
 
 
-@pytest.mark.parametrize("breach", BREACHES)
-def test_engine_that_breaks_the_contract_fails_its_job_without_retry(tmp_path, lake, breach):
-    compute, detail = BREACHES[breach]
-    with serving(tmp_path, "--workers", 0) as server, server.connect() as client, working(server.uri, Engine(compute)):
+def test_engine_that_breaks_the_contract_fails_its_job_without_retry(tmp_path, lake):
+    engine = Engine(captured)
+    with serving(tmp_path, "--workers", 0) as server, server.connect() as client, working(server.uri, engine):
         connect(client, lake)
-        requests = [of_column("t0", 1), of_column("t0", 2)]
-        outcomes = client.act("capture", {"requests": requests})
-        assert [(o["outcome"], o["detail"]) for o in outcomes] == [("DEGRADED", detail)] * 2
-        answers = client.act("resolve", {"requests": [a | {"latency_budget_ms": 10_000} for a in requests]})
-        assert [(a["outcome"], a["detail"]) for a in answers] == [("FAILED", detail)] * 2
-        (follow_up,) = rows(client, "sys.capture_jobs")
-        ended = job(client, follow_up["job_id"], "FAILED")  # a retry would break it again
-        assert (ended["message"], ended["attempts"]) == (detail, 1)
+        for table, (breach, (engine.compute, detail)) in zip(TABLES, BREACHES.items(), strict=True):
+            requests = [of_column(table, 1), of_column(table, 2)]
+            outcomes = client.act("capture", {"requests": requests})
+            assert [(o["outcome"], o["detail"]) for o in outcomes] == [("DEGRADED", detail)] * 2, breach
+            answers = client.act("resolve", {"requests": [a | {"latency_budget_ms": 10_000} for a in requests]})
+            assert [(a["outcome"], a["detail"]) for a in answers] == [("FAILED", detail)] * 2, breach
+            (follow_up,) = [each for each in rows(client, "sys.capture_jobs") if each["table_name"] == table]
+            ended = job(client, follow_up["job_id"], "FAILED")  # a retry would break it again
+            assert (ended["message"], ended["attempts"]) == (detail, 1), breach
         assert rows(client, "stats.columns") == []
 
 
