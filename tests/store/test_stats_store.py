@@ -133,30 +133,30 @@ def test_concurrent_puts_are_stored_beside_refused_ones(duck):
         except StatflightError as refusal:
             outcomes[number] = refusal
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(1, 33)]
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(1, 13)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {n for n, o in outcomes.items() if isinstance(o, Conflict)} == {n for n in range(1, 33) if n % 4 == 0}
+    assert {n for n, o in outcomes.items() if isinstance(o, Conflict)} == {n for n in range(1, 13) if n % 4 == 0}
     stored = {s for (s,) in duck.database.rows("SELECT snapshot_id FROM stats_columns")}
-    assert stored == {0} | {n for n in range(1, 33) if n % 4}
+    assert stored == {0} | {n for n in range(1, 13) if n % 4}
 
 
 # Spans.
 
 
 def test_file_rows_grow_with_the_changes_of_snapshots(duck):
-    """A hundred files in thirty snapshots, each of which adds one file and drops one."""
-    for snapshot in range(30):
+    """A hundred files in ten snapshots, each of which adds one file and drops one."""
+    for snapshot in range(10):
         files = ({"file_path": f"f{i}", "row_count": i} for i in range(snapshot, snapshot + 100))
         done = put(duck, "stats.files", rows("stats.files", *files, snapshot=snapshot))
         assert done == Counts(100, 100, 0, 0)
     assert duck.database.rows("SELECT count(*), count(*) FILTER (to_pos = ?) FROM stats_files", OPEN_END) == [
-        (129, 100)
+        (109, 100)
     ]
     table = duck.catalog.get("c.s.t")
-    assert [duck.count(table, s, TargetKind.FILE) for s in (0, 15, 29)] == [100] * 3
+    assert [duck.count(table, s, TargetKind.FILE) for s in (0, 5, 9)] == [100] * 3
 
 
 def test_listing_in_several_puts_stores_each_file_once(duck):

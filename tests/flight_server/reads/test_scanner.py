@@ -156,22 +156,22 @@ def test_limited_scans_of_all_tables_return_a_subset_of_all_rows():
 
 
 def check_limited(app):
-    for flight, snapshot in itertools.product(FLIGHTS_OF_MANY, SNAPSHOTS):
-        where = [{"column": "table_schema", "op": "EQ", "values": ["s"]}]
-        for more in ({}, {"columns": ["table_id", "snapshot_id"], "predicates": where}):
-            body = {name: value for name, value in snapshot.items() if name != "pins"} | more
-            if snapshot.get("pins"):
-                body["snapshot"] = "current"
-            whole, *limited = (
-                app.scanner.table(pinned(app, request) if snapshot.get("pins") else request, ANONYMOUS)
-                for request in (of_ticket(command(flight=flight, **body, **limit)) for limit in (
-                    {}, {"limit": 4}, {"limit": 99_999}))
-            )  # fmt: skip
-            all_rows = Counter(map(str, whole.to_pylist()))
-            for table, limit in zip(limited, (4, 99_999), strict=True):
-                assert table.schema == whole.schema
-                assert table.num_rows == min(limit, whole.num_rows), (flight, body)
-                assert Counter(map(str, table.to_pylist())) <= all_rows, (flight, body)
+    where = [{"column": "table_schema", "op": "EQ", "values": ["s"]}]
+    forms = itertools.cycle([{}, {"columns": ["table_id", "snapshot_id"]}, {"predicates": where}])
+    for (flight, snapshot), more in zip(itertools.product(FLIGHTS_OF_MANY, SNAPSHOTS), forms, strict=False):
+        body = {name: value for name, value in snapshot.items() if name != "pins"} | more
+        if snapshot.get("pins"):
+            body["snapshot"] = "current"
+        whole, *limited = (
+            app.scanner.table(pinned(app, request) if snapshot.get("pins") else request, ANONYMOUS)
+            for request in (of_ticket(command(flight=flight, **body, **limit)) for limit in (
+                {}, {"limit": 4}, {"limit": 99_999}))
+        )  # fmt: skip
+        all_rows = Counter(map(str, whole.to_pylist()))
+        for table, limit in zip(limited, (4, 99_999), strict=True):
+            assert table.schema == whole.schema
+            assert table.num_rows == min(limit, whole.num_rows), (flight, body)
+            assert Counter(map(str, table.to_pylist())) <= all_rows, (flight, body)
 
 
 def pinned(app, request):

@@ -126,27 +126,28 @@ def test_files_are_inherited_until_the_snapshot_has_its_own(app):
     assert files(snapshot=3) == {"b": "EXACT"}
 
 
-@pytest.mark.parametrize(
-    ("more", "selection", "expected"),
-    [
-        ({"completeness": "COMPLETE"}, {"snapshot": 1}, "PRUNING"),
-        ({"completeness": "COMPLETE", "row_groups_sampled": 0}, {"snapshot": 1}, "PRUNING"),
-        ({"completeness": "COMPLETE", "row_groups_sampled": 3}, {"snapshot": 1}, "PLANNING"),
-        ({"completeness": "PARTIAL"}, {"snapshot": 1}, "PLANNING"),
-        ({"completeness": "UNAVAILABLE"}, {"snapshot": 1}, "PLANNING"),
-        ({"completeness": None}, {"snapshot": 1}, "PLANNING"),
-        ({"completeness": "COMPLETE"}, {"snapshot": 2}, "PLANNING"),  # inherited
-        ({"completeness": "COMPLETE"}, {}, "PLANNING"),  # stale
-        # an inexact bound is wider than the values, so pruning stays correct
-        ({"completeness": "COMPLETE", "min_is_exact": False, "max_is_exact": False}, {"snapshot": 1}, "PRUNING"),
-    ],
-)
-def test_only_exact_and_complete_rows_are_for_pruning(app, more, selection, expected):
-    name = f"u{len(app.catalog.tables())}"
-    put(app, rows(name, 1, [1], schema_hash="h", **more))
-    put(app, rows(name, 2, [2], schema_hash="h"))
-    (row,) = (row for row in read(app, command(name, **selection)).to_pylist() if row["column_id"] == 1)
-    assert row["usable_for"] == expected
+USES = [
+    ({"completeness": "COMPLETE"}, {"snapshot": 1}, "PRUNING"),
+    ({"completeness": "COMPLETE", "row_groups_sampled": 0}, {"snapshot": 1}, "PRUNING"),
+    ({"completeness": "COMPLETE", "row_groups_sampled": 3}, {"snapshot": 1}, "PLANNING"),
+    ({"completeness": "PARTIAL"}, {"snapshot": 1}, "PLANNING"),
+    ({"completeness": "UNAVAILABLE"}, {"snapshot": 1}, "PLANNING"),
+    ({"completeness": None}, {"snapshot": 1}, "PLANNING"),
+    ({"completeness": "COMPLETE"}, {"snapshot": 2}, "PLANNING"),  # inherited
+    ({"completeness": "COMPLETE"}, {}, "PLANNING"),  # stale
+    # an inexact bound is wider than the values, so pruning stays correct
+    ({"completeness": "COMPLETE", "min_is_exact": False, "max_is_exact": False}, {"snapshot": 1}, "PRUNING"),
+]
+
+
+def test_only_exact_and_complete_rows_are_for_pruning(app):
+    every = dict.fromkeys(name for more, _, _ in USES for name in more)
+    given = [rows(f"use{at}", 1, [1], schema_hash="h", **every | more) for at, (more, _, _) in enumerate(USES)]
+    put(app, [row for part in given for row in part])
+    put(app, [row for at in range(len(USES)) for row in rows(f"use{at}", 2, [2], schema_hash="h")])
+    for at, (more, selection, expected) in enumerate(USES):
+        (row,) = (row for row in read(app, command(f"use{at}", **selection)).to_pylist() if row["column_id"] == 1)
+        assert row["usable_for"] == expected, (more, selection)
 
 
 @pytest.mark.parametrize("stale", [False, True])

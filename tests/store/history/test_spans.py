@@ -197,7 +197,7 @@ def apply(store: DuckDBStatsStore, step: tuple[Any, ...]) -> None:
 HISTORIES = st.lists(STEP, min_size=1, max_size=7)
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=HISTORIES)
 def test_spans_equal_a_full_query_after_any_history(store, steps):
     check_history(store, steps)
