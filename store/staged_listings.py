@@ -9,12 +9,11 @@ again; a server removes at its start what an earlier one left.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -27,25 +26,21 @@ from store.catalog.catalog import Catalog
 from store.catalog.changes import one_place
 from store.duckdb.arrow_sql import execute, rowid_in
 from store.duckdb.database import Connection, Database
-from store.duckdb.database_files import CHECKPOINT_BYTES
 from store.duckdb.layout import BY_SPAN, OPEN_END, insert_rows
 from store.history.file_listings import FAMILIES, ListingChanged, Marks, can_continue
 from store.history.file_spans import end_staged, positions, tidy
 from store.history.span_merge import drop_orphaned_sketches
 from store.history.staged import Staged
-from store.model.errors import ShuttingDown, StatflightError
+from store.model.errors import StatflightError
 from store.model.names import join_name
 from store.model.puts import IDENTITY, Counts, Listing, Put, PutMode, two_rows
 
 log = logging.getLogger("statflight.store")
 
-MANY_ROWS: Final = 50_000  # of one table and family; fewer are stored by one transaction
-_PIECE_ROWS: Final = 20_000  # DuckDB writes larger commits past its log, and takes longer for the same rows
-_PIECE_BYTES: Final = 8 << 20
-# DuckDB makes a row group of the rows between two checkpoints, and merges groups while it holds the writer: two into
-# one of 122,880 rows, or three into two. Some 90,000 rows are too many for that, and take a quarter of the time.
-_CHECKPOINT_BYTES: Final = 40 << 20
-_NEAR_ROWS: Final = 4 * _PIECE_ROWS  # row ids around the last ones where the next piece's rows are looked for first
+MANY_ROWS: Final = 122_880  # of one table and family; fewer are stored by one transaction
+_PIECE_ROWS: Final = MANY_ROWS  # a row group of DuckDB, which it writes to the file at once instead of to its log
+_PIECE_BYTES: Final = 64 << 20
+_NEAR_ROWS: Final = _PIECE_ROWS  # row ids around the last ones where the next piece's rows are looked for first
 _TIDY_ROWS: Final = 100_000  # rows that are deleted or closed in one transaction
 
 # States of a stored row about a target, in the SQL of `_merge`.
@@ -90,6 +85,9 @@ class StagedListing:
         self._carried, self._near = 0, 0  # rows of earlier listings that this one has; the greatest id among the last
         self._targets: dict[str, int] = {}  # path or storage id of a file → its targets, a bit each
         self._bits: dict[tuple[Any, ...], int] = {}  # rest of a target's identity → its bit
+        self.counts = Counts()  # of the rows that are stored, as of a put
+        self._waiting: list[pa.Table] = []  # rows of one schema, which are no piece yet
+        self._mode = PutMode.CREATE  # of these
 
     def takes(self, put: Put) -> bool:
         """True if rows of a put can be added: they belong to the same listing."""
@@ -136,15 +134,12 @@ class StagedListing:
         insert_rows(connection, "staged_listings", [[self.table_key, self.family, self._pos, self._generation]])
         return True
 
-    def add(self, rows: pa.Table, mode: PutMode) -> Counts:
-        """Stores rows in pieces.
+    def add(self, rows: pa.Table, mode: PutMode) -> None:
+        """Takes rows, and stores those that fill a piece; `settle` stores the rest.
 
         Args:
             rows: Rows of the table at the snapshot, prepared, with all columns of their identity.
             mode: Treatment of rows that the snapshot has, or got by an earlier call.
-
-        Returns:
-            Counts of the rows, as of a put.
 
         Raises:
             Conflict: In mode `create` another record is stored for a target.
@@ -152,17 +147,34 @@ class StagedListing:
             ListingChanged: Another write ended the staging.
             Cancelled: The rows are unwanted.
         """
-        counts = Counts()
-        self._database.checkpoint_at(_CHECKPOINT_BYTES)
-        for piece in _pieces(rows):
-            keyed = piece.append_column("table_key", pa.repeat(pa.scalar(self.table_key, pa.int64()), piece.num_rows))
-            staged = Staged(self.family, keyed, lambda _: self._full_name)
-            known, targets = self._known(staged.rows)
-            merged = self._write(functools.partial(self._merge, staged=staged, mode=mode, known=known))
-            counts += merged.counts
-            self._carried, self._near = self._carried + merged.carried, merged.near
-            self._targets |= targets
-        return counts
+        if self._waiting and (self._mode, self._waiting[0].schema) != (mode, rows.schema):
+            self._store_waiting(1)
+        self._mode = mode
+        self._waiting.append(rows)
+        if (
+            sum(part.num_rows for part in self._waiting) >= _PIECE_ROWS
+            or sum(part.get_total_buffer_size() for part in self._waiting) >= _PIECE_BYTES
+        ):
+            self._store_waiting(_PIECE_ROWS)
+
+    def _store_waiting(self, least: int) -> None:
+        """Stores the rows that wait, in pieces; fewer than `least`, or than a piece of the largest size, remain."""
+        rows, self._waiting = pa.concat_tables(self._waiting), []
+        step = min(_PIECE_ROWS, max(1, _PIECE_BYTES * rows.num_rows // max(1, rows.nbytes)))
+        while rows.num_rows >= min(step, least):
+            self._store(rows.slice(0, step).combine_chunks())
+            rows = rows.slice(step)
+        if rows.num_rows:
+            self._waiting.append(rows)
+
+    def _store(self, piece: pa.Table) -> None:
+        keyed = piece.append_column("table_key", pa.repeat(pa.scalar(self.table_key, pa.int64()), piece.num_rows))
+        staged = Staged(self.family, keyed, lambda _: self._full_name)
+        known, targets = self._known(staged.rows)
+        merged = self._write(functools.partial(self._merge, staged=staged, mode=self._mode, known=known))
+        self.counts += merged.counts
+        self._carried, self._near = self._carried + merged.carried, merged.near
+        self._targets |= targets
 
     def _known(self, rows: pa.Table) -> tuple[Mask, dict[str, int]]:
         """A mask of the rows about targets put earlier; and the targets of their files, with these."""
@@ -262,12 +274,14 @@ class StagedListing:
             execute(connection, sql, doomed=pa.table({"rid": doomed}))
 
     def settle(self) -> None:
-        """Ends the rows that were not put, after the last `add`; a second call has no effect.
+        """Stores the last rows and ends those that were not put, after the last `add`; a second call has no effect.
 
         Raises:
             ListingChanged: Another write ended the staging.
             Cancelled: The rows are unwanted.
         """
+        if self._waiting:
+            self._store_waiting(1)
         if not self._is_exact or not self._has_rows or self._are_all_carried():
             return
         self._end_all("NOT IN (SELECT file FROM {ended})", pa.table({"file": pa.array(self._targets, pa.string())}))
@@ -341,8 +355,6 @@ class StagedListing:
     def close(self) -> None:
         """Removes what is staged and not committed, and what only the former listing of the snapshot has, in a thread
         of its own."""
-        with contextlib.suppress(ShuttingDown):
-            self._database.checkpoint_at(CHECKPOINT_BYTES)
         unstage_later(self._database, [(self.family, self.table_key, self._generation)])
 
     def _check(self, connection: Connection) -> None:
@@ -416,9 +428,3 @@ def unstage_all(database: Database) -> None:
     """Removes what an earlier server has left staged, in a thread of its own."""
     rows = database.rows("SELECT family, table_key, generation FROM staged_listings")
     unstage_later(database, [(family, table_key, generation) for family, table_key, generation in rows])
-
-
-def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
-    step = min(_PIECE_ROWS, max(1, _PIECE_BYTES * rows.num_rows // max(1, rows.nbytes)))
-    for start in range(0, rows.num_rows, step):
-        yield rows.slice(start, step).combine_chunks()

@@ -101,8 +101,9 @@ class DuckDBStatsStore(StatsStore):
                     rest.append(put)
                     continue
                 staged[listing.family] = listing
-                counts += listing.add(put.rows, put.mode)
+                listing.add(put.rows, put.mode)
                 listing.settle()
+                counts += listing.counts
             listings = list(staged.values())
             return self.database.write(lambda c: self.put_in(c, rest, idempotency_key, content, listings, counts))
         finally:

@@ -50,7 +50,6 @@ class Database:
     """The open file. `read()` returns a new cursor; `write(function)` runs it in the writer's transaction."""
 
     checkpoint_bytes = CHECKPOINT_BYTES  # size of DuckDB's log at which it is merged into the file
-    checkpoints_itself = True  # False where the log is shipped, and another thread asks for checkpoints
 
     def __init__(self, path: str | Path):
         self.path = str(path)
@@ -236,13 +235,6 @@ class Database:
             return True
 
         return self.submit(run, alone=True).result()
-
-    def checkpoint_at(self, size: int) -> None:
-        """Sets the size of DuckDB's log, in bytes, at which it is merged into the file."""
-        self.checkpoint_bytes = size
-        if self.checkpoints_itself:
-            with self.reading() as cursor:
-                cursor.execute(f"SET GLOBAL checkpoint_threshold = '{size}B'")
 
     def close(self) -> None:
         """Runs the queued writes, waits up to `CLOSE_SECONDS` for running queries, and closes the file."""

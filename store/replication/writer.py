@@ -92,7 +92,6 @@ class Writer(Role):
         self._wake, self._stop, self._done = threading.Event(), threading.Event(), threading.Event()
         self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         self._wal: int | None = None
-        database.checkpoints_itself = False
         with database.reading() as cursor:
             cursor.execute("SET GLOBAL checkpoint_threshold = '1TB'")
         self._checkpoint()

@@ -199,7 +199,7 @@ def stage(store: DuckDBStatsStore, table: Any, step: tuple[Any, ...], between: A
                 rest.append(each)
                 continue
             staged.append(listing)
-            counts += listing.add(each.rows, each.mode)
+            listing.add(each.rows, each.mode)
         between()
         if end == "killed":
             return None
@@ -209,6 +209,7 @@ def stage(store: DuckDBStatsStore, table: Any, step: tuple[Any, ...], between: A
             return None
         for listing in staged:
             listing.settle()
+            counts += listing.counts
         return store.database.write(lambda c: store.put_in(c, rest, staged=staged, counts=counts))
     except ListingChanged:
         return None
