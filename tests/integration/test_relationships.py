@@ -24,7 +24,7 @@ TRUTH = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("scale", ["0.01", "0.1"])
+@pytest.mark.parametrize("scale", ["0.01", pytest.param("0.1", marks=pytest.mark.benchmark)])
 def test_foreign_keys_of_tpch_are_found_by_their_values(tmp_path, scale):
     generator = Path(sys.executable).with_name("tpchgen-cli")
     subprocess.run([generator, "parquet", "-s", scale, "--output-dir", tmp_path], check=True, capture_output=True)
