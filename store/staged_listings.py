@@ -33,7 +33,7 @@ from store.history.span_merge import drop_orphaned_sketches
 from store.history.staged import Staged
 from store.model.errors import StatflightError
 from store.model.names import join_name
-from store.model.puts import IDENTITY, Counts, Listing, Put, PutMode, two_rows
+from store.model.puts import IDENTITY, Counts, Listing, Put, PutMode, codes, two_rows
 
 log = logging.getLogger("statflight.store")
 
@@ -161,6 +161,8 @@ class StagedListing:
         """Stores the rows that wait, in pieces; fewer than `least`, or than a piece of the largest size, remain."""
         rows, self._waiting = pa.concat_tables(self._waiting), []
         step = min(_PIECE_ROWS, max(1, _PIECE_BYTES * rows.num_rows // max(1, rows.nbytes)))
+        if not self._has_rows:  # nothing is compared, and two row groups are written by two threads
+            step *= 2
         while rows.num_rows >= min(step, least):
             self._store(rows.slice(0, step).combine_chunks())
             rows = rows.slice(step)
@@ -180,18 +182,20 @@ class StagedListing:
         """A mask of the rows about targets put earlier; and the targets of their files, with these."""
         file, *rest = IDENTITY[self.family]
         paths = rows[file].combine_chunks().dictionary_encode()
-        places = paths.indices.to_numpy()
-        others = list(zip(*(rows[name].to_pylist() for name in rest), strict=True)) or [()] * rows.num_rows
-        bits = [1 << self._bits.setdefault(other, len(self._bits)) for other in others]
-        files = paths.dictionary.to_pylist()
+        places, files = paths.indices.to_numpy(), paths.dictionary.to_pylist()
+        _, first, at = np.unique(codes(rows, rest), return_index=True, return_inverse=True)
+        columns = (rows[name].take(pa.array(first)).to_pylist() for name in rest)
+        others = list(zip(*columns, strict=True)) or [()]
+        numbers = [self._bits.setdefault(other, len(self._bits)) for other in others]
+        bits = np.array(numbers, np.int64)[at]
+        word_bytes = 8 * (len(self._bits) // 64 + 1)
         before = [self._targets.get(path, 0) for path in files]
-        after = before.copy()
-        for place, bit in zip(places.tolist(), bits, strict=True):
-            after[place] |= bit
-        known = np.zeros(rows.num_rows, np.bool_)
-        if any(before):
-            known[:] = [bool(before[place] & bit) for place, bit in zip(places.tolist(), bits, strict=True)]
-        return known, dict(zip(files, after, strict=True))
+        words = np.frombuffer(b"".join(each.to_bytes(word_bytes, "little") for each in before), "<u8")
+        after = words.reshape(len(files), -1).copy()
+        place, bit = (places, bits >> 6), np.uint64(1) << (bits & 63).astype(np.uint64)
+        known = (after[place] & bit) != 0
+        np.bitwise_or.at(after, place, bit)
+        return known, {path: int.from_bytes(row.tobytes(), "little") for path, row in zip(files, after, strict=True)}
 
     def _merge(self, connection: Connection, staged: Staged, mode: PutMode, known: Mask) -> _Merged:
         """Stores a piece.
