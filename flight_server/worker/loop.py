@@ -126,6 +126,7 @@ class _Slot:
         self._leases: deque[Mapping[str, Any]] = deque()  # not begun
         self._ended: list[Ended] = []
         self.report: Future[None] | None = None  # the last one
+        self.is_wanted = False  # a report was due while another was sent
         self._lock = threading.Lock()
         self._begun = self._returned = 0
         self._since = self._started = self._longest = 0.0
@@ -148,7 +149,10 @@ class _Slot:
         `is_working`."""
         ended = self._ended
         return bool(ended) and (
-            not (self._leases or is_working) or time.monotonic() - ended[0].since > REPORT_SECONDS or self.is_full()
+            self.is_wanted
+            or not (self._leases or is_working)
+            or time.monotonic() - ended[0].since > REPORT_SECONDS
+            or self.is_full()
         )
 
     def is_full(self) -> bool:
@@ -159,7 +163,7 @@ class _Slot:
     def take_ended(self) -> list[Ended]:
         """Removes the finished captures, and returns them."""
         with self._lock:
-            ended, self._ended = self._ended, []
+            ended, self._ended, self.is_wanted = self._ended, [], False
         return ended
 
     def next(self) -> Mapping[str, Any] | None:
@@ -343,13 +347,15 @@ class Worker:
                 self._report(slot)
 
     def _report(self, slot: _Slot) -> None:
-        """Reports finished captures of a slot from another thread; those that end during a call, together after it."""
+        """Reports finished captures of a slot from another thread; after a call that is under way those that ended
+        until then."""
+        slot.is_wanted = True
         if slot.report is None or slot.report.done():
             slot.report = self._reports.submit(self._send_due, slot)
 
     def _send_due(self, slot: _Slot) -> None:
-        while ended := slot.take_ended():
-            self._send(ended)
+        while slot.is_due(is_working=True):  # else a call would have the one or two that ended during the last
+            self._send(slot.take_ended())
 
     def _send(self, ended: Sequence[Ended]) -> None:
         try:
