@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.capture.connectors.iceberg_tables import make_catalog
-from tests.flight_server.live_server import Client, LiveServer, serving
+from tests.flight_server.live_server import Client, serving
 from tests.integration.aws_server import SECRET, process
 from tests.integration.test_catalogs import _REST, Rest
 from tests.integration.test_object_stores import ROWS
@@ -37,22 +36,6 @@ def rest(rest_server):
     yield rest_server
     for name in ("fault", "token"):
         (rest_server.folder / name).unlink(missing_ok=True)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[LiveServer]:
-    with serving(tmp_path_factory.mktemp("server"), "--workers", 1) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: LiveServer) -> Iterator[Client]:
-    """A client of a server without lakes and statistics."""
-    with server.connect() as client:
-        yield client
-        for catalog in client.get({"table": "sys.connectors"})["catalog"].to_pylist():
-            client.act("drop_connector", {"catalog": catalog})
-        assert client.get({"table": "stats.columns"}).num_rows == 0
 
 
 def connect(client: Client, catalog: str, format: str, uri: object, **options: str) -> dict[str, dict[str, Any]]:

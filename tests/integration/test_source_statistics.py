@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +22,9 @@ from tests.capture.connectors.iceberg_tables import (
     publish_thetas,
     simple_table,
 )
-from tests.flight_server.live_server import Client, LiveServer, serving
+from tests.flight_server.live_server import Client
 
 pytestmark = pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")  # of the library's writer
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[LiveServer]:
-    with serving(tmp_path_factory.mktemp("server"), "--workers", 1) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: LiveServer) -> Iterator[Client]:
-    """A client of a server without lakes and statistics; the test connects `lake`."""
-    with server.connect() as client:
-        yield client
-        client.act("drop_connector", {"catalog": "lake"})
-        assert client.get({"table": "stats.tables"}).num_rows == 0
 
 
 def connect(client: Client, format: str, uri: Path) -> None:
