@@ -234,9 +234,7 @@ class Scanner:
         command: bytes | None = None,
     ) -> Answer:  # fmt: skip
         """`read`, where a short answer about one table is kept by its command as in `message`."""
-        return self._short(
-            "answer", request, principal, command, lambda: self.read(request, principal, is_cancelled)
-        )  # fmt: skip
+        return self._short("answer", request, principal, command, lambda: self.read(request, principal, is_cancelled))
 
     def _short(
         self, form: str, request: ScanRequest, principal: Principal, command: bytes | None, read: Callable[[], A]

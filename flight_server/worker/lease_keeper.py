@@ -104,10 +104,8 @@ class LeaseKeeper:
             Cancelled: The work was cancelled.
         """
         self.touched = time.monotonic()
-        had_news, self._progress = (
-            self._has_news,
-            (None if share is None else min(max(share, 0.0), 1.0), message or None),
-        )
+        had_news = self._has_news
+        self._progress = (None if share is None else min(max(share, 0.0), 1.0), message or None)
         if self._has_news and not had_news:
             self._renewals.wake()
         if self.unwanted.is_set():

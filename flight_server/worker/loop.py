@@ -126,7 +126,7 @@ class _Slot:
         self._leases: deque[Mapping[str, Any]] = deque()  # not begun
         self._ended: list[Ended] = []
         self.report: Future[None] | None = None  # the last one
-        self.is_wanted = False  # a report was due while another was sent
+        self.is_wanted = False  # a report was asked for, and has not taken what ended until then
         self._lock = threading.Lock()
         self._begun = self._returned = 0
         self._since = self._started = self._longest = 0.0
@@ -148,11 +148,9 @@ class _Slot:
         """True if captures have waited long enough, or for enough others; or for all of the leases, if none of them
         `is_working`."""
         ended = self._ended
+        is_idle = not (self._leases or is_working)
         return bool(ended) and (
-            self.is_wanted
-            or not (self._leases or is_working)
-            or time.monotonic() - ended[0].since > REPORT_SECONDS
-            or self.is_full()
+            self.is_wanted or is_idle or time.monotonic() - ended[0].since > REPORT_SECONDS or self.is_full()
         )
 
     def is_full(self) -> bool:

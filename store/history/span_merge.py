@@ -204,8 +204,8 @@ class SpanMerge:
     def _span(self, table_key: int, snapshot_id: int) -> tuple[str, int, int]:
         """The span of a listing without earlier ones; any other is computed by `Spans.update`."""
         place = self.places[table_key, snapshot_id]
-        key = str(place.schema_key(snapshot_id))
-        return key, place.ordinal, OPEN_END  # as text, because Arrow takes no such integer among smaller ones
+        # as text, because Arrow takes no such integer among smaller ones
+        return str(place.schema_key(snapshot_id)), place.ordinal, OPEN_END
 
     def _end_at(self, connection: Connection, rowids: pa.ChunkedArray, position: str) -> None:
         if len(rowids):

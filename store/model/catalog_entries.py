@@ -80,8 +80,7 @@ class Place:
 
     def schema_key(self, snapshot_id: int) -> int:
         """The schema key of the snapshot, of 64 bits: snapshots with the same one have the same schema."""
-        is_unknown = self.schema_hash is None or self.ordinal == UNPLACED
-        text = f"snapshot {snapshot_id}" if is_unknown else self.schema_hash or ""
+        text = f"snapshot {snapshot_id}" if self.schema_hash is None or self.ordinal == UNPLACED else self.schema_hash
         return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[8:], "little")
 
 
