@@ -82,7 +82,7 @@ def test_statement_of_duckdb_over_a_dataset_pushes_texts_down(client):
     assert duckdb.sql("SELECT count(*) FROM d WHERE column_id = 1 AND max > '9'").fetchall() == [(1987,)]
 
 
-def test_bounds_are_text_in_flight_sql(live_client):
+def test_bounds_are_text_in_flight_sql(client, live_client):
     def count(where: str) -> int:
         sql = f"SELECT count(*) FROM stats_all.file_columns WHERE table_catalog = '{CATALOG}' AND {where}"
         return live_client.get(write_any("CommandStatementQuery", (1, sql.encode())))[0][0].as_py()
@@ -104,7 +104,7 @@ def test_condition_on_a_bound_cannot_be_half_applied_in_the_client(client):
     assert d.filter(pc.starts_with(field("min"), "199")).count_rows() > 0
 
 
-def test_a_number_of_many_digits_stays_exact_in_json(live_client):
+def test_a_number_of_many_digits_stays_exact_in_json(client, live_client):
     for digits, kept in ((f"{DIGITS}0001", []), (f"{DIGITS[:-1]}4999", [4])):
         leaf = f'{{"column": "max", "op": "GT", "values": [{digits}]}}'
         body = f'{{"table": "stats.file_columns", "columns": ["column_id"], "filter": {leaf}}}'
