@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, Column, ColumnIds
 from store.model import bounds
 from store.model.logical_types import FLOATING, LogicalType, parse, to_arrow
+
+Item = TypeVar("Item")
 
 ROWS_PER_TABLE = 262_144
 """Approximate maximum of rows in one table of file columns."""
@@ -25,9 +28,23 @@ def absent(logical_type: str) -> pa.Array:
         return pa.nulls(1)
 
 
+def alike(columns: Iterable[Item], key: Callable[[Item], Any]) -> list[list[Item]]:
+    """Groups columns by a key, in the order of its first column. Each Arrow call has a fixed cost, so the rows of a
+    group are built together."""
+    groups: dict[Any, list[Item]] = {}
+    for column in columns:
+        groups.setdefault(key(column), []).append(column)
+    return list(groups.values())
+
+
+def repeated(values: pa.Array, times: int) -> pa.Array:
+    """Values of files for each of some columns, one column after the other."""
+    return values if times == 1 else pa.concat_arrays([values] * times)
+
+
 def column_rows(
     file_paths: pa.Array,
-    column: Column,
+    columns: Sequence[Column],
     ids: ColumnIds,
     row_count: pa.Array,
     *,
@@ -39,27 +56,34 @@ def column_rows(
     upper_exact: pa.Array | bool | None = None,
     size_bytes: pa.Array | None = None,
 ) -> pa.Table:
-    """Builds the rows of one column, one per file.
+    """Builds the rows of columns of one type, one per file, column after column.
 
     Contradictory values become null: a null count below zero or above the row count, a lower bound above the upper.
-    Files without rows have no bounds, not even from their partition. `size_bytes` are the compressed bytes of the
-    column in each file.
+    Files without rows have no bounds, not even from their partition.
+
+    Args:
+        file_paths: Paths of the files.
+        columns: Columns of one logical type.
+        row_count: Live rows of each file. What follows has a value for each column and file, as the result.
+        size_bytes: Compressed bytes of the column in the file.
     """
-    rows = len(file_paths)
-    columns = dict(_blank(rows))
-    columns["file_path"] = file_paths
-    if (column_id := column.id_in(ids)) is not None:
-        columns["column_id"] = pa.repeat(pa.scalar(column_id, pa.int64()), rows)
-    columns["column_name"] = pa.repeat(column.name, rows)
-    columns["logical_type"] = pa.repeat(column.logical_type, rows)
-    columns["row_count"] = row_count
+    logical_type, count = columns[0].logical_type, len(columns)
+    rows = len(file_paths) * count
+    row_count = repeated(row_count, count)
+    column_of = pa.array(np.repeat(np.arange(count), len(file_paths)))
+    arrays = dict(_blank(rows))
+    arrays["file_path"] = repeated(file_paths, count)
+    arrays["column_id"] = pa.array([column.id_in(ids) for column in columns], pa.int64()).take(column_of)
+    arrays["column_name"] = pa.array([column.name for column in columns], pa.string()).take(column_of)
+    arrays["logical_type"] = pa.repeat(logical_type, rows)
+    arrays["row_count"] = row_count
     if size_bytes is not None:
-        columns["bytes_scanned"] = pc.if_else(pc.less(size_bytes, 0), pa.scalar(None, pa.int64()), size_bytes)
-    kind = parse(column.logical_type)
+        arrays["bytes_scanned"] = pc.if_else(pc.less(size_bytes, 0), pa.scalar(None, pa.int64()), size_bytes)
+    kind = parse(logical_type)
     nans = nan_count if kind.kind in FLOATING else None
-    for name, count in (("null_count", null_count), ("nan_count", nans)):
-        if count is not None:
-            columns[name] = _plausible(count, row_count)
+    for name, counts in (("null_count", null_count), ("nan_count", nans)):
+        if counts is not None:
+            arrays[name] = _plausible(counts, row_count)
     if kind.orderable:
         lower, upper = _in_order(lower, upper)
         if rows and pc.min(row_count).as_py() == 0:
@@ -68,9 +92,9 @@ def column_rows(
                 None if side is None else pc.if_else(filled, side, pa.scalar(None, side.type))
                 for side in (lower, upper)
             )
-        columns["min"], columns["min_is_exact"] = _bound(lower, kind, lower_exact, rows)
-        columns["max"], columns["max_is_exact"] = _bound(upper, kind, upper_exact, rows)
-    return pa.table([columns[name] for name in FILE_COLUMN_SCHEMA.names], FILE_COLUMN_SCHEMA)
+        arrays["min"], arrays["min_is_exact"] = _bound(lower, kind, lower_exact, rows)
+        arrays["max"], arrays["max_is_exact"] = _bound(upper, kind, upper_exact, rows)
+    return pa.table([arrays[name] for name in FILE_COLUMN_SCHEMA.names], FILE_COLUMN_SCHEMA)
 
 
 def live_counts(counts: pa.Array, rows: pa.Array, records: pa.Array | None, whole: pa.Array) -> pa.Array:

@@ -24,7 +24,15 @@ import pyarrow.compute as pc
 from capture.connectors.delta.lake_table import LakeTable
 from capture.connectors.delta.log import DeltaColumn
 from capture.connectors.delta.table_version import TableVersion, has_statistics, position_in, wanted_columns
-from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows, live_counts, numbers, partition_facts
+from capture.connectors.file_columns import (
+    ROWS_PER_TABLE,
+    alike,
+    column_rows,
+    live_counts,
+    numbers,
+    partition_facts,
+    repeated,
+)
 from capture.connectors.footers.reader import batched
 from capture.connectors.footers.statistics import (
     MAX_FOOTERS,
@@ -75,39 +83,50 @@ def _tables(
     files: TableVersion, leaves: Sequence[DeltaColumn], ids: ColumnIds, footers: Sequence[Statistics]
 ) -> Iterator[pa.Table]:
     """Rows of some files, few columns at once because each call has a fixed cost."""
+
+    def kind(leaf: DeltaColumn) -> tuple[Any, ...]:
+        logged = (files.statistic(name, leaf.physical) is None for name in ("null_count", "min", "max"))
+        return leaf.column.logical_type, files.is_partition(leaf), "float" in leaf.widened_from, *logged
+
     for some in batched(leaves, max(1, ROWS_PER_TABLE // len(files))):
-        facts = ((leaf, _facts(files, leaf, footers)) for leaf in some)
-        tables = [column_rows(files.paths, leaf.column, ids, files.rows, **known) for leaf, known in facts]
+        tables = []
+        for group in alike(some, kind):
+            facts = _facts(files, group, footers)
+            tables.append(column_rows(files.paths, [leaf.column for leaf in group], ids, files.rows, **facts))
         yield pa.concat_tables(tables).combine_chunks()
 
 
-def _facts(files: TableVersion, leaf: DeltaColumn, footers: Sequence[Statistics]) -> dict[str, Any]:
-    """Arguments of `column_rows` for a column: from the log, what it does not have from footers."""
-    if files.is_partition(leaf):
-        values = files.partition(leaf)
-        return {} if values is None else partition_facts(values, files.rows)
-    facts = _logged_facts(files, leaf)
+def _facts(files: TableVersion, group: Sequence[DeltaColumn], footers: Sequence[Statistics]) -> dict[str, Any]:
+    """Arguments of `column_rows` for columns alike: from the log, what it does not have from footers."""
+
+    def joined(of_column: Callable[[DeltaColumn], pa.Array | None]) -> pa.Array | None:
+        values = [of_column(leaf) for leaf in group]
+        return None if values[0] is None else pa.concat_arrays(values)
+
+    count = len(group)
+    rows = repeated(files.rows, count)
+    if files.is_partition(group[0]):
+        values = joined(files.partition)
+        return {} if values is None else partition_facts(values, rows)
+    kind, tight = parse(group[0].column.logical_type), repeated(files.has_tight_statistics, count)
+    nulls = joined(files.null_counts)
+    records = files.column("num_records")
+    facts = log_facts(
+        kind,
+        nulls,
+        joined(partial(files.bound, "min")),
+        joined(partial(files.bound, "max")),
+        rows,
+        None if records is None else repeated(records, count),
+        tight,
+        was_float="float" in group[0].widened_from,
+    )
     if not footers:
         return facts
-    records = pa.array([None if footer is None else footer[0].row_count for footer in footers], pa.int64())
-    others = footer_facts(footers, partial(position_in, leaf), parse(leaf.column.logical_type))
-    nulls = files.statistic("null_count", leaf.physical)
-    lacking = pa.repeat(True, len(files)) if nulls is None else pc.is_null(nulls)
-    return completed(facts, of_live_rows(others, files.rows, records, files.has_tight_statistics), lacking)
-
-
-def _logged_facts(version: TableVersion, leaf: DeltaColumn) -> dict[str, Any]:
-    """Arguments of `column_rows` for a column, from the log."""
-    return log_facts(
-        parse(leaf.column.logical_type),
-        version.statistic("null_count", leaf.physical),
-        version.bound("min", leaf),
-        version.bound("max", leaf),
-        version.rows,
-        version.column("num_records"),
-        version.has_tight_statistics,
-        was_float="float" in leaf.widened_from,
-    )
+    others = footer_facts(footers, [partial(position_in, leaf) for leaf in group], kind)
+    counts = pa.array([None if footer is None else footer[0].row_count for footer in footers], pa.int64())
+    lacking = pa.repeat(True, len(rows)) if nulls is None else pc.is_null(nulls)
+    return completed(facts, of_live_rows(others, rows, repeated(counts, count), tight), lacking)
 
 
 # The log's bounds.

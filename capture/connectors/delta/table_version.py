@@ -79,10 +79,16 @@ class TableVersion:
         """`null_count`, `min` or `max` of a column by its physical path; None if the log does not have it."""
         values = self.column(name)
         for part in path:
-            if values is None or not pa.types.is_struct(values.type) or values.type.get_field_index(part) < 0:
+            at = values.type.get_field_index(part) if values is not None and pa.types.is_struct(values.type) else -1
+            if values is None or at < 0:
                 return None
-            values = pc.struct_field(values, [values.type.get_field_index(part)])
+            values = pc.struct_field(values, [at]) if values.null_count else values.field(at)
         return None if values is None or pa.types.is_struct(values.type) else values
+
+    def null_counts(self, leaf: DeltaColumn) -> pa.Array | None:
+        """Null counts of a column (int64); None if the log does not have them."""
+        counts = self.statistic("null_count", leaf.physical)
+        return None if counts is None else counts.cast(pa.int64())
 
     def is_partition(self, leaf: DeltaColumn) -> bool:
         """True for a partition column, whose values are in the log."""

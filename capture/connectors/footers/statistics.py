@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -128,14 +129,15 @@ class FooterCache:
 
 
 def footer_facts(
-    footers: Sequence[Statistics], find: Callable[[Footer], int | None], kind: LogicalType
+    footers: Sequence[Statistics], columns: Sequence[Callable[[Footer], int | None]], kind: LogicalType
 ) -> dict[str, Any]:
-    """Counts and bounds of one column in many files, as arguments of `file_columns.column_rows`.
+    """Counts and bounds of columns of one type in many files, as arguments of `file_columns.column_rows`.
 
     Args:
         footers: Footer and statistics of each file; None if unknown.
-        find: Returns the column's index among the leaves of a footer; None if the file lacks it, which means all null.
-        kind: Type of the table's column, to which the types of the files are promoted.
+        columns: Each returns its column's index among the leaves of a footer; None if the file lacks it, which means
+            all null.
+        kind: Type of the table's columns, to which the types of the files are promoted.
     """
     nulls: list[int | None] = []
     nans: list[int | None] = []
@@ -144,13 +146,13 @@ def footer_facts(
     uppers: list[Any] = []
     exact: list[tuple[bool | None, bool | None]] = []
     kinds: list[LogicalType] = []
-    for read in footers:
+    for find, read in product(columns, footers):
         if read is None:
             statistics, file_kind = LeafStats(null_count=None, size_bytes=None), kind
         else:
-            footer, columns = read
+            footer, leaves = read
             position = find(footer)
-            stats = None if position is None else columns[position]
+            stats = None if position is None else leaves[position]
             if position is None or stats is None:
                 size = 0 if position is None else None
                 statistics, file_kind = LeafStats(footer.row_count, 0 if kind.kind in FLOATING else None, size), kind

@@ -70,10 +70,10 @@ class ColumnStatistics:
         lacking = self._lacking(leaf, block, metrics) if footers else None
         if lacking is not None:
             reliable = [pair if pair is not None and _is_reliable(pair[0], leaf) else None for pair in footers]
-            facts = footer_facts(reliable, lambda footer: _position(footer, leaf.field_id), leaf.logical)
+            facts = footer_facts(reliable, [lambda footer: _position(footer, leaf.field_id)], leaf.logical)
             facts = of_live_rows(facts, rows, block.rows, pc.equal(rows, block.rows))
             statistics = completed(statistics, facts, lacking)
-        return column_rows(block.locations, leaf.column, {leaf.column.key: leaf.field_id}, rows, **statistics)
+        return column_rows(block.locations, [leaf.column], {leaf.column.key: leaf.field_id}, rows, **statistics)
 
     def _facts(self, leaf: IcebergLeaf, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, Any]:
         """Arguments of `column_rows` for a column: from manifests, else from partition values and defaults."""

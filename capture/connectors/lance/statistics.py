@@ -120,7 +120,7 @@ def _rows(zones: pa.Table, fragments: Mapping[int, Fragment], column: Column, id
 
     return column_rows(
         pa.array([f.paths[0] for f in fragments_of], pa.string()),
-        column,
+        [column],
         ids,
         live,
         null_count=counts(nulls),

@@ -104,7 +104,7 @@ class ColumnStatistics:
                 facts = completed(facts, self._footer_facts(column, fields, files, footers, rows), pa.array(read))
             has_any = [bool(k) or r for k, r in zip(of_column, read, strict=True)]
             if any(has_any):
-                yield column_rows(paths, column, ids, rows.live, **facts).filter(pa.array(has_any))
+                yield column_rows(paths, [column], ids, rows.live, **facts).filter(pa.array(has_any))
 
     # Manifests.
 
@@ -156,7 +156,7 @@ class ColumnStatistics:
             for place, footer in zip(places, footers, strict=True)
         ]
         keys = iter([None if p is None else p.key for p, footer in zip(places, used, strict=True) if footer])
-        facts = footer_facts(used, lambda footer: footer.positions.get(next(keys) or ""), parse(column.logical_type))
+        facts = footer_facts(used, [lambda footer: footer.positions.get(next(keys) or "")], parse(column.logical_type))
         reads = pa.array([place is None or place.reads for place in places], pa.bool_())
         for side in ("lower", "upper"):
             if facts[side] is not None:

@@ -14,7 +14,7 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from capture.connectors.file_columns import ROWS_PER_TABLE, absent
+from capture.connectors.file_columns import ROWS_PER_TABLE, absent, alike
 from capture.connectors.footers.leaf_types import FooterLeaf
 from capture.connectors.footers.reader import Footer, batched
 from capture.connectors.footers.statistics import FooterCache
@@ -210,12 +210,14 @@ class ParquetConnector(Connector):
                 footers = self._footers.statistics(files)
             paths = pa.array([file.place.name for file in files], pa.string())
             rows = pa.array([footer.row_count for footer, _ in footers], pa.int64())
-            parts = []
-            for column in leaves:
-                if layout.is_partition(column):
-                    parts.append(partition_rows(files, paths, rows, column, layout.partitions[column.name], ids))
-                else:
-                    parts.append(footer_rows(footers, paths, rows, column, ids))
+            parts = [
+                partition_rows(files, paths, rows, column, layout.partitions[column.name], ids)
+                for column in leaves
+                if layout.is_partition(column)
+            ]
+            stored = [column for column in leaves if not layout.is_partition(column)]
+            groups = alike(stored, lambda column: column.logical_type)
+            parts += [footer_rows(footers, paths, rows, columns, ids) for columns in groups]
             yield pa.concat_tables(parts).combine_chunks() if parts else FILE_COLUMN_SCHEMA.empty_table()
 
     def plan_files(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Final
@@ -205,11 +205,15 @@ def structs_first(columns: list[Column]) -> list[Column]:
 
 
 def footer_rows(
-    footers: list[tuple[Footer, FileStats]], paths: pa.Array, rows: pa.Array, column: Column, ids: ColumnIds
+    footers: list[tuple[Footer, FileStats]], paths: pa.Array, rows: pa.Array, columns: list[Column], ids: ColumnIds
 ) -> pa.Table:
-    """Rows of FILE_COLUMN_SCHEMA for one column, from footers."""
-    statistics = footer_facts(footers, lambda footer: footer.positions.get(column.key), parse(column.logical_type))
-    return column_rows(paths, column, ids, rows, **statistics)
+    """Rows of FILE_COLUMN_SCHEMA for columns of one type, from footers."""
+
+    def position(column: Column) -> Callable[[Footer], int | None]:
+        return lambda footer: footer.positions.get(column.key)
+
+    statistics = footer_facts(footers, list(map(position, columns)), parse(columns[0].logical_type))
+    return column_rows(paths, columns, ids, rows, **statistics)
 
 
 def partition_rows(
@@ -224,4 +228,4 @@ def partition_rows(
         kind: Type of the column: INT, DATE or STRING.
     """
     values = partition_values([dict(file.partition).get(column.name) for file in files], kind)
-    return column_rows(paths, column, ids, rows, **partition_facts(values, rows))
+    return column_rows(paths, [column], ids, rows, **partition_facts(values, rows))
