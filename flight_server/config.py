@@ -429,11 +429,3 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     except ValueError as error:  # not TOML, or not UTF-8
         reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"is not TOML: {error}"
         raise InvalidArgument(f"{what} {path}: {reason}") from None
-
-
-def check_keys(given: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    """Refuses unknown keys of a file's table; InvalidArgument suggests the nearest known one."""
-    for key in given:
-        if key not in known:
-            hint = nearest(key, list(known)) or f"known: {', '.join(known)}"
-            raise InvalidArgument(f'{where} has an unknown key "{key}"', hint=hint)

@@ -6,19 +6,18 @@ import json
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from flight_server.auth.principal import ALL_SCOPES, EVERYTHING, Principal
-from flight_server.config import check_keys
 from store.model.errors import InvalidArgument, InvalidField, Unauthenticated, Words
+from store.model.structs import Struct, Text
 
 if TYPE_CHECKING:
     from jwt import PyJWK, PyJWKClient
 
-_OIDC_KEYS: Final = ("issuer", "jwks", "audience", "scopes_claim", "tables_claim")
 ALGORITHMS: Final = ("RS256", "ES256", "EdDSA")  # asymmetric only: whoever holds a shared secret could also sign
 KEYS_SECONDS: Final = 600.0  # until keys are fetched again
 COOLDOWN_SECONDS: Final = 30.0  # between fetches for unknown keys, and after a failed fetch
@@ -26,87 +25,78 @@ LEEWAY_SECONDS: Final = 30  # allowed difference of clocks
 FETCH_SECONDS: Final = 5.0
 MAX_DISCOVERY_BYTES: Final = 1 << 20
 
-
-class Keys(Protocol):
-    """Public keys by their ids."""
-
-    def find(self, key_id: str | None) -> PyJWK | None:
-        """The key with this id, or the only key for a token without an id; None if there is none.
-
-        Raises:
-            Unauthenticated: The provider did not answer.
-        """
+Find: TypeAlias = "Callable[[str | None], PyJWK | None]"
+"""The key with an id, or the only key for a token without one; None if there is none. Raises Unauthenticated if the
+provider did not answer."""
 
 
-@dataclass(frozen=True)
-class Oidc:
-    """Checks signed tokens: signature, audience, times, and the issuer if one is named.
+class Trust(Struct):
+    """The `[oidc]` table of a token file.
 
     Attributes:
-        issuer: Required issuer; None accepts any whose key is in `keys`.
+        issuer: Required issuer; None accepts any whose key is among those of `jwks`.
+        jwks: Address or file of the keys; None discovers them through the issuer.
         scopes_claim: Claim with the scopes: a space-separated string or an array. Unknown scopes are ignored.
         tables_claim: Claim with the table patterns. None shows every table; a token without the claim sees none.
     """
 
-    keys: Keys
-    audience: str
-    issuer: str | None = None
-    scopes_claim: str = "scope"
-    tables_claim: str | None = None
+    audience: Text
+    issuer: Text | None = None
+    jwks: Text | None = None
+    scopes_claim: Text = "scope"
+    tables_claim: Text | None = None
 
-    @classmethod
-    def of(cls, body: Mapping[str, Any], directory: Path) -> Oidc:
-        """Makes one from the `[oidc]` table; a relative file of keys is resolved against `directory`.
 
-        Raises:
-            InvalidArgument: A key or value is wrong, or the file of keys cannot be read.
-        """
-        check_keys(body, _OIDC_KEYS, "[oidc]")
-        for name, value in body.items():
-            if not isinstance(value, str) or not value.strip():
-                raise InvalidField(name, "must be a string", expected="a text", actual=value, where="[oidc]")
+class Oidc:
+    """Checks signed tokens: signature, audience, times, and the issuer if one is named.
+
+    Args:
+        directory: A relative file of keys is resolved against it.
+
+    Raises:
+        InvalidArgument: No keys are named, or the file of keys cannot be read.
+    """
+
+    def __init__(self, trust: Trust, directory: Path):
+        self._trust = trust
         try:
             import jwt  # noqa: F401  only those with [oidc] need it
         except ImportError:
             raise InvalidArgument("[oidc] needs PyJWT", hint="pip install 'statflight[server]'") from None
-        issuer, jwks = body.get("issuer"), body.get("jwks")
-        if not issuer and not jwks:
-            raise InvalidField(
-                "issuer", "is missing", expected="issuer or jwks", actual=Words("neither"), where="[oidc]"
-            )
-        if "audience" not in body:
-            expected = "who the tokens are for"
-            raise InvalidField("audience", "is missing", expected=expected, actual=Words("nothing"), where="[oidc]")
-        claims = {name: body[name] for name in ("scopes_claim", "tables_claim") if name in body}
-        if issuer and not jwks and not _is_url(issuer):
-            raise InvalidField("issuer", "is not a URL", expected="https://… or jwks", actual=issuer, where="[oidc]")
-        if jwks and not _is_url(jwks):
-            return cls(FileKeys(directory / jwks), body["audience"], issuer, **claims)
-        return cls(ProviderKeys(url=jwks, issuer=issuer), body["audience"], issuer, **claims)
+        if not trust.issuer and not trust.jwks:
+            raise InvalidField("oidc.issuer", "is missing", expected="issuer or jwks", actual=Words("neither"))
+        if trust.issuer and not trust.jwks and not _is_url(trust.issuer):
+            raise InvalidField("oidc.issuer", "is not a URL", expected="https://… or jwks", actual=trust.issuer)
+        self.find: Find = (
+            partial(_match, _keys_of(directory / trust.jwks))
+            if trust.jwks and not _is_url(trust.jwks)
+            else ProviderKeys(url=trust.jwks, issuer=trust.issuer).find
+        )
 
     def verify(self, token: str) -> Principal:
         """The principal of a signed token; raises Unauthenticated if the token is invalid."""
         import jwt
 
         try:
-            key = self.keys.find(jwt.get_unverified_header(token).get("kid"))
+            key = self.find(jwt.get_unverified_header(token).get("kid"))
             if key is None:
                 raise Unauthenticated("the token is signed with a key that is not known")
             claims = jwt.decode(
                 token,
                 key,
                 algorithms=list(ALGORITHMS),
-                audience=self.audience,
-                issuer=self.issuer,
+                audience=self._trust.audience,
+                issuer=self._trust.issuer,
                 leeway=LEEWAY_SECONDS,
-                options={"require": ["exp", "aud", *(["iss"] if self.issuer else [])]},
+                options={"require": ["exp", "aud", *(["iss"] if self._trust.issuer else [])]},
             )
         # Besides its own errors, the library raises these for hostile JSON.
         except (jwt.PyJWTError, ValueError, TypeError, LookupError, RecursionError) as error:
             reason = _REASONS.get(type(error).__name__, "it is not valid")
             raise Unauthenticated(f"the token is not accepted: {reason}") from None
-        scopes = _claimed(claims.get(self.scopes_claim)) & ALL_SCOPES
-        tables = EVERYTHING if self.tables_claim is None else tuple(sorted(_claimed(claims.get(self.tables_claim))))
+        scopes = _claimed(claims.get(self._trust.scopes_claim)) & ALL_SCOPES
+        claim = self._trust.tables_claim
+        tables = EVERYTHING if claim is None else tuple(sorted(_claimed(claims.get(claim))))
         return Principal(str(claims.get("sub", "unnamed")), frozenset(scopes), tables)
 
 
@@ -131,28 +121,19 @@ def _is_url(text: str) -> bool:
     return text.startswith(("https://", "http://"))
 
 
-class FileKeys:
-    """The keys of a file, read once.
+def _keys_of(path: Path) -> list[PyJWK]:
+    """The public keys of a file; InvalidArgument if it cannot be read or has none."""
+    from jwt import PyJWKSet, PyJWTError
 
-    Raises:
-        InvalidArgument: The file cannot be read, or has no usable public key.
-    """
-
-    def __init__(self, path: Path):
-        from jwt import PyJWKSet, PyJWTError
-
-        try:
-            self._keys = _usable(PyJWKSet.from_dict(_key_set(json.loads(path.read_text("utf-8")))).keys)
-        except OSError as error:
-            raise InvalidArgument(f"[oidc] jwks {path}: {error.strerror or 'cannot be read'}") from None
-        except (ValueError, PyJWTError) as error:
-            raise InvalidArgument(f"[oidc] jwks {path}: is not a set of public keys: {error}") from None
-        if not self._keys:
-            raise InvalidArgument(f"[oidc] jwks {path}: has no public key for {', '.join(ALGORITHMS)}")
-
-    def find(self, key_id: str | None) -> PyJWK | None:
-        """The key with this id; see `Keys`."""
-        return _match(self._keys, key_id)
+    try:
+        keys = _usable(PyJWKSet.from_dict(_key_set(json.loads(path.read_text("utf-8")))).keys)
+    except OSError as error:
+        raise InvalidArgument(f"[oidc] jwks {path}: {error.strerror or 'cannot be read'}") from None
+    except (ValueError, PyJWTError) as error:
+        raise InvalidArgument(f"[oidc] jwks {path}: is not a set of public keys: {error}") from None
+    if not keys:
+        raise InvalidArgument(f"[oidc] jwks {path}: has no public key for {', '.join(ALGORITHMS)}")
+    return keys
 
 
 class ProviderKeys:
@@ -171,7 +152,7 @@ class ProviderKeys:
         self._lock = threading.Lock()
 
     def find(self, key_id: str | None) -> PyJWK | None:
-        """The key with this id; see `Keys`."""
+        """The key with this id; see `Find`."""
         from jwt import PyJWKClientConnectionError, PyJWKClientError, PyJWTError
 
         with self._lock:

@@ -9,16 +9,19 @@ import base64
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from dataclasses import field as attribute
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any
 
-from flight_server.auth.oidc import Oidc
+from msgspec import Meta, field
+
+from flight_server.auth.oidc import Oidc, Trust
 from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, EVERYTHING, Permission, Principal
-from flight_server.config import check_keys, read_toml
+from flight_server.config import read_toml
 from flight_server.reloading import Reloaded
-from store.model.errors import InvalidArgument, InvalidField, Unauthenticated
+from store.model.errors import InvalidArgument, InvalidField, Unauthenticated, Words
+from store.model.structs import Struct, read
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Authenticator:
         is_open: True if no token is needed.
     """
 
-    entries: tuple[tuple[bytes, Principal], ...] = field(default=(), repr=False)
+    entries: tuple[tuple[bytes, Principal], ...] = attribute(default=(), repr=False)
     oidc: Oidc | None = None
     is_open: bool = False
 
@@ -112,7 +115,27 @@ def _digest(token: str) -> bytes:
 
 # The token file.
 
-_TOKEN_KEYS: Final = ("name", "sha256", "scopes", "tables")
+
+class _Token(Struct):
+    name: Annotated[str, Meta(pattern=r"\S", title="is missing", description="a name for the logs")]
+    scopes: list[Permission]
+    sha256: Any = None  # checked by `entry`: it may be the token itself, so messages do not repeat it
+    tables: list[Annotated[str, Meta(pattern=r"\S")]] = field(default_factory=lambda: list(EVERYTHING))
+
+    def entry(self) -> tuple[bytes, Principal]:
+        """The digest and the principal."""
+        if not isinstance(self.sha256, str) or not re.fullmatch(r"[0-9a-fA-F]{64}", self.sha256):
+            expected = "the SHA-256 of the token, 64 hexadecimal digits"
+            raise InvalidField("sha256", "is not a hash", expected=expected, actual=Words("something else"))
+        tables = tuple(pattern.strip() for pattern in self.tables)
+        return bytes.fromhex(self.sha256), Principal(self.name.strip(), frozenset(map(str, self.scopes)), tables)
+
+
+class _File(Struct):
+    token: Annotated[list[dict[str, Any]], Meta(title="must be an array of tables", description="[[token]]")] = field(
+        default_factory=list
+    )
+    oidc: Trust | None = None
 
 
 def load_tokens(path: Path | str) -> Authenticator:
@@ -121,44 +144,16 @@ def load_tokens(path: Path | str) -> Authenticator:
     Raises:
         InvalidArgument: The file does not exist, is not TOML, or has a wrong entry; names entry and field.
     """
-    body = read_toml(Path(path), "token file")
-    check_keys(body, ("token", "oidc"), "the token file")
-    tokens, oidc = body.get("token", []), body.get("oidc")
-    if not isinstance(tokens, list) or not all(isinstance(entry, dict) for entry in tokens):
-        raise InvalidField("token", "must be an array of tables", expected="[[token]]", actual=type(tokens).__name__)
-    if oidc is not None and not isinstance(oidc, dict):
-        raise InvalidField("oidc", "must be a table", expected="[oidc]", actual=oidc)
-    if not tokens and oidc is None:
+    file = read(read_toml(Path(path), "token file"), _File, "token file")
+    if not file.token and file.oidc is None:
         raise InvalidArgument("the token file lets nobody in", hint="it needs a [[token]] or an [oidc]")
-    entries = tuple(_entry(entry, number) for number, entry in enumerate(tokens, 1))
-    digests = [digest for digest, _ in entries]
-    for number, digest in enumerate(digests, 1):
-        if digests.index(digest) + 1 < number:
-            raise InvalidArgument(f"token {number}: sha256 is that of token {digests.index(digest) + 1}, too")
-    return Authenticator(entries, None if oidc is None else Oidc.of(oidc, Path(path).parent))
-
-
-def _entry(entry: Mapping[str, Any], number: int) -> tuple[bytes, Principal]:
-    name = entry.get("name")
-    where = f'token {number} "{name}"' if isinstance(name, str) else f"token {number}"
-    check_keys(entry, _TOKEN_KEYS, where)
-    if not isinstance(name, str) or not name.strip():
-        raise InvalidField("name", "is missing", expected="a name for the logs", actual=name, where=where)
-    digest = entry.get("sha256")
-    if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
-        # The value may be the token itself, so messages do not repeat it.
-        actual = f"{len(digest)} characters" if isinstance(digest, str) else "nothing of the kind"
-        expected = "the SHA-256 of the token, 64 hexadecimal digits"
-        raise InvalidField("sha256", "is not a hash", expected=expected, actual=actual, where=where)
-    scopes = _texts(entry.get("scopes"), "scopes", where)
-    for scope in scopes:
-        if scope not in ALL_SCOPES:
-            raise InvalidField("scopes", "unknown scope", expected=" | ".join(Permission), actual=scope, where=where)
-    tables = _texts(entry.get("tables", list(EVERYTHING)), "tables", where)
-    return bytes.fromhex(digest), Principal(name.strip(), frozenset(scopes), tuple(tables))
-
-
-def _texts(value: Any, name: str, where: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(text, str) and text.strip() for text in value):
-        raise InvalidField(name, "must be an array of strings", expected='["…"]', actual=value, where=where)
-    return [text.strip() for text in value]
+    entries: dict[bytes, Principal] = {}
+    for number, given in enumerate(file.token, 1):
+        try:
+            digest, principal = read(given, _Token, "token").entry()
+        except InvalidArgument as wrong:
+            raise InvalidArgument(f"token {number}: {wrong}") from None
+        if digest in entries:
+            raise InvalidArgument(f"token {number}: sha256 is that of token {[*entries].index(digest) + 1}, too")
+        entries[digest] = principal
+    return Authenticator(tuple(entries.items()), None if file.oidc is None else Oidc(file.oidc, Path(path).parent))

@@ -132,7 +132,7 @@ WRONG = [
     ("tokens = 1", ["tokens", '"token"']),
     ("token = 1", ["[[token]]"]),
     ("[token]\nname = 'a'", ["[[token]]"]),
-    ('[[token]]\nname = "a"\nscopes = []\ntables = []', ["sha256", "token 1", '"a"']),
+    ('[[token]]\nname = "a"\nscopes = []\ntables = []', ["sha256", "token 1"]),
     ('[[token]]\nname = "a"\nsha256 = "sesame"\nscopes = []', ["sha256", "64"]),
     (f'[[token]]\nname = "a"\nsha256 = "{"g" * 64}"\nscopes = []', ["sha256"]),
     (f'[[token]]\nname = "a"\nsha256 = "{"0" * 64}"\nscopes = ["fly"]\ntables = []', ["scopes", "fly", "admin"]),
@@ -312,7 +312,7 @@ def test_provider_keys_are_fetched_once_and_outlive_an_outage(tmp_path, provider
     assert [request.path for request in provider.requests] == expected
     provider.answer = lambda _: (500, b"")
     # expired keys stay in use while the provider is down
-    authenticator.oidc.keys._client.jwk_set_cache.lifespan = -1.0
+    authenticator.oidc.find.__self__._client.jwk_set_cache.lifespan = -1.0
     assert authenticator.authenticate(signed(iss=url)).name == "eve"
 
 
