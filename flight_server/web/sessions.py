@@ -1,61 +1,35 @@
-"""Sessions of browsers: a signed cookie names one, its token stays in the server's memory."""
+"""Sessions of browsers: a random cookie names one, its token stays in the server's memory."""
 
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
-from threading import Lock
+import time
+from typing import Final
 
-from itsdangerous import BadSignature, TimestampSigner
+from store.duckdb.lru import LruCache
 
-COOKIE = "statflight_session"
-SECONDS = 12 * 3600  # lifetime of a session
-MOST = 10_000  # sessions; the least recently used is evicted
+COOKIE: Final = "statflight_session"
+SECONDS: Final = 12 * 3600  # lifetime of a session
+MOST: Final = 10_000  # sessions; the least recently used is evicted
 
 
 class Sessions:
     """Tokens by session. A restart of the server ends all sessions."""
 
     def __init__(self) -> None:
-        self._signer = TimestampSigner(secrets.token_bytes(32), salt="statflight.session", digest_method=_sha256)
-        self._tokens: OrderedDict[str, str] = OrderedDict()
-        self._lock = Lock()
+        self._tokens: LruCache[str, tuple[str, float]] = LruCache(MOST)  # with the end, by `time.monotonic()`
 
     def start(self, token: str) -> str:
         """Starts a session; returns its cookie."""
-        name = secrets.token_urlsafe(24)
-        with self._lock:
-            self._tokens[name] = token
-            while len(self._tokens) > MOST:
-                self._tokens.popitem(last=False)
-        return self._signer.sign(name).decode()
+        cookie = secrets.token_urlsafe(32)
+        self._tokens.put(cookie, (token, time.monotonic() + SECONDS))
+        return cookie
 
     def token(self, cookie: str | None) -> str | None:
-        """The token of a cookie; None if the cookie is invalid or expired, or its session has ended."""
-        if (name := self._name(cookie)) is None:
-            return None
-        with self._lock:
-            token = self._tokens.get(name)
-            if token is not None:
-                self._tokens.move_to_end(name)
-            return token
+        """The token of a cookie; None if it is of no session, or of one that has ended."""
+        session = self._tokens.get(cookie or "")
+        return session[0] if session is not None and time.monotonic() < session[1] else None
 
     def end(self, cookie: str | None) -> None:
         """Ends the session of a cookie, if it exists."""
-        if (name := self._name(cookie)) is not None:
-            with self._lock:
-                self._tokens.pop(name, None)
-
-    def _name(self, cookie: str | None) -> str | None:
-        if not cookie:
-            return None
-        try:
-            return self._signer.unsign(cookie, max_age=SECONDS).decode()
-        except (BadSignature, UnicodeError):
-            return None
-
-
-def _sha256(data: bytes = b"") -> object:
-    import hashlib
-
-    return hashlib.sha256(data)
+        self._tokens.drop(cookie or "")
