@@ -39,7 +39,8 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -185,60 +186,49 @@ class _AppCollector:
             yield GaugeMetricFamily(f"statflight_replication_{name}", about, value=row.get(name) or 0)
 
     def _queue(self) -> Iterator[Metric]:
-        jobs = GaugeMetricFamily("statflight_jobs", "Capture jobs by state", labels=["state"])
-        counts = self._app.jobs.counts()
-        for state in (*ACTIVE, *ENDED):
-            jobs.add_metric([state], counts.get(state, 0))
-        yield jobs
-        waiting, leases = self._app.queue.depths()
-        tasks = GaugeMetricFamily("statflight_tasks_waiting", "Tasks waiting for a worker", labels=["kind"])
-        for kind, depth in waiting.items():
-            tasks.add_metric([kind], depth)
-        yield tasks
+        counts, (waiting, leases) = self._app.jobs.counts(), self._app.queue.depths()
+        by_state = {state: counts.get(state, 0) for state in (*ACTIVE, *ENDED)}
+        yield _family(GaugeMetricFamily, "statflight_jobs", "Capture jobs by state", ["state"], by_state)
+        yield _family(
+            GaugeMetricFamily, "statflight_tasks_waiting", "Tasks waiting for a worker", ["kind"], waiting
+        )  # fmt: skip
         yield GaugeMetricFamily("statflight_leases", "Active leases", value=leases)
 
     def _captures(self) -> Iterator[Metric]:
         counters, answers = self._app.commit.counters, self._app.orchestrator.outcomes.copy()
         yield CounterMetricFamily("statflight_lease_expiries", "Expired leases", value=counters.lease_expiries)
-        yield _counter("statflight_resolve_outcomes", "Answers of resolve", "outcome", answers)
-        outcomes = CounterMetricFamily(
-            "statflight_capture_outcomes",
-            "Captured requests by engine and outcome, as reported by workers",
-            labels=["engine", "outcome"],
-        )
-        totals: dict[tuple[str, str], int] = {}
+        yield _family(
+            CounterMetricFamily, "statflight_resolve_outcomes", "Answers of resolve", ["outcome"], answers
+        )  # fmt: skip
+        outcomes: Counter[tuple[str, str]] = Counter()
         for (engine, outcome), count in counters.outcomes.copy().items():
-            key = (engine, outcome) if len(totals) < MAX_LABELS else ("other", outcome)
-            totals[key] = totals.get(key, 0) + count
-        for labels, count in totals.items():
-            outcomes.add_metric(labels, count)
-        yield outcomes
-        about = "Duration of finished captures, from lease to end"
-        taken = SummaryMetricFamily("statflight_capture_seconds", about, labels=["kind"])
-        for kind, (ended, seconds) in counters.seconds.copy().items():
-            taken.add_metric([kind], ended, seconds)
-        yield taken
+            outcomes[engine if len(outcomes) < MAX_LABELS else "other", outcome] += count
+        yield _family(
+            CounterMetricFamily, "statflight_capture_outcomes",
+            "Captured requests by engine and outcome, as reported by workers", ["engine", "outcome"], outcomes,
+        )  # fmt: skip
+        yield _family(
+            SummaryMetricFamily, "statflight_capture_seconds", "Duration of finished captures, from lease to end",
+            ["kind"], counters.seconds.copy(),
+        )  # fmt: skip
         for what in READ:
             read = {engine: count for (engine, of), count in counters.read.copy().items() if of == what}
-            yield _counter(
-                f"statflight_capture_read_{what}", f"Data that captures read from lakes, in {what}", "engine", read
-            )
+            about = f"Data that captures read from lakes, in {what}"
+            yield _family(CounterMetricFamily, f"statflight_capture_read_{what}", about, ["engine"], read)
         for what, published in (("rows", counters.rows), ("bytes", counters.size_bytes)):
-            name = f"statflight_capture_published_{what}"
-            yield _counter(name, f"Statistics that captures published, in {what}", "flight", published.copy())
+            name, about = f"statflight_capture_published_{what}", f"Statistics that captures published, in {what}"
+            yield _family(CounterMetricFamily, name, about, ["flight"], published.copy())
 
     def _publications(self) -> Iterator[Metric]:
         publishing = self._app.publishing
-        ended = CounterMetricFamily("statflight_publications", "Finished publications", labels=["home", "state"])
-        for labels, count in publishing.outcomes.copy().items():
-            ended.add_metric(labels, count)
-        yield ended
-        taken = SummaryMetricFamily(
-            "statflight_publication_seconds", "Duration of finished publications, from request to end", labels=["home"]
-        )
-        for home, (count, seconds) in publishing.seconds.copy().items():
-            taken.add_metric([home], count, seconds)
-        yield taken
+        yield _family(
+            CounterMetricFamily, "statflight_publications", "Finished publications", ["home", "state"],
+            publishing.outcomes.copy(),
+        )  # fmt: skip
+        yield _family(
+            SummaryMetricFamily, "statflight_publication_seconds",
+            "Duration of finished publications, from request to end", ["home"], publishing.seconds.copy(),
+        )  # fmt: skip
 
     def _tables(self) -> Iterator[Metric]:
         with self._lock:  # concurrent scrapes query the database once
@@ -255,14 +245,15 @@ class _AppCollector:
         yield _ages("statflight_table_stale_seconds", since, stalest, now)
 
     def _checks(self) -> Iterator[Metric]:
-        labels = ["table", "column", "rule", "level"]
-        family = GaugeMetricFamily("statflight_check_failing", "1 if a rule fails, else 0", labels=labels)
         results = [result for of_table in self._app.checking.results.copy().values() for result in of_table]
         results.sort(key=lambda result: result.state in (State.PASSED, State.LATE))  # failures are always reported
-        for result in results[:MAX_CHECKS]:
-            missed = 0.0 if result.state in (State.PASSED, State.LATE) else 1.0
-            family.add_metric([result.table, result.column or "", result.rule, str(result.level)], missed)
-        yield family
+        missed = {
+            (result.table, result.column or "", result.rule, str(result.level)):
+                0.0 if result.state in (State.PASSED, State.LATE) else 1.0
+            for result in results[:MAX_CHECKS]
+        }  # fmt: skip
+        labels = ["table", "column", "rule", "level"]
+        yield _family(GaugeMetricFamily, "statflight_check_failing", "1 if a rule fails, else 0", labels, missed)
 
     def _ask(self, sql: str, *parameters: Any) -> _Stalest:
         rows = self._app.database.rows(sql, *parameters, MAX_TABLES)
@@ -293,15 +284,14 @@ ORDER BY since NULLS LAST LIMIT ?
 """
 
 
-def _counter(name: str, about: str, label: str, counts: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(name, about, labels=[label])
-    for value, count in counts.items():
-        family.add_metric([value], count)
+def _family(kind: Any, name: str, about: str, labels: Sequence[str], values: Mapping[Any, Any]) -> Metric:
+    """A metric with a value for each label, or tuple of labels; the values of a summary are counts and sums."""
+    family = kind(name, about, labels=labels)
+    for of, value in values.items():
+        family.add_metric([of] if isinstance(of, str) else of, *(value if isinstance(value, tuple) else [value]))
     return family
 
 
 def _ages(name: str, about: str, of: _Stalest, now: float) -> Metric:
-    family = GaugeMetricFamily(name, about, labels=["table"])
-    for table, since in of.tables:
-        family.add_metric([table], max(0.0, now - since))
-    return family
+    ages = {table: max(0.0, now - since) for table, since in of.tables}
+    return _family(GaugeMetricFamily, name, about, ["table"], ages)
