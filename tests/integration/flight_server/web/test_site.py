@@ -149,22 +149,25 @@ def test_column_page_shows_its_history(browser):
     assert data["then"]["snapshot_id"] == 1
 
 
-def test_columns_with_the_same_name_have_separate_pages(browser, app):
-    put(
-        app,
-        [column(i, table_name="alike", column_name="st.x", max=str(i), snapshot_id=s) for i in (1, 3) for s in (1, 2)],
-    )
-    page = browser.get("/table?name=lake.s.alike").text
-    found = dict(re.findall(r'<a href="(/column[^"]+)">([^<]+)</a>', page))
-    assert {html.unescape(label).replace("\u200b", "") for label in found.values()} == {"st.x #1", "st.x #3"}
-    assert [row["reference"] for row in json.loads(browser.get("/index.json?q=st.x").text)["columns"]] == ["#1", "#3"]
-    for url, label in found.items():
-        column_page = browser.get(html.unescape(url))
-        assert column_page.status == 200
-        data = json.loads(browser.get(html.unescape(url).replace("/column?", "/column.json?")).text)
-        assert data["statistics"]["max"] == label[-1] and data["column"] == "st.x"
-        for then in re.findall(r'<a href="(/column[^"]+then[^"]+)">', column_page.text):
-            assert browser.get(html.unescape(then)).status == 200
+def test_columns_with_the_same_name_have_separate_pages():
+    rows = [
+        column(i, table_name="alike", column_name="st.x", max=str(i), snapshot_id=s) for i in (1, 3) for s in (1, 2)
+    ]
+    with app_in() as app, pages_of(app) as base:
+        put(app, rows)
+        browser = Browser(base)
+        page = browser.get("/table?name=lake.s.alike").text
+        found = dict(re.findall(r'<a href="(/column[^"]+)">([^<]+)</a>', page))
+        assert {html.unescape(label).replace("\u200b", "") for label in found.values()} == {"st.x #1", "st.x #3"}
+        columns = json.loads(browser.get("/index.json?q=st.x").text)["columns"]
+        assert [row["reference"] for row in columns] == ["#1", "#3"]
+        for url, label in found.items():
+            column_page = browser.get(html.unescape(url))
+            assert column_page.status == 200
+            data = json.loads(browser.get(html.unescape(url).replace("/column?", "/column.json?")).text)
+            assert data["statistics"]["max"] == label[-1] and data["column"] == "st.x"
+            for then in re.findall(r'<a href="(/column[^"]+then[^"]+)">', column_page.text):
+                assert browser.get(html.unescape(then)).status == 200
 
 
 @pytest.mark.parametrize("most", [25, pytest.param(400, marks=pytest.mark.benchmark)])
