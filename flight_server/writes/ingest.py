@@ -164,7 +164,7 @@ def read_rows(
     if is_cancelled():
         raise Cancelled("the put was cancelled before its stream was complete; nothing was stored")
     rows = buffer.table()
-    return target_ids.with_storage_ids(request.flight, rows) if request.flight.name == "stats.sketches" else rows
+    return target_ids.with_storage_ids(rows) if request.flight.name == "stats.sketches" else rows
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def rows(flight: str, *each: dict[str, Any], name: tuple[str, str, str] = NAME, 
     given = [column for column in schema.names if any(column in row for row in full)]
     table = pa.Table.from_pylist(full, pa.schema([schema.field(column) for column in given]))
     table = validation.prepare(FLIGHTS[flight], table)
-    return target_ids.with_storage_ids(FLIGHTS[flight], table) if flight == "stats.sketches" else table
+    return target_ids.with_storage_ids(table) if flight == "stats.sketches" else table
 
 
 def columns(*pairs: tuple[int, int], **more: Any) -> pa.Table:

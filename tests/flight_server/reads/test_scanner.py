@@ -147,7 +147,7 @@ def test_limited_scans_of_all_tables_return_a_subset_of_all_rows():
             sketches = FLIGHTS["stats.sketches"]
             fields = pa.schema([sketches.schema.field(field) for field in name | sketch])
             prepared = validation.prepare(sketches, pa.Table.from_pylist([name | sketch], fields))
-            app.store.put([Put("stats.sketches", target_ids.with_storage_ids(sketches, prepared))])
+            app.store.put([Put("stats.sketches", target_ids.with_storage_ids(prepared))])
         for name, change in (("a", {"table_name": "renamed"}), ("b", {"dropped": True})):
             entry = app.catalog.get(f"lake.s.{name}")
             app.database.write(lambda c, e=entry, given=change: app.catalog.change(c, e, **given))
