@@ -1,13 +1,14 @@
-"""Freshness and `usable_for` of a record (`store/SEMANTICS.md` §3), in Python for one row, in SQL and in Arrow.
+"""Freshness and `usable_for` of a record (`store/SEMANTICS.md` §3): freshness in SQL, `usable_for` in Python for one
+row, in SQL and in Arrow.
 
-`freshness` compares the snapshot at which a record was captured with the requested one. `usable_for` is PRUNING if a
-planner may skip data by the row, else PLANNING. `tests/store/model/test_freshness.py` checks that the forms agree.
+Freshness compares the snapshot at which a record was captured with the requested one: EXACT at its own, INHERITED at a
+later one of the same known schema, else STALE. `usable_for` is PRUNING if a planner may skip data by the row, else
+PLANNING. `tests/store/model/test_freshness.py` compares the forms, and freshness with a model for one row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,38 +29,8 @@ USABLE_COLUMNS: Final = ("completeness", "confidence_level", "row_groups_sampled
 """The columns that `usable_for` depends on besides freshness; flights without bounds lack the last two."""
 
 
-@dataclass(frozen=True, slots=True)
-class At:
-    """A snapshot, or a record's place in history; `ordinal` increases along history, an unknown hash is None."""
-
-    snapshot_id: int
-    ordinal: int
-    schema_hash: str | None = None
-
-
-def freshness(record: At, requested: At) -> str | None:
-    """The freshness of a record for a requested snapshot; None if the record is newer and does not apply.
-
-    Args:
-        record: Snapshot at which the record was captured, with the record's own schema hash if it has one.
-    """
-    if record.snapshot_id == requested.snapshot_id:
-        return EXACT
-    if record.ordinal >= requested.ordinal:
-        return None
-    same = record.schema_hash is not None and record.schema_hash == requested.schema_hash
-    return INHERITED if same else STALE
-
-
-def rank(record: At, requested: At) -> tuple[bool, bool, int]:
-    """Sort key of the records of one target that apply to a requested snapshot; the greatest is used."""
-    label = freshness(record, requested)
-    same = record.schema_hash is not None and record.schema_hash == requested.schema_hash
-    return label == EXACT, same, record.ordinal
-
-
 def freshness_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
-    """SQL of `freshness`: EXACT, INHERITED, STALE or NULL.
+    """SQL of the freshness of a record: EXACT, INHERITED or STALE; NULL if it is newer than what is requested.
 
     Args:
         record: Alias of the record's row, which has `snapshot_id`.
@@ -120,7 +91,7 @@ def group_rank_sql(label: str, preferred: str, rank: str) -> str:
 
 
 def rank_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
-    """SQL of `rank`, for ORDER BY with the best record first."""
+    """SQL of the order of the records of one target that apply to a requested snapshot, the best first."""
     return (
         f"({record}.snapshot_id = {requested}.snapshot_id) DESC,"
         f" coalesce({hash} = {requested}.schema_hash, false) DESC, {ordinal} DESC"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -187,20 +187,6 @@ def _texts(lists: pa.ChunkedArray) -> pa.ChunkedArray:
         values = (None if value is None else json.dumps(value) for value in lists.to_pylist())
         return pa.chunked_array([pa.array(values, pa.string())])
     return pc.binary_join(lists.cast(pa.list_(pa.string())), ",")
-
-
-def split(rows: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows grouped by the values of some columns, one table per group; rows of a group keep their order."""
-    numbers = codes(rows, names)
-    if not len(numbers) or (numbers == numbers[0]).all():
-        yield rows
-        return
-    if (numbers[1:] < numbers[:-1]).any():
-        order = np.argsort(numbers, kind="stable")
-        rows, numbers = rows.take(pa.array(order)), numbers[order]
-    starts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
-    for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
-        yield rows.slice(start, end - start)
 
 
 def once(flight: str, name_of: Callable[[int], str], rows: pa.Table, keys: Sequence[str]) -> pa.Table:

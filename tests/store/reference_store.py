@@ -20,7 +20,7 @@ from store.duckdb.layout import stored_columns
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
-from store.model.puts import FLIGHT_OF, IDENTITY, Counts, Put, PutMode, contradicts, cosmetic, digest, once, split
+from store.model.puts import FLIGHT_OF, IDENTITY, Counts, Put, PutMode, codes, contradicts, cosmetic, digest, once
 from store.model.targets import Target, TargetKind, storage_id
 from store.stores import StatsStore
 
@@ -90,7 +90,7 @@ class MemoryStatsStore(StatsStore):
 
     def _put(self, state: _State, put: Put) -> Counts:
         counts = Counts()
-        for rows in split(put.rows, ("table_catalog", "table_schema", "table_name")):
+        for rows in _split(put.rows, ("table_catalog", "table_schema", "table_name")):
             if not rows.num_rows:
                 continue
             first = rows.slice(0, 1).to_pylist()[0]
@@ -100,7 +100,7 @@ class MemoryStatsStore(StatsStore):
             entry = _register(state, name, first.get("table_id"), EXTERNAL)
             rows = _with_column_ids(state, put.flight, entry, rows)
             for family, part in _families(put.flight, rows):
-                for of_snapshot in split(part, ["snapshot_id"]):
+                for of_snapshot in _split(part, ["snapshot_id"]):
                     counts += self._merge(state, put.mode, family, entry, of_snapshot)
         return counts
 
@@ -220,6 +220,13 @@ def _with_column_ids(state: _State, flight: str, entry: TableEntry, rows: pa.Tab
         filled.append(ids_by_name[name] if column_id is None else column_id)
     kept = rows.drop_columns(["column_id"]) if "column_id" in rows.column_names else rows
     return kept.append_column("column_id", pa.array(filled, pa.int64()))
+
+
+def _split(rows: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
+    """The rows grouped by the values of some columns, one table per group; rows of a group keep their order."""
+    numbers = codes(rows, names)
+    for number in dict.fromkeys(numbers.tolist()):
+        yield rows.filter(pa.array(numbers == number))
 
 
 def _families(flight: str, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:

@@ -17,13 +17,14 @@ from store.history.spans import holds_sql
 from store.model import freshness
 from store.model.catalog_entries import UNPLACED
 from store.model.errors import Conflict
-from store.model.freshness import At
 from store.model.puts import IDENTITY
 from store.model.schemas import COUNTS, DISTRIBUTION
 from store.model.targets import Target
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from tests.store.contract import NAME, put, rows
 from tests.store.empty_store import empty_database
+from tests.store.model import freshness_model as model
+from tests.store.model.freshness_model import At
 
 LAKE = ("lake", "s", "t")
 HASHES = st.sampled_from(["x", "y", None])
@@ -66,9 +67,9 @@ def best_rows(flight: str, records: Any, places: Any, current: Any, limits: Any)
         ordinal, hash_ = places[key, row["snapshot_id"]]
         record = At(row["snapshot_id"], ordinal, (row["schema_hash"] or hash_) if ordinal != UNPLACED else None)
         requested = At(current[key], *places[key, current[key]])
-        if (label := freshness.freshness(record, requested)) in (None, "STALE"):
+        if (label := model.freshness(record, requested)) in (None, "STALE"):
             continue
-        rank = freshness.rank(record, requested)
+        rank = model.rank(record, requested)
         target = tuple(row[name] for name in identity)
         counted = flight == "stats.tables" or any(row[name] is not None for name in COUNTS)
         most = None if row.get("row_count") is None else row["row_count"] - (row.get("null_count") or 0)
@@ -123,8 +124,8 @@ def expected_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
     ):
         record, requested = (At(snapshot, ordinal, hash_ if ordinal != UNPLACED else None),
                              At(current, at, current_hash if at != UNPLACED else None))  # fmt: skip
-        if freshness.freshness(record, requested) not in (None, "STALE"):
-            this = (freshness.rank(record, requested), snapshot)
+        if model.freshness(record, requested) not in (None, "STALE"):
+            this = (model.rank(record, requested), snapshot)
             found[key, current, family] = max(found.get((key, current, family), this), this)
     return sorted((*place, *this[1:]) for place, this in found.items())
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.model import freshness
-from store.model.freshness import At
+from tests.store.model import freshness_model as model
+from tests.store.model.freshness_model import At
 
 LABELS = st.sampled_from([freshness.EXACT, freshness.INHERITED, freshness.STALE, None])
 ROWS = st.fixed_dictionaries({
@@ -64,11 +65,11 @@ def test_freshness_and_rank_agree_in_sql_and_for_one_row(connection, records, re
     found = connection.execute(
         f"SELECT {freshness.freshness_sql(*words)} FROM given g, requested a ORDER BY g.at"
     ).fetchall()  # fmt: skip
-    assert [label for (label,) in found] == [freshness.freshness(record, requested) for record in records]
+    assert [label for (label,) in found] == [model.freshness(record, requested) for record in records]
     ordered = connection.execute(
         f"SELECT g.at FROM given g, requested a ORDER BY {freshness.rank_sql(*words)}, g.at"
     ).fetchall()  # fmt: skip
-    plain = sorted(range(len(records)), key=lambda at: freshness.rank(records[at], requested), reverse=True)
+    plain = sorted(range(len(records)), key=lambda at: model.rank(records[at], requested), reverse=True)
     assert [at for (at,) in ordered] == plain
 
 
@@ -92,8 +93,8 @@ def test_only_complete_unsampled_rows_without_nan_allow_pruning(row, use):
 
 def test_statistics_are_inherited_only_under_the_same_known_schema():
     requested = At(5, 5, "x")
-    assert freshness.freshness(At(5, 9, "y"), requested) == "EXACT"
-    assert freshness.freshness(At(4, 4, "x"), requested) == "INHERITED"
-    assert freshness.freshness(At(4, 4, "y"), requested) == "STALE"
-    assert freshness.freshness(At(4, 4, None), At(5, 5, None)) == "STALE"
-    assert freshness.freshness(At(6, 6, "x"), requested) is None
+    assert model.freshness(At(5, 9, "y"), requested) == "EXACT"
+    assert model.freshness(At(4, 4, "x"), requested) == "INHERITED"
+    assert model.freshness(At(4, 4, "y"), requested) == "STALE"
+    assert model.freshness(At(4, 4, None), At(5, 5, None)) == "STALE"
+    assert model.freshness(At(6, 6, "x"), requested) is None
