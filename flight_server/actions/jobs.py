@@ -178,7 +178,9 @@ def _finish(
     for at, put, whole in parts:
         with contextlib.suppress(Conflict):
             queue.add_to_draft(finishes[at].lease_token, put, whole, few=True)
-    return queue.finish([msgspec.to_builtins(ended) for ended in finishes])
+    # the result of an inspection has all tables of a lake: it is not copied
+    bodies = (msgspec.to_builtins(msgspec.structs.replace(ended, result=None)) for ended in finishes)
+    return queue.finish([body | {"result": ended.result} for body, ended in zip(bodies, finishes, strict=True)])
 
 
 class _LeaseTokens(Struct):
