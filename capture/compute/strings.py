@@ -226,8 +226,9 @@ def _first_of(chunks: Sequence[_Entries], wanted: Hashes) -> list[tuple[bytes, i
             rows, places = rows[fresh], places[fresh]
             places, first = np.unique(places, return_index=True)
             missing[places] = False
-            values = [_octets(chunk.values[start + row]) for row in rows[first].tolist()]
-            firsts += zip(values, places.tolist(), strict=True)
+            values = chunk.values.take(pa.array(start + rows[first]))
+            binary = pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary()
+            firsts += zip(values.cast(binary).to_pylist(), places.tolist(), strict=True)
     return firsts
 
 

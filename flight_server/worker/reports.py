@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ class Ended:
     body: Mapping[str, Any]
     since: float = field(default_factory=time.monotonic)
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         """Bytes of the rows, as Arrow holds them."""
         return sum(held.size_bytes for held in self.body.get("rows", ()))
