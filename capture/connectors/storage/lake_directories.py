@@ -208,7 +208,12 @@ class Lake(Tables):
 
     def _direct(self, namespace: str, name: str) -> Place | None:
         """The directory of a table, found by its name since walking a large remote lake is slow; None if not found."""
-        parts = [*([] if namespace == DEFAULT_SCHEMA else namespace.split(".")), name]
+        if namespace == DEFAULT_SCHEMA and (place := self._below_root([name])) is not None:
+            return place
+        return self._below_root([*namespace.split("."), name])
+
+    def _below_root(self, parts: Sequence[str]) -> Place | None:
+        """The table's directory at this path; None if it is none."""
         if any(not part or part.startswith((".", "_")) or "/" in part for part in parts):
             return None
         place, folder = self.root, self._ancestor(self.root)
@@ -220,7 +225,7 @@ class Lake(Tables):
             folder = self._ancestor(place) if depth < len(parts) else self._list_directory(place)
         else:
             return place if folder is not None and self._holds_table(folder) else None
-        return place if place is self.root and folder and (namespace, name) == (DEFAULT_SCHEMA, place.stem) else None
+        return place if place is self.root and folder and [*parts] == [place.stem] else None
 
     def _ancestor(self, place: Place) -> Folder | None:
         """The content of a parent directory, cached since the last walk, because large ones are slow to list."""

@@ -106,21 +106,22 @@ def test_remote_lake_has_the_same_tables_as_a_local_one(tmp_path):
     assert len(near.names("n1")) == 67
 
 
-def test_known_table_is_found_without_listing_its_neighbours(tmp_path, monkeypatch):
+@pytest.mark.parametrize("namespace", ["north", "default"])
+def test_known_table_is_found_without_listing_its_neighbours(tmp_path, monkeypatch, namespace):
     for number in range(5):
-        make(tmp_path / f"north/t{number}")
+        make(tmp_path / namespace / f"t{number}")
     found = lake(tmp_path)
     found.namespaces()
-    found.find("north", "t1")
+    found.find(namespace, "t1")
     listed = []
     real = found._list_directory
     monkeypatch.setattr(found, "_list_directory", lambda place: listed.append(place.stem) or real(place))
-    assert found.find("north", "t2").stem == "t2"
-    assert listed == ["t2"]
-    (tmp_path / "north/mark").touch()  # now a table itself, for the next walk
+    assert found.find(namespace, "t2").path == str(tmp_path / namespace / "t2")
+    assert set(listed) == {"t2"}
+    (tmp_path / namespace / "mark").touch()  # now a table itself, for the next walk
     assert found.namespaces() == ["default"]
     with pytest.raises(NotFound):
-        found.find("north", "t2")
+        found.find(namespace, "t2")
 
 
 def test_error_of_an_unreachable_object_store_is_redacted_and_retryable(monkeypatch):
