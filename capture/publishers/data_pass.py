@@ -9,11 +9,9 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from capture.compute.readers.base import materialised
-from capture.compute.readers.tasks import open_task
+from capture.compute.readers.tasks import read as values_of
 from capture.connectors.progress import report
 from capture.connectors.spi import Connector, ScanTask
-from store.model.errors import UpstreamError
 
 Partial = TypeVar("Partial")
 
@@ -39,16 +37,8 @@ def scan(
     """
 
     def of_file(task: ScanTask) -> list[tuple[str, Partial]]:
-        reader, found = open_task(task), []
-        try:
-            for column in reader.columns([c for c in task.columns if c.name in ids]):
-                name = column.column.name
-                if column.values is None:
-                    raise UpstreamError(f'file "{task.file_path}", column "{name}": {column.error}')
-                found.append((name, read(name, materialised(column))))
-        finally:
-            reader.close()
-        return found
+        wanted = [column for column in task.columns if column.name in ids]
+        return [(column.name, read(column.name, values)) for column, values in values_of(task, wanted)]
 
     tasks = connector.plan_files(namespace, name, snapshot_id, ids, frozenset(ids))
     pool = ThreadPoolExecutor(AT_ONCE, "publish-scan")
