@@ -43,12 +43,11 @@ _MEASURES: Final = tuple(f.name for f in fields(Partial))
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work for each task of a job: columns and groups by column id, sketches, and the share of row groups to read."""
+    """Work for each task of a job: columns and groups by column id, and sketches."""
 
     column_ids: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...] = ()
     wanted: SketchSelection = ALL
-    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
     """
     requested = [*((i, ()) for i in work.column_ids), *((None, group) for group in work.groups)]
     try:
-        reader = tasks.open_task(task, work.share)
+        reader = tasks.open_task(task)
     except StatflightError as error:
         return [Answer(number, column_id, group, str(error)) for column_id, group in requested]
     try:

@@ -32,21 +32,20 @@ def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
         task: The file, with the columns of the work.
         work: Columns, groups and sketches to compute.
     """
-    pieces = divided(task, work)
+    pieces = divided(task)
     return _merged(number, task, [file_scan.scan(number, piece, work) for piece in pieces])
 
 
-def divided(task: ScanTask, work: Work) -> list[ScanTask]:
+def divided(task: ScanTask) -> list[ScanTask]:
     """Divides a large Parquet file into pieces.
 
     Args:
         task: The file, or some of its row groups.
-        work: Work for the task; a share of the row groups is chosen when the file is read, so its file stays whole.
 
     Returns:
         Tasks of consecutive row groups; the task itself if it is small, has one row group, or cannot be opened.
     """
-    if task.row_count <= PIECE_ROWS or work.share is not None or (metadata := footer(task)) is None:
+    if task.row_count <= PIECE_ROWS or (metadata := footer(task)) is None:
         return [task]
     rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     pieces: list[list[int]] = []
@@ -67,12 +66,12 @@ class Pieces:
         tasks: The pieces in order.
     """
 
-    def __init__(self, tasks: Iterable[Numbered], work: Work):
+    def __init__(self, tasks: Iterable[Numbered]):
         self.tasks: list[Numbered] = []
         self._whole: list[Numbered] = []  # task of each piece
         self._count: dict[int, int] = {}  # task index → number of pieces
         for number, task in tasks:
-            pieces = divided(task, work)
+            pieces = divided(task)
             self.tasks += enumerate(pieces, len(self.tasks))
             self._whole += [(number, task)] * len(pieces)
             self._count[number] = len(pieces)

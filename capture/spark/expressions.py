@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from capture.compute import kernels
-from capture.compute.file_scan import PARTIAL_SCHEMA, Answer, Work, from_batch, to_batch
+from capture.compute.file_scan import PARTIAL_SCHEMA, Answer, from_batch, to_batch
 from capture.compute.partial import Partial, SketchSelection
 from capture.compute.pieces import Pieces
 from capture.compute.readers import tasks
@@ -100,7 +100,7 @@ def capture(
     """
     columns = _nested(types)
     lt = _result_type(spark, columns, text, poll)
-    pieces = Pieces(enumerate(planned), Work(())).tasks if len(planned) < 3 * spark.cores else list(enumerate(planned))
+    pieces = Pieces(enumerate(planned)).tasks if len(planned) < 3 * spark.cores else list(enumerate(planned))
     groups = balanced(pieces, 3 * spark.cores) or [[]]
     payloads = [pickle.dumps(([task for _, task in group], sorted(types))) for group in groups]
     kind, arrow = lt.text, _arrow_schema(columns)

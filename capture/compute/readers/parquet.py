@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -36,7 +35,7 @@ _ARROW_SCHEMA: Final = b"ARROW:schema"  # key of a footer's metadata
 class ParquetReader(TaskReader):
     """A Parquet file, read with pyarrow in this thread."""
 
-    def __init__(self, task: ScanTask, share: float | None):
+    def __init__(self, task: ScanTask):
         self._task = task
         self._opened: list[Any] = []
         place = open_place(task.location, task.storage)
@@ -53,7 +52,7 @@ class ParquetReader(TaskReader):
                 if column.index is not None:
                     self._leaves[column.key] = column.index
         groups = range(self._metadata.num_row_groups)
-        self._groups = None if share is None else _sample(groups, share, task.fingerprint)
+        self._groups: list[int] | None = None
         if "row_groups" in task.arguments:
             self._groups = [group for group in task.arguments["row_groups"] if group in groups]
         self.row_groups = 0 if self._groups is None else len(self._groups)
@@ -263,8 +262,3 @@ def _opened(path: str, task: ScanTask) -> pa.NativeFile:
 
 def _is_view(type: pa.DataType) -> bool:
     return bool(pa.types.is_string_view(type) or pa.types.is_binary_view(type))
-
-
-def _sample(groups: range, share: float, seed: str) -> list[int]:
-    count = min(len(groups), max(1, round(len(groups) * share)))
-    return sorted(random.Random(seed).sample(groups, count))  # noqa: S311  repeatable, no secret

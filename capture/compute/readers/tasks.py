@@ -16,11 +16,8 @@ from capture.connectors.spi import ScanColumn, ScanTask
 from store.model.errors import StatflightError, UpstreamError
 
 
-def open_task(task: ScanTask, share: float | None = None) -> TaskReader:
+def open_task(task: ScanTask) -> TaskReader:
     """Opens the file of a task; the caller closes the reader.
-
-    Args:
-        share: Share of the row groups to read (0 to 1), at least one, chosen by the fingerprint; None for all.
 
     Raises:
         UpstreamError: The file does not exist or is damaged, or its reader is not installed.
@@ -28,7 +25,7 @@ def open_task(task: ScanTask, share: float | None = None) -> TaskReader:
     try:
         match task.reader:
             case "parquet":
-                return ParquetReader(task, share)
+                return ParquetReader(task)
             case "lance":
                 return LanceReader(task)
             case "paimon":

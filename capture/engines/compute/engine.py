@@ -22,7 +22,7 @@ from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import NativeStats, ScanTask
 from capture.engines.compute.choice import Choice, choose
 from capture.engines.compute.contradictions import stated_files, summary, warn
-from capture.engines.compute.table_scan import SAMPLE_SHARE, Key, ScanProgress, TableScan, sketches_of
+from capture.engines.compute.table_scan import Key, ScanProgress, TableScan, sketches_of
 from capture.engines.native.rollup import known_scalars
 from capture.spark import expressions, job
 from capture.spark.job import SPARK
@@ -34,6 +34,7 @@ from store.model.errors import Cancelled, StatflightError
 from store.model.logical_types import HASHED, NESTED, Kind
 from store.model.targets import TargetKind
 
+SAMPLE_SHARE: Final = 0.1  # of the rows of a table, in a sample without a budget
 _FLUSH_ROWS: Final = 4000
 _THREADED_CELLS: Final = 100_000  # below, threads cost more than they save
 _PIECES_PER_CORE: Final = 4  # with fewer files per core, large ones are divided among the cores
@@ -238,7 +239,7 @@ class ComputeEngine(CaptureEngine):
         threads = local.CORES if cells > _THREADED_CELLS else 1
         if len(numbered) >= _PIECES_PER_CORE * (self.spark.cores if choice.on_spark else threads):
             return self._computed(numbered, work, report, choice, notes, threads)
-        pieces = Pieces(numbered, work)
+        pieces = Pieces(numbered)
         return pieces.joined(self._computed(pieces.tasks, work, report, choice, notes, threads))
 
     def _computed(
@@ -255,8 +256,8 @@ class ComputeEngine(CaptureEngine):
         self, request: CaptureRequest, scan: TableScan, tasks: Sequence[ScanTask], native: NativeStats | None,
         notes: list[str],
     ) -> sampling.Draw | None:  # fmt: skip
-        """The draw of a sample; None without sampling, or if a fixed share of each file is read."""
-        if not scan.sampled or scan.work.share is not None or not scan.rows_total:
+        """The draw of a sample; None without sampling."""
+        if not scan.sampled or not scan.rows_total:
             return None
         budget = request.spec.budget or Budget(max_rows=math.ceil(SAMPLE_SHARE * scan.rows_total))
         if request.spec.sampling is Sampling.RANDOM_ROW_GROUP:

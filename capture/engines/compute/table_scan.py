@@ -23,8 +23,6 @@ from store.model.logical_types import Kind, LogicalType
 from store.model.targets import TargetKind
 from store.model.units import bytes_text
 
-SAMPLE_SHARE: Final = 0.1  # default share of row groups in a sample
-
 Key = tuple[int, ...]  # column ids of a column or a group
 
 
@@ -77,7 +75,6 @@ class TableScan:
         columns = sorted({r.target.column_id for r in requests if r.target.column_id is not None})
         groups = sorted({r.target.column_ids for r in requests if r.target.column_ids})
         wanted = sketches_of([r for r in requests if r.target.kind is TargetKind.COLUMN])
-        share = SAMPLE_SHARE if method is Sampling.RANDOM_ROW_GROUP and requests[0].spec.budget is None else None
         all_ids = sorted({*columns, *(i for group in groups for i in group)})
         types = {i: logical_types.parse(table.by_id[i].logical_type) for i in all_ids}
         keys: list[Key] = [*((i,) for i in columns), *groups]
@@ -85,7 +82,7 @@ class TableScan:
         return cls(
             table,
             method,
-            Work(tuple(columns), tuple(groups), wanted, share),
+            Work(tuple(columns), tuple(groups), wanted),
             types,
             tuple(all_ids),
             {key: Fold(lt) for key, lt in zip(keys, lts, strict=True)},

@@ -36,11 +36,11 @@ def groups(tasks):
 
 
 def test_pieces_are_consecutive_row_groups(task):
-    parts = pieces.divided(task, WORK)
+    parts = pieces.divided(task)
     assert groups(parts) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
     assert {part.row_count for part in parts} == {200}
     chosen = replace(task, arguments={"row_groups": [1, 2, 8, 9]})  # as in a sample
-    assert groups(pieces.divided(chosen, WORK)) == [[1, 2], [8, 9]]
+    assert groups(pieces.divided(chosen)) == [[1, 2], [8, 9]]
 
 
 @pytest.mark.parametrize("change", [
@@ -48,16 +48,12 @@ def test_pieces_are_consecutive_row_groups(task):
 ])  # fmt: skip
 def test_other_tasks_stay_whole(task, change):
     other = replace(task, **change)
-    assert pieces.divided(other, WORK) == [other]
-
-
-def test_share_of_the_row_groups_is_chosen_of_the_whole_file(task):
-    assert pieces.divided(task, replace(WORK, share=0.1)) == [task]
+    assert pieces.divided(other) == [other]
 
 
 def test_result_is_the_same_however_the_pieces_are_computed(task):
     alone = pieces.scan(7, task, WORK)
-    parts = pieces.Pieces([(7, task)], WORK)
+    parts = pieces.Pieces([(7, task)])
     assert len(parts.tasks) == 5
     one_by_one = list(parts.joined(local.computed(parts.tasks, WORK, lambda: None, 1)))
     assert one_by_one[:-1] == [[]] * 4 and by_target(one_by_one[-1]) == by_target(alone)
@@ -84,7 +80,7 @@ def test_statistics_are_those_of_the_whole_file(task):
 def test_deleted_rows_are_left_out_of_their_pieces(task):
     deleted = pa.array([0, 199, 200, 999], pa.int64())
     less = replace(task, deleted_rows=deleted)
-    assert [part.deleted_rows.to_pylist() for part in pieces.divided(less, WORK)] == [[0, 199], [200], [], [], [999]]
+    assert [part.deleted_rows.to_pylist() for part in pieces.divided(less)] == [[0, 199], [200], [], [], [999]]
     answer = pieces.scan(0, less, Work((1,)))[0]
     assert (answer.partial.row_count, answer.partial.min, answer.partial.max) == (ROWS - 4, "1", "998")
 

@@ -175,19 +175,6 @@ def test_int96_timestamps_keep_distant_instants(write):
     assert answer.partial.max == "9999-12-31T00:00:00"
 
 
-@pytest.mark.usefixtures("batches")
-def test_sample_reads_a_repeatable_share_of_row_groups(write):
-    task = write(row_group_size=1, deleted_rows=pa.array([2]))
-    reader = tasks.open_task(task, 0.3)
-    assert (reader.row_groups, reader.rows in (2, 3)) == (3, True)
-    values = {found.column.name: len(base.materialised(found)) for found in reader.columns(task.columns)}
-    assert set(values.values()) == {reader.rows}
-    reader.close()
-    assert [a.partial for a in scan(0, task, Work(ALL, share=0.3))] == [
-        a.partial for a in scan(0, task, Work(ALL, share=0.3))
-    ]
-
-
 def test_missing_file_is_named_by_its_path_in_the_lake(write, tmp_path):
     task = write()
     (tmp_path / "f.parquet").unlink()

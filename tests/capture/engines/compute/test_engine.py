@@ -16,7 +16,7 @@ from capture.compute.readers import tasks
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
 from capture.engines.compute.engine import ComputeEngine
-from capture.spec import FileSketches, Sampling
+from capture.spec import Budget, FileSketches, Sampling
 from capture.spi import CaptureRequest, Mode, Outcome, TableHandle
 from store.model import logical_types, schemas, sketches
 from store.model.errors import UpstreamError
@@ -96,7 +96,7 @@ def test_incremental_capture_reads_only_new_and_changed_files(engine, table, lak
     lake.add("b.parquet", range(500, 1400))  # another file of the same name
     opened = []
     actual = tasks.open_task
-    monkeypatch.setattr(tasks, "open_task", lambda task, share: opened.append(task.file_path) or actual(task, share))
+    monkeypatch.setattr(tasks, "open_task", lambda task: opened.append(task.file_path) or actual(task))
     again = MemorySink()
     again.rows = {flight: list(rows) for flight, rows in sink.rows.items()}
     before = {flight: len(rows) for flight, rows in again.rows.items()}
@@ -261,7 +261,8 @@ def test_record_of_a_sample_is_labelled(engine, table, lake):
 
 def test_sample_of_all_rows_is_complete(engine, table):
     sink = MemorySink()
-    engine.capture_batch([column(table, "id", sampling=Sampling.RANDOM_ROW_GROUP)], sink)
+    how = {"sampling": Sampling.RANDOM_ROW_GROUP, "budget": Budget(max_rows=1500)}
+    engine.capture_batch([column(table, "id", **how)], sink)
     row = sink.columns()["id"]
     assert (row["completeness"], row["row_groups_sampled"], row["rows_scanned"]) == ("COMPLETE", 0, 1500)
 
