@@ -6,12 +6,12 @@ count and size are parameters of the table's entry, which the last call replaces
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache, partial
-from itertools import islice
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
+from capture.connectors.footers.reader import batched
 from capture.connectors.options import timeout_of
 from capture.publishers.hive_types import (
     DATE,
@@ -38,8 +38,6 @@ _VALUES: Final = {"nulls": "NumberOfNulls", "distinct": "NumberOfDistinctValues"
                   "greatest_bytes": "MaximumLength", "average_bytes": "AverageLength"}  # fmt: skip
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-T = TypeVar("T")
-
 
 class GluePublisher(HivePublisherBase):
     """Column statistics and row counts in AWS Glue's catalog."""
@@ -58,7 +56,7 @@ class GluePublisher(HivePublisherBase):
         before = {item["ColumnName"]: item for item in self._items(names)}
         done: list[str] = []
         try:
-            for block in _blocks(items, UPDATED_AT_ONCE):
+            for block in batched(items, UPDATED_AT_ONCE):
                 answer = self._call("update_column_statistics_for_table", ColumnStatisticsList=block)
                 if errors := answer.get("Errors"):
                     failed = {error["ColumnStatistics"]["ColumnName"] for error in errors}
@@ -113,14 +111,14 @@ class GluePublisher(HivePublisherBase):
 
     def _restore(self, names: Sequence[str], before: dict[str, Any]) -> None:
         """Restores the former statistics of columns after a failed call."""
-        for block in _blocks([before[name] for name in names if name in before], UPDATED_AT_ONCE):
+        for block in batched([before[name] for name in names if name in before], UPDATED_AT_ONCE):
             self._call("update_column_statistics_for_table", ColumnStatisticsList=block)
         self.delete([name for name in names if name not in before])
 
     def _items(self, names: Sequence[str]) -> list[dict[str, Any]]:
         return [
             item
-            for block in _blocks(names, READ_AT_ONCE)
+            for block in batched(names, READ_AT_ONCE)
             for item in self._call("get_column_statistics_for_table", ColumnNames=block).get("ColumnStatisticsList", [])
         ]
 
@@ -225,9 +223,3 @@ def _value(kind: str, value: Any) -> Any:
         number, scale = unscaled(value)
         return {"UnscaledValue": number, "Scale": scale}
     return value
-
-
-def _blocks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    rest = iter(items)
-    while block := list(islice(rest, size)):
-        yield block

@@ -11,6 +11,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any, Final
 
+from capture.connectors.analyzed import count
 from capture.publishers.external_values import number
 from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, Publisher, TableStatistics
 from store.model.errors import NotFound
@@ -90,9 +91,9 @@ class HivePublisherBase(Publisher):
         ours = {column.name.lower(): column.name for column in columns if column.name.lower() in self.types}
         distinct: dict[str, int | None] = {}
         times = {}
-        for given, count, at in self.stored(list(ours.values())):
+        for given, ndv, at in self.stored(list(ours.values())):
             name = ours.get(given.lower(), given)
-            distinct[name] = count
+            distinct[name] = ndv
             if at is not None:
                 times[name] = at
         return HomeStatistics(None, self.name, distinct, analyzed_at=times) if distinct else None
@@ -120,7 +121,7 @@ class HivePublisherBase(Publisher):
         of_catalog = []
         if stored is not None:
             analyzed_at = self.analyzed_at(stored)
-            of_catalog.append(replace(stored, row_count=count(parameters, ROWS), analyzed_at=analyzed_at))
+            of_catalog.append(replace(stored, row_count=count(parameters.get(ROWS)), analyzed_at=analyzed_at))
         names = {column.name.lower(): column.name for column in self.statistics.columns}
         of_spark = spark_statistics(parameters, f"Spark's ANALYZE of {self.name}", names, changed)
         return of_catalog if of_spark is None else [*of_catalog, of_spark]
@@ -211,15 +212,9 @@ def with_counts(parameters: Mapping[str, str], statistics: TableStatistics) -> d
     return dict(parameters) | counts | _KEEP
 
 
-def count(parameters: Mapping[str, str], name: str) -> int | None:
-    """A count in a table's parameters; None if it is missing or not a number."""
-    text = parameters.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
-
-
 def changed_at(parameters: Mapping[str, str]) -> datetime | None:
     """Time of the last change of a table's entry, an upper limit for the age of its parameters; None if unknown."""
-    seconds = count(parameters, CHANGED_AT)
+    seconds = count(parameters.get(CHANGED_AT))
     return None if seconds is None or seconds > 2**36 else datetime.fromtimestamp(seconds, UTC)
 
 
@@ -237,10 +232,10 @@ def spark_statistics(
     for key in parameters:
         name = key.removeprefix(_SPARK_COLUMN).removesuffix(".distinctCount")
         if key == f"{_SPARK_COLUMN}{name}.distinctCount" and name.lower() in names:
-            distinct[names[name.lower()]] = count(parameters, key)
+            distinct[names[name.lower()]] = count(parameters.get(key))
     if not distinct:
         return None
-    rows, size = count(parameters, f"{_SPARK}numRows"), count(parameters, f"{_SPARK}totalSize")
+    rows, size = count(parameters.get(f"{_SPARK}numRows")), count(parameters.get(f"{_SPARK}totalSize"))
     return HomeStatistics(None, location, distinct, rows, size, dict.fromkeys(distinct, changed) if changed else {})
 
 

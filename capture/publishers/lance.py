@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
-from capture.connectors.lance.statistics import COLUMN_VERSION, ENVELOPE_VERSION, PREFIX, schema_hash
+from capture.connectors.lance.statistics import COLUMN_VERSION, ENVELOPE_VERSION, PREFIX, entries_of, schema_hash
 from capture.connectors.options import patient, storage_options
 from capture.connectors.storage.places import open_place, unknown_snapshot
 from capture.publishers.external_values import catalog_entries, spark_bound
@@ -48,7 +48,7 @@ class LancePublisher(Publisher):
             content["numRows"] = str(statistics.row_count)
         for column in columns:
             content |= _entries(column)
-        properties = _stored(newest)
+        properties = entries_of(newest.config())
         same = {name: value for name, value in properties.items() if name not in _CHANGING} == content
         return Draft(
             statistics.snapshot_id, str(newest.uri), {column.name: column.distinct for column in columns}, left_out,
@@ -63,7 +63,7 @@ class LancePublisher(Publisher):
             raise LostRace("lance: the table changed")
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         entries = draft.content | {"computedAtVersion": str(version), "computedAt": now}
-        orphans = {name: None for name in _stored(dataset) if name not in entries}
+        orphans = {name: None for name in entries_of(dataset.config()) if name not in entries}
         self._update(dataset, {f"{PREFIX}{name}": value for name, value in (orphans | entries).items()})
         if int(dataset.version) != version:
             raise LostRace(f"lance: version {version} was created by another writer")
@@ -71,7 +71,7 @@ class LancePublisher(Publisher):
 
     def read(self) -> HomeStatistics | None:
         dataset = self._open()
-        properties = _stored(dataset)
+        properties = entries_of(dataset.config())
         if properties.get("version") != ENVELOPE_VERSION or properties.get("computedAtVersion") != str(dataset.version):
             return None
         distinct = {}
@@ -86,7 +86,7 @@ class LancePublisher(Publisher):
 
     def withdraw(self) -> bool:
         dataset = self._open()
-        properties = _stored(dataset)
+        properties = entries_of(dataset.config())
         if properties:
             self._update(dataset, {f"{PREFIX}{name}": None for name in properties})
         return bool(properties)
@@ -125,11 +125,6 @@ def _entries(column: ColumnStatistics) -> dict[str, str]:
     """Configuration entries of one column, in the form of Spark's `CatalogColumnStat`."""
     values = {"version": COLUMN_VERSION} | catalog_entries(column, spark_bound)
     return {f"column.{column.name}.{name}": str(value) for name, value in values.items()}
-
-
-def _stored(dataset: Any) -> dict[str, str]:
-    """The statistics in the configuration, without their prefix."""
-    return {n.removeprefix(PREFIX): str(v) for n, v in dataset.config().items() if n.startswith(PREFIX)}
 
 
 def _same_rows(one: Any, other: Any) -> bool:

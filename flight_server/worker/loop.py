@@ -256,16 +256,6 @@ class Worker:
                     if slot in self._slots:
                         self._slots.remove(slot)
 
-    def run(self, kinds: Sequence[str]) -> None:
-        """Leases and works in this thread until the worker stops.
-
-        Args:
-            kinds: Kinds of leases, in order.
-        """
-        slot = _Slot(kinds, self._session)
-        self._slots.append(slot)
-        self._run(slot)
-
     def _run(self, slot: _Slot) -> None:
         """Leases and works; no error ends the thread, and an unreachable server is waited for."""
         away = 0.0

@@ -81,7 +81,9 @@ class Slow(NativeEngine):
         sys.stdout.write("captured\\n"); sys.stdout.flush()
         time.sleep(60)
         return results
-Worker(Connection(sys.argv[1], None), Registry([Slow()])).run(["job", "light"])
+worker = Worker(Connection(sys.argv[1], None), Registry([Slow()]))
+worker.start([["job", "light"]])
+worker.stopping.wait()
 """
 
 

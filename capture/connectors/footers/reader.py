@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +30,8 @@ from store.model.errors import UpstreamError, first_line
 
 READERS: Final = 8  # footers read concurrently from an object store; locally, threads are slower
 _TAIL: Final = 65_536  # bytes read from the end of a file, enough for most footers
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -52,7 +54,6 @@ class Footer:
     place: Place
     row_count: int
     leaves: tuple[FooterLeaf, ...]
-    size: int
     whole_bytes: bool | None
     groups: list[list[Chunk]] = field(repr=False)
     positions: Mapping[str, int] = field(repr=False)  # key → index in `leaves`
@@ -62,10 +63,6 @@ class Footer:
         """The column with a key; None if the file does not have it."""
         position = self.positions.get(key)
         return None if position is None else self.leaves[position]
-
-    def stats(self, leaf: FooterLeaf) -> LeafStats:
-        """Statistics of a leaf, rolled up over the row groups."""
-        return _rolled_up(self, leaf)
 
     def rolled_up(self) -> tuple[LeafStats | None, ...]:
         """Statistics of all leaves in order; None for containers."""
@@ -106,7 +103,6 @@ def read_footer(place: Place) -> Footer:
         place,
         chunks.row_count,
         shared.leaves,
-        len(data),
         shared.whole_bytes,
         chunks.groups,
         shared.positions,
@@ -175,7 +171,7 @@ def read_footers(places: Sequence[Place]) -> Iterator[Footer]:
             yield from pool.map(read_footer, group)
 
 
-def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Splits items into lists of `size`; the last one may be shorter."""
     iterator = iter(items)
     while group := list(islice(iterator, size)):

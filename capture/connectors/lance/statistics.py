@@ -137,7 +137,7 @@ def _rows(zones: pa.Table, fragments: Mapping[int, Fragment], column: Column, id
 
 def analyzed_version(config: Mapping[str, str]) -> int | None:
     """The version at which Spark's ANALYZE computed the statistics in a config; None if there are no complete ones."""
-    entries = _entries(config)
+    entries = entries_of(config)
     if entries.get("version") != ENVELOPE_VERSION or entries.get("complete", "true").lower() != "true":
         return None
     return count(entries.get("computedAtVersion")) if entries.get("schemaHash") else None
@@ -150,7 +150,7 @@ def refused(config: Mapping[str, str], rows: int, schema: pa.Schema) -> str:
         config: Config with statistics, see `analyzed_version`.
         rows: Live rows of the version they were computed at.
     """
-    entries = _entries(config)
+    entries = entries_of(config)
     if entries.get("numRows", str(rows)) != str(rows):
         return f"{PREFIX}numRows is {entries['numRows'][:20]}, the version has {rows} rows"
     if entries["schemaHash"] != schema_hash(schema):
@@ -165,7 +165,7 @@ def analyzed_columns(config: Mapping[str, str], rows: int, leaves: Sequence[Colu
         config: Config with statistics, see `analyzed_version`.
         rows: Live rows of the version they were computed at.
     """
-    entries = _entries(config)
+    entries = entries_of(config)
     rows_found = []
     for column in leaves:
         prefix, column_id = f"column.{column.name}.", column.id_in(ids)
@@ -176,7 +176,8 @@ def analyzed_columns(config: Mapping[str, str], rows: int, leaves: Sequence[Colu
     return pa.Table.from_pylist(rows_found, COLUMN_SCHEMA) if rows_found else None
 
 
-def _entries(config: Mapping[str, str]) -> dict[str, str]:
+def entries_of(config: Mapping[str, str]) -> dict[str, str]:
+    """The statistics in a config, without their prefix."""
     return {name.removeprefix(PREFIX): value for name, value in config.items() if name.startswith(PREFIX)}
 
 

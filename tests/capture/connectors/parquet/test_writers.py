@@ -38,8 +38,9 @@ def write(path: Path, values: pa.Array, created_by: bytes = b"", metadata: dict[
 
 
 def bounds_of(path: Path) -> LeafStats:
-    footer = read_footer(open_place(str(path), {}))
-    return footer.stats(footer.leaves[0])
+    (statistics,) = read_footer(open_place(str(path), {})).rolled_up()
+    assert statistics is not None
+    return statistics
 
 
 def scanned(path: Path, lt: str):
