@@ -12,7 +12,7 @@ from typing import Any, Final
 from flight_server.checks import drift, learned, measures, references, statements
 from flight_server.checks.limits import Limit
 from flight_server.checks.results import Result, State
-from flight_server.checks.rules import CONTAINMENT, LEARNED, OF_TABLE, PREVIOUS, SELECT, Level, Rule
+from flight_server.checks.rules import CONTAINMENT, LEARNED, OF_TABLE, PREVIOUS, SELECT, Rule
 from flight_server.views import history, table_summary
 from flight_server.views.reader import Reader, equal, read_table
 from flight_server.views.table_summary import Row, TableSummary
@@ -151,15 +151,10 @@ class _Subject:
         self, rule: Rule, column: str | None, value: Any, snapshot_id: int | None, detail: str, pending: bool = False,
         limits: Sequence[Any] = (),
     ) -> Result:  # fmt: skip
-        missed = State.FAILED if rule.level is Level.FAIL else State.WARNED
-        state = State.PASSED if value is not None and rule.condition.holds(value, limits) else missed
-        shown: float | str | None = value if isinstance(value, str) else None
-        if isinstance(value, measures.Ordered):
-            shown = value.text
-        if isinstance(value, float | Fraction):
-            shown = float(value)
-        if isinstance(value, Fraction) and value.denominator == 1:
-            shown = value.numerator
+        state = State.of(rule.level, passed=value is not None and rule.condition.holds(value, limits))
+        shown: float | str | None = value.text if isinstance(value, measures.Ordered) else value
+        if isinstance(value, Fraction):
+            shown = value.numerator if value.denominator == 1 else float(value)
         return Result(
             self._table, column, rule.text, rule.measure, rule.level, state, shown, snapshot_id, detail, pending
         )
@@ -175,10 +170,7 @@ class _Subject:
         new = self._facts.table if row is None else row
         if old is None or new is None:
             raise measures.UnknownValue("not captured at both snapshots")
-        was, now = (
-            measures.of_table(rule.measure, one) if row is None else measures.of_column(rule.measure, one)[0]
-            for one in (old, new)
-        )
+        was, now = (measures.value_in(one, rule.measure)[0] for one in (old, new))
         if not isinstance(was, float | Fraction) or not isinstance(now, float | Fraction):
             raise measures.DoesNotApply(f"the {rule.measure} of a {measures.kind_of(new)} is no number")
         change = now - was
@@ -201,7 +193,7 @@ class _Subject:
             return self._age()
         if self._facts.table is None:
             raise measures.UnknownValue("nothing captured at the current snapshot")
-        return measures.of_table(measure, self._facts.table), ""
+        return measures.value_in(self._facts.table, measure)
 
     def _age(self) -> tuple[float, str]:
         """Seconds since the current snapshot was committed; since its capture if the commit time is unknown."""
@@ -249,7 +241,7 @@ class _Subject:
                     f"the {rule.measure} of a {kind} is not a number; compare it with a text in single quotes"
                 )
             return value, detail
-        return measures.of_column(rule.measure, row)
+        return measures.value_in(row, rule.measure)
 
     def _most_common(self, rule: Rule, row: Row) -> tuple[Any, str]:
         """The first of a column's most common values that breaks the condition, else the most common one."""
@@ -273,7 +265,7 @@ class _Subject:
 
     def _limit(self, limit: Limit, rule: Rule, row: Row | None) -> Any:
         if limit.window:
-            earlier = [self._earlier_value(rule.measure, one) for one in reversed(self._earlier_rows(row))]
+            earlier = [measures.number_in(one, rule.measure) for one in reversed(self._earlier_rows(row))]
             known = [value for value in earlier if value is not None][: limit.window]
             if len(known) < limit.least_values:
                 raise _NoHistory
@@ -288,11 +280,11 @@ class _Subject:
         if measure in OF_TABLE:
             if self._facts.table is None:
                 raise measures.UnknownValue("nothing captured at the current snapshot")
-            value: Any = measures.of_table(measure, self._facts.table)
+            value, _ = measures.value_in(self._facts.table, measure)
         else:
             other = row if column is None else self._row_of(column)
             assert other is not None, "a rule of the table names the column of another measure"
-            value = measures.of_column(measure, other)[0]
+            value, _ = measures.value_in(other, measure)
             if row is not None and not isinstance(value, float | Fraction):
                 return measures.ordered(other[measure], measures.type_of(row))
         assert isinstance(limit.value, Fraction)
@@ -315,13 +307,6 @@ class _Subject:
             current = [one["snapshot_id"] for one in self._snapshots() if self._is_now(one)]
             self._earlier[column_id] = [one for one in rows if one["snapshot_id"] not in current]
         return self._earlier[column_id]
-
-    def _earlier_value(self, measure: str, row: Row) -> float | Fraction | None:
-        try:
-            value = measures.of_table(measure, row) if measure in OF_TABLE else measures.of_column(measure, row)[0]
-        except (measures.UnknownValue, measures.DoesNotApply):
-            return None
-        return value if isinstance(value, float | Fraction) else None
 
     def _drift(self, rule: Rule, row: Row, kind: str) -> tuple[float, str]:
         if not kind or kind in _NOT_DRIFTING:

@@ -11,7 +11,7 @@ from typing import Final
 
 from flight_server.checks import drift, measures
 from flight_server.checks.results import Result, State
-from flight_server.checks.rules import Level, Rule
+from flight_server.checks.rules import Rule
 from flight_server.views import expectations, history
 from flight_server.views.expectations import COUNT, Kind
 from flight_server.views.reader import Reader, equal, read_table, rows_of
@@ -41,15 +41,6 @@ def kind_of(measure: str, rows: Sequence[Row]) -> Kind:
     return COUNT if least is None else expectations.share(least)
 
 
-def value_of(measure: str, row: Row) -> float | None:
-    """The value of a measure in a record; None if unknown."""
-    try:
-        value = measures.of_table(measure, row) if measure in OF_TABLE else measures.of_column(measure, row)[0]
-    except (measures.UnknownValue, measures.DoesNotApply):
-        return None
-    return float(value)
-
-
 @dataclass(frozen=True, slots=True)
 class _Series:
     measure: str
@@ -60,7 +51,7 @@ class _Series:
 
     @classmethod
     def of(cls, measure: str, column: str | None, rows: Sequence[Row]) -> _Series:
-        known = [(value, row) for row in rows if (value := value_of(measure, row)) is not None]
+        known = [(float(value), row) for row in rows if (value := measures.number_in(row, measure)) is not None]
         return cls(measure, column, kind_of(measure, rows), [one for one, _ in known], [row for _, row in known])
 
 
@@ -71,7 +62,6 @@ def results(reader: Reader, facts: TableSummary, rule: Rule, now: datetime) -> I
         rule: The rule; with patterns of columns it is about these alone.
         now: The time, for the gap since the last commit.
     """
-    missed = State.FAILED if rule.level is Level.FAIL else State.WARNED
     snapshots = history.snapshots(reader, facts.name)
     current = next((row["snapshot_id"] for row in snapshots if row["is_current"]), None)
     if not rule.columns:
@@ -95,8 +85,8 @@ def results(reader: Reader, facts: TableSummary, rule: Rule, now: datetime) -> I
         if strange and found.is_level:
             told += "; it is the third in a row, and learned as the new level"
         yield Result(
-            facts.name, one.column, rule_of(one.measure), one.measure, rule.level, missed if strange else State.PASSED,
-            one.values[-1], current, told,
+            facts.name, one.column, rule_of(one.measure), one.measure, rule.level,
+            State.of(rule.level, passed=not strange), one.values[-1], current, told,
         )  # fmt: skip
 
 
@@ -105,10 +95,10 @@ def _gap(table: str, snapshots: Sequence[Row], current: int | None, rule: Rule, 
     longest = expectations.longest_gap(times, now)
     if longest is not None:
         gap = (now - times[-1]).total_seconds()
-        missed = State.FAILED if rule.level is Level.FAIL else State.WARNED
+        state = State.of(rule.level, passed=gap <= longest.total_seconds())
         yield Result(
-            table, None, rule_of(GAP), GAP, rule.level, State.PASSED if gap <= longest.total_seconds() else missed, gap,
-            current, f"a commit is expected within {longest.total_seconds() / 3600:,.3g} hours of the last",
+            table, None, rule_of(GAP), GAP, rule.level, state, gap, current,
+            f"a commit is expected within {longest.total_seconds() / 3600:,.3g} hours of the last",
         )  # fmt: skip
 
 

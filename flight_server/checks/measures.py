@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from flight_server.views.table_summary import Row
 from store.model import bounds
 from store.model.logical_types import MEASURED, Kind, LogicalType, parse
+
+_OF_TABLE: Final = {"row_count": "row_count", "size_bytes": "total_size_bytes", "file_count": "data_file_count"}
 
 
 class UnknownValue(Exception):
@@ -26,25 +28,18 @@ class DoesNotApply(Exception):
     """Raised when a measure does not apply to a column, such as the mean of strings."""
 
 
-def of_table(measure: str, row: Row) -> Fraction:
-    """The value of a measure in a record of the table.
-
-    Raises:
-        UnknownValue: The record does not have it.
-    """
-    name = {"size_bytes": "total_size_bytes", "file_count": "data_file_count"}.get(measure, measure)
-    if row[name] is None:
-        raise UnknownValue("unknown")
-    return Fraction(row[name])
-
-
-def of_column(measure: str, row: Row) -> tuple[Any, str]:
-    """The value of a measure in a record of a column, and its error.
+def value_in(row: Row, measure: str) -> tuple[Any, str]:
+    """The value of a measure in a record of a table or column, and its error.
 
     Raises:
         UnknownValue: The record does not have it.
         DoesNotApply: Columns of its type have none.
     """
+    if measure in _OF_TABLE:
+        value = row[_OF_TABLE[measure]]
+        if value is None:
+            raise UnknownValue("unknown")
+        return Fraction(value), ""
     if measure in ("min", "max"):
         return bound(measure, row)
     if measure in ("mean", "stddev"):
@@ -62,6 +57,15 @@ def of_column(measure: str, row: Row) -> tuple[Any, str]:
     if measure in ("null_count", "nan_count"):
         return Fraction(_known(row, measure)), ""
     return float(_known(row, measure)), ""
+
+
+def number_in(row: Row, measure: str) -> float | Fraction | None:
+    """The value of a measure in a record; None if it is unknown, or no number."""
+    try:
+        value, _ = value_in(row, measure)
+    except (UnknownValue, DoesNotApply):
+        return None
+    return value if isinstance(value, float | Fraction) else None
 
 
 def bound(measure: str, row: Row) -> tuple[Any, str]:

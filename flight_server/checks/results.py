@@ -17,6 +17,11 @@ class State(StrEnum):
     FAILED = "FAILED"
     LATE = "LATE"
 
+    @classmethod
+    def of(cls, level: Level, *, passed: bool) -> State:
+        """The state of a rule of a level."""
+        return cls.PASSED if passed else cls.FAILED if level is Level.FAIL else cls.WARNED
+
 
 @dataclass(frozen=True)
 class Result:

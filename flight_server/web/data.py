@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flight_server.checks import learned
+from flight_server.checks import learned, measures
 from flight_server.present import column_labels
 from flight_server.table_names import full_name
 from flight_server.views import catalog_summary, expectations, history, relationships, shapes, table_summary
@@ -403,13 +403,14 @@ def _expected(rows: Sequence[Row]) -> list[dict[str, list[float]]]:
     """For each snapshot of a column the bounds between which the history before lets values be, by name."""
     bounds: list[dict[str, list[float]]] = [{} for _ in rows]
     for name, measure in (("row_count", "row_count"), ("null_share", "null_fraction"), ("mean", "mean")):
-        known = [(i, value) for i, row in enumerate(rows) if (value := learned.value_of(measure, row)) is not None]
+        found = (measures.number_in(row, measure) for row in rows)
+        known = [(i, float(value)) for i, value in enumerate(found) if value is not None]
         judged = expectations.expectations(
             [value for _, value in known], [rows[i]["committed_at"] for i, _ in known], learned.kind_of(measure, rows)
         )
-        for (i, _), found in zip(known, judged, strict=True):
-            if found is not None:
-                bounds[i][name] = [found.low, found.high]
+        for (i, _), band in zip(known, judged, strict=True):
+            if band is not None:
+                bounds[i][name] = [band.low, band.high]
     return bounds
 
 
