@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def default_engines(
-    spark_master: str | None = None,
     inline_max_cells: int | None = None,
     spark: Spark | None = None,
     engine: Engine = Engine.AUTO,
@@ -25,17 +24,16 @@ def default_engines(
     """Creates the compute engine, the native engine and the installed third-party ones, unsorted. Starts no JVM.
 
     Args:
-        spark_master: Spark master of the compute engine; None for all cores of this machine.
         inline_max_cells: Largest scan, in rows times columns, that is computed in this process; None: decided by
             the thresholds of `compute/choice.py`.
-        spark: A shared session; `spark_master` is ignored then.
+        spark: The session of the compute engine; None for one of its own, on all cores of this machine.
         engine: Where the compute engine reads data, unless a request says otherwise.
         file_sketches: What the compute engine keeps of each file for the next capture.
     """
     from capture.engines.compute.engine import ComputeEngine
     from capture.engines.native.engine import NativeEngine
 
-    compute = ComputeEngine(spark_master, inline_max_cells, spark, engine, file_sketches)
+    compute = ComputeEngine(inline_max_cells, spark, engine, file_sketches)
     engines: list[CaptureEngine] = [compute, NativeEngine()]
     engines += [point.load()() for point in entry_points(group="statflight.engines")]
     return engines

@@ -42,7 +42,7 @@ def run_worker(
     spark = Spark(spark_master, settings=spark_conf)
     worker = Worker(
         Connection(server_uri, token, tls_roots, tls_cert=tls_cert, tls_key=tls_key),
-        Registry(default_engines(None, inline_max_cells, spark, Engine(engine), FileSketches(file_sketches))),
+        Registry(default_engines(inline_max_cells, spark, Engine(engine), FileSketches(file_sketches))),
         spark=spark,
     )
     signals, is_stopped = Signals(signal.SIGTERM, signal.SIGINT), False

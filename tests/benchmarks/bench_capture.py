@@ -22,6 +22,7 @@ import pytest
 from capture.connectors.parquet.connector import ParquetConnector
 from capture.connectors.spi import ConnectorConfig
 from capture.engines.compute.engine import ComputeEngine
+from capture.spark.session import Spark
 from capture.spi import CaptureRequest, Outcome, Sink, TableHandle
 from store.model import schemas
 from store.model.targets import Target
@@ -112,7 +113,7 @@ def generate(root, parts, scale=SCALE):
 
 @pytest.fixture(scope="module")
 def engine():
-    engine = ComputeEngine("local[2]")
+    engine = ComputeEngine(spark=Spark("local[2]"))
     yield engine
     engine.close()
 

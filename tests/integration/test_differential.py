@@ -19,6 +19,7 @@ from capture.connectors import ConnectorConfig, open_connector
 from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
+from capture.spark.session import Spark
 from capture.spec import Budget, Engine, Sampling
 from capture.spi import CaptureRequest, Outcome, TableHandle
 from store.model import sketches
@@ -228,7 +229,7 @@ def test_statistics_of_a_partition_are_true(tmp_path, format, seed):
 
 @pytest.fixture(scope="module")
 def spark_engine():
-    engine = ComputeEngine("local[2]", engine=Engine.SPARK)
+    engine = ComputeEngine(spark=Spark("local[2]"), engine=Engine.SPARK)
     yield engine
     engine.close()
 

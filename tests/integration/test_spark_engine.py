@@ -111,7 +111,7 @@ def table(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine():
-    engine = ComputeEngine("local[2]", inline_max_cells=0)
+    engine = ComputeEngine(spark=Spark("local[2]"), inline_max_cells=0)
     yield engine
     engine.close()
 

@@ -50,10 +50,9 @@ class ComputeEngine(CaptureEngine):
     Its results have the engine id `local` or `spark`, depending on where they were computed.
 
     Args:
-        master: Spark master, by default `local[*]`. The session starts with the first capture that needs it.
         inline_max_cells: Largest scan of `Engine.AUTO`, in rows times columns, that is computed in this process. None:
             the thresholds of `choice.py`.
-        spark: A shared session; `master` is ignored then.
+        spark: The session, which starts with the first capture that needs it; None for one of its own.
         engine: Where data is read, unless a request says otherwise.
         file_sketches: What is kept of each file for the next capture.
     """
@@ -73,12 +72,12 @@ class ComputeEngine(CaptureEngine):
     )
 
     def __init__(
-        self, master: str | None = None, inline_max_cells: int | None = None, spark: Spark | None = None,
+        self, inline_max_cells: int | None = None, spark: Spark | None = None,
         engine: Engine = Engine.AUTO, file_sketches: FileSketches = FileSketches.AUTO,
     ):  # fmt: skip
         self.engine = engine
         self.file_sketches = file_sketches
-        self.spark = spark or Spark(master)
+        self.spark = spark or Spark()
         self.inline_max_cells = inline_max_cells
 
     def supports(self, request: CaptureRequest) -> str:
