@@ -138,6 +138,16 @@ class Constraint:
     clause: str | None = None
 
 
+def declared(table: str, schema: Schema, key: Sequence[str]) -> tuple[Constraint, ...]:
+    """The primary key of a table, empty if it has none, and the NOT NULL of its required columns."""
+    found = [Constraint("PRIMARY KEY", f"{table}_pkey", tuple(key))] if key else []
+    for column in schema.columns:
+        if len(column.path) == 1 and not column.nullable:
+            name = column.name
+            found.append(Constraint("CHECK", f"{table}_{name}_not_null", (name,), f"{name} IS NOT NULL"))
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class TableDescriptor:
     """Current state of a table. `table_id` is the format's own id, `metadata_location` the address of its newest

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from capture.connectors.iceberg.catalogs import LoadedTable, open_tables, upstream
-from capture.connectors.iceberg.schema import bucket_specs, constraints, partition_keys, schema_of, to_schema
+from capture.connectors.iceberg.schema import bucket_specs, partition_keys, schema_of, to_schema
 from capture.connectors.iceberg.snapshot_view import SnapshotView
 from capture.connectors.spi import (
     ColumnIds,
@@ -23,6 +23,7 @@ from capture.connectors.spi import (
     SnapshotListing,
     SnapshotSelection,
     TableDescriptor,
+    declared,
 )
 from capture.connectors.storage.immutable_cache import scope
 
@@ -52,15 +53,17 @@ class IcebergConnector(Connector):
         with self.reading(namespace, name):
             table = self.load(namespace, name)
             metadata, schema = table.metadata, table.metadata.schema()
+            columns = to_schema(schema)
+            key = [schema.find_column_name(i) or str(i) for i in schema.identifier_field_ids]
             return TableDescriptor(
                 namespace,
                 name,
                 str(metadata.table_uuid),
                 table.io.resolve(metadata.location),
-                to_schema(schema),
+                columns,
                 partition_keys(metadata.spec(), schema),
                 dict(metadata.properties) | bucket_specs(metadata),
-                constraints(schema, name),
+                declared(name, columns, key),
                 table.location,
                 schema.model_dump_json(),
             )

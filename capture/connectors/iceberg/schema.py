@@ -41,7 +41,7 @@ from pyiceberg.types import (
 )
 
 from capture.connectors.iceberg.io import STRUCT_DEFAULT
-from capture.connectors.spi import Column, Constraint, Schema
+from capture.connectors.spi import Column, Schema
 from store.model import bounds
 from store.model.logical_types import LogicalType, parse, to_arrow
 from store.model.names import column_key
@@ -176,18 +176,6 @@ def _walk(
         if isinstance(nested.field_type, StructType):
             parent = Parent(nested.field_id, nested.required, nested.doc == STRUCT_DEFAULT)
             yield from _walk(nested.field_type.fields, here, nullable, (*parents, parent))
-
-
-def constraints(schema: IcebergSchema, table: str) -> tuple[Constraint, ...]:
-    """NOT NULL constraints of required columns, and a primary key of the identifier fields."""
-    constraints = [
-        Constraint("CHECK", f"{table}_{nested.name}_not_null", (nested.name,), f"{nested.name} IS NOT NULL")
-        for nested in schema.fields
-        if nested.required
-    ]
-    if names := tuple(schema.find_column_name(i) or str(i) for i in schema.identifier_field_ids):
-        constraints.insert(0, Constraint("PRIMARY KEY", f"{table}_pkey", names))
-    return tuple(constraints)
 
 
 def partition_keys(spec: PartitionSpec, schema: IcebergSchema) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from capture.connectors.options import check_options
 from capture.connectors.paimon.analyzed import analyzed_rows
 from capture.connectors.paimon.catalogs import open_catalog
 from capture.connectors.paimon.library import open_table, snapshot_ids
-from capture.connectors.paimon.schema import constraints, to_schema
+from capture.connectors.paimon.schema import to_schema
 from capture.connectors.paimon.snapshot_view import FoundStatistics, SnapshotView, fingerprint
 from capture.connectors.paimon.statistics import ColumnStatistics
 from capture.connectors.secrets import mask
@@ -40,6 +40,7 @@ from capture.connectors.spi import (
     SnapshotListing,
     SnapshotSelection,
     TableDescriptor,
+    declared,
 )
 from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.places import Place, unknown_snapshot
@@ -75,7 +76,7 @@ class PaimonConnector(Connector):
                 schema,
                 tuple(table_schema.partition_keys),
                 mask({str(key): str(value) for key, value in table_schema.options.items()}),
-                constraints(name, table_schema),
+                declared(name, schema, table_schema.primary_keys),
                 _address(place, table, f"{table.schema_manager.schema_path}/schema-{table_schema.id}"),
                 _schema_json(table_schema),
                 table_schema.comment or None,

@@ -8,7 +8,7 @@ from typing import Any
 
 from pypaimon.schema.data_types import AtomicType, DataField, PyarrowFieldParser, RowType
 
-from capture.connectors.spi import Column, Constraint, Schema
+from capture.connectors.spi import Column, Schema
 from store.model.logical_types import from_arrow
 
 
@@ -54,15 +54,3 @@ def _logical_type(type_: Any) -> str:
     except (ValueError, TypeError, NotImplementedError):
         kind = None
     return kind.text if kind else "VARIANT"
-
-
-def constraints(table: str, schema: Any) -> tuple[Constraint, ...]:
-    """The primary key and the NOT NULL constraints of a table."""
-    constraints = [
-        Constraint("CHECK", f"{table}_{f.name}_not_null", (f.name,), f"{f.name} IS NOT NULL")
-        for f in schema.fields
-        if not f.type.nullable
-    ]
-    if schema.primary_keys:
-        constraints.insert(0, Constraint("PRIMARY KEY", f"{table}_pkey", tuple(schema.primary_keys)))
-    return tuple(constraints)
