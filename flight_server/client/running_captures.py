@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Final
 
 from flight_server.client.connection import Connection
@@ -19,7 +20,7 @@ class RunningCaptures:
 
     def __init__(self, connection: Connection):
         self._connection = connection
-        self._running: dict[str, threading.Event] = {}  # by correlation id; set when the call has ended
+        self._running: dict[str, Future[list[dict[str, Any]]]] = {}  # by correlation id
 
     def call(self, body: Mapping[str, Any], timeout: float | None) -> list[dict[str, Any]]:
         """Calls the action and waits for its outcomes, one per request; what interrupts the wait cancels the capture.
@@ -27,42 +28,36 @@ class RunningCaptures:
         Args:
             timeout: Timeout in seconds; None for that of the connection.
         """
-        correlation_id, ended = uuid.uuid4().hex, threading.Event()
-        outcomes: list[dict[str, Any]] = []
-        errors: list[BaseException] = []
+        correlation_id, outcomes = uuid.uuid4().hex, Future[list[dict[str, Any]]]()
 
         def run() -> None:
             try:
-                outcomes.extend(self._connection.act("capture", body, timeout, correlation_id))
+                outcomes.set_result(self._connection.act("capture", body, timeout, correlation_id))
             except BaseException as error:
-                errors.append(error)
-            finally:
-                ended.set()
+                outcomes.set_exception(error)
 
-        self._running[correlation_id] = ended
+        self._running[correlation_id] = outcomes
         try:
             threading.Thread(target=run, daemon=True, name="capture").start()
-            ended.wait()
+            wait([outcomes])
         except BaseException:
-            self._cancel({correlation_id: ended})
+            self._cancel({correlation_id: outcomes})
             raise
         finally:
             self._running.pop(correlation_id, None)
-        if errors:
-            raise errors[0]
-        return outcomes
+        return outcomes.result()
 
     def cancel(self) -> bool:
         """Cancels all running calls, waits up to CANCEL_SECONDS for their end, and tells if all have ended."""
         return self._cancel(self._running.copy())
 
-    def _cancel(self, running: Mapping[str, threading.Event]) -> bool:
+    def _cancel(self, running: Mapping[str, Future[Any]]) -> bool:
         deadline = time.monotonic() + CANCEL_SECONDS
-        while left := [(name, ended) for name, ended in running.items() if not ended.is_set()]:
+        while left := [name for name, outcomes in running.items() if not outcomes.done()]:
             if (seconds := deadline - time.monotonic()) <= 0:
                 return False
-            for name, _ in left:  # again, because the server may not have begun the call when the first one arrived
+            for name in left:  # again, because the server may not have begun the call when the first one arrived
                 with contextlib.suppress(Exception):
                     list(self._connection.act_raw("cancel_job", {"correlation_id": name}, timeout=seconds))
-            left[0][1].wait(0.1)
+            wait([running[name] for name in left], 0.1, FIRST_COMPLETED)
         return True
