@@ -8,10 +8,8 @@ import logging
 import queue
 import smtplib
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
 from email import message_from_bytes
 from typing import Any, Final
@@ -33,17 +31,13 @@ class Webhook:
 
     Args:
         secret: Signs each body that is posted; without one there is no signature.
-        timeout: Seconds for the receiver to answer.
-        pauses: Seconds before each further try.
     """
 
-    def __init__(
-        self, url: str, secret: str | None = None, timeout: float = SECONDS, pauses: tuple[float, ...] = PAUSES
-    ):
+    def __init__(self, url: str, secret: str | None = None):
         self._parts = parts = alarm_address(url)
         host = parts.netloc.rpartition("@")[2]
         self._url = parts._replace(scheme=parts.scheme.rpartition("+")[2], netloc=host).geturl()
-        self._secret, self._timeout, self._pauses = secret, timeout, pauses
+        self._secret = secret
         self._waiting: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -81,11 +75,11 @@ class Webhook:
 
     def _loop(self) -> None:
         while (body := self._waiting.get()) is not None and not self._stop.is_set():
-            self._deliver(body, self._stop.wait)
+            self._deliver(body)
 
-    def _deliver(self, body: bytes, pause: Callable[[float], Any] = time.sleep) -> bool:
+    def _deliver(self, body: bytes) -> bool:
         """True if the receiver accepted it, with retries."""
-        for seconds in (*self._pauses, None):
+        for seconds in (*PAUSES, None):
             try:
                 self._send(body)
                 return True
@@ -96,16 +90,15 @@ class Webhook:
                     break
             except (OSError, ValueError) as error:
                 reason = str(error)
-            if seconds is None or self._stop.is_set():
+            if seconds is None or self._stop.wait(seconds):
                 break
-            pause(seconds)
         log.warning("webhook: a message is given up: %s", reason)
         return False
 
     def _mail(self, body: bytes) -> None:
         parts = self._parts
         server = smtplib.SMTP_SSL if parts.scheme == "smtps" else smtplib.SMTP
-        with server(parts.hostname or "", parts.port or 0, timeout=self._timeout) as smtp:
+        with server(parts.hostname or "", parts.port or 0, timeout=SECONDS) as smtp:
             if parts.scheme == "smtp" and smtp.ehlo()[0] == 250 and smtp.has_extn("starttls"):
                 smtp.starttls()
             if parts.username:
@@ -120,7 +113,7 @@ class Webhook:
         if self._secret:
             headers[SIGNATURE] = self.signature(body)
         request = urllib.request.Request(self._url, body, headers, method="POST")  # noqa: S310  checked by the settings
-        with self._opener.open(request, timeout=self._timeout) as answer:
+        with self._opener.open(request, timeout=SECONDS) as answer:
             answer.read(1024)
 
 

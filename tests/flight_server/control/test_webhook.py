@@ -34,18 +34,21 @@ def test_message_is_signed_with_the_secret(receiver):
     ("statuses", "tries", "delivered"),
     [([503, 500, 200], 3, True), ([503], 4, False), ([400], 1, False), ([302], 1, False), ([429, 200], 2, True)],
 )  # fmt: skip
-def test_transient_failures_are_retried_with_pauses(receiver, statuses, tries, delivered):
+def test_transient_failures_are_retried_with_pauses(monkeypatch, receiver, statuses, tries, delivered):
     left = list(statuses)
     receiver.answer = lambda _: (left.pop(0) if len(left) > 1 else left[0], b"")  # the last one repeats
-    pauses = []
-    assert Webhook(receiver.url)._deliver(b"{}", pauses.append) is delivered
+    pauses, hook = [], Webhook(receiver.url)
+    monkeypatch.setattr(hook._stop, "wait", pauses.append)
+    assert hook._deliver(b"{}") is delivered
     assert len(receiver.requests) == tries and pauses == list(webhook.PAUSES[: tries - 1])
     assert SIGNATURE not in receiver.requests[0].headers  # no secret, no signature
 
 
-def test_hanging_receiver_does_not_block_posts(caplog):
+def test_hanging_receiver_does_not_block_posts(monkeypatch, caplog):
+    monkeypatch.setattr(webhook, "SECONDS", 0.2)
+    monkeypatch.setattr(webhook, "PAUSES", ())
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        hook = Webhook(f"http://127.0.0.1:{silent.getsockname()[1]}/", timeout=0.2, pauses=())
+        hook = Webhook(f"http://127.0.0.1:{silent.getsockname()[1]}/")
         for number in range(5):
             hook.post({"n": number})
         with caplog.at_level(logging.WARNING):
