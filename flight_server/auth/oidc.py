@@ -126,10 +126,10 @@ def _keys_of(path: Path) -> list[PyJWK]:
     from jwt import PyJWKSet, PyJWTError
 
     try:
-        keys = _usable(PyJWKSet.from_dict(_key_set(json.loads(path.read_text("utf-8")))).keys)
+        keys = _usable(PyJWKSet.from_json(path.read_text("utf-8")).keys)
     except OSError as error:
         raise InvalidArgument(f"[oidc] jwks {path}: {error.strerror or 'cannot be read'}") from None
-    except (ValueError, PyJWTError) as error:
+    except (ValueError, AttributeError, TypeError, PyJWTError) as error:
         raise InvalidArgument(f"[oidc] jwks {path}: is not a set of public keys: {error}") from None
     if not keys:
         raise InvalidArgument(f"[oidc] jwks {path}: has no public key for {', '.join(ALGORITHMS)}")
@@ -190,12 +190,6 @@ def _discovered(issuer: str) -> str:
     at = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
     with urllib.request.urlopen(at, timeout=FETCH_SECONDS) as answer:  # noqa: S310  the scheme was checked
         return str(json.loads(answer.read(MAX_DISCOVERY_BYTES))["jwks_uri"])
-
-
-def _key_set(body: Any) -> dict[str, Any]:
-    if not isinstance(body, dict) or not isinstance(body.get("keys"), list):
-        raise ValueError("no keys in it")
-    return {"keys": [key for key in body["keys"] if isinstance(key, dict)]}
 
 
 def _usable(keys: Sequence[PyJWK]) -> list[PyJWK]:

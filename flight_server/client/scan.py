@@ -16,6 +16,8 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from operator import and_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -200,12 +202,11 @@ def _with_ids(fields: Any, parents: tuple[str, ...]) -> Iterator[tuple[int | Non
 
 def _located(paths: Sequence[str], filesystem: fs.FileSystem | None) -> tuple[fs.FileSystem, list[str]]:
     """The file system of paths and URLs, and the paths within it."""
-    if filesystem is not None:
-        return filesystem, [re.sub(r"^[a-z0-9+]+://", "", path) for path in paths]
-    if not paths or paths[0].startswith("file:") or "://" not in paths[0]:
-        return fs.LocalFileSystem(), [_local(path) for path in paths]
-    opened, _ = fs.FileSystem.from_uri(paths[0])
-    return opened, [re.sub(r"^[a-z0-9+]+://", "", path) for path in paths]
+    if filesystem is None:
+        if not paths or paths[0].startswith("file:") or "://" not in paths[0]:
+            return fs.LocalFileSystem(), [_local(path) for path in paths]
+        filesystem, _ = fs.FileSystem.from_uri(paths[0])
+    return filesystem, [re.sub(r"^[a-z0-9+]+://", "", path) for path in paths]
 
 
 def _local(path: str) -> str:
@@ -232,10 +233,7 @@ def _guarantee(values: Mapping[str, Any], schema: pa.Schema) -> pc.Expression:
     for name, value in values.items():
         column = pc.field(name)
         terms.append(column.is_null() if value is None else column == _scalar(value, schema.field(name).type))
-    whole = terms[0]
-    for term in terms[1:]:
-        whole &= term
-    return whole
+    return reduce(and_, terms)
 
 
 def _scalar(value: Any, type: pa.DataType) -> pa.Scalar:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.message import EmailMessage
+from html import escape
 from typing import Any, Final, Protocol
 from urllib.parse import SplitResult, parse_qs, unquote
 
@@ -131,11 +132,8 @@ def _named(message: Message, change: Message) -> str:
 
 
 def _slack(_: SplitResult, messages: Sequence[Message]) -> Iterator[Any]:
-    def safe(text: str) -> str:
-        return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-    title, body = safe(_title(messages)), safe("\n".join(_lines(messages)))[:2900]
-    section = {"type": "section", "text": {"type": "mrkdwn", "text": f"*{title}*\n{body}"}}
+    title, body = (escape(text, quote=False) for text in (_title(messages), "\n".join(_lines(messages))))
+    section = {"type": "section", "text": {"type": "mrkdwn", "text": f"*{title}*\n{body[:2900]}"}}
     yield {"text": title, "blocks": [section]}
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from flight_server.table_names import full_name
 from flight_server.views import shapes
-from flight_server.views.reader import Leaf, Reader, read_table, rows_of
+from flight_server.views.reader import Leaf, Reader, read_table
 from store.model.errors import nearest
 from store.model.units import bytes_text
 
@@ -74,8 +74,7 @@ def gather(
     elif shapes and summary.columns.num_rows:
         summary.histograms = _by_column(read("stats.histograms", *conditions), "bucket")
         summary.common_values = _by_column(read("stats.most_common_values", *conditions), "rank")
-        at = {"snapshot": snapshot, "allow_stale": allow_stale}
-        for row in rows_of(reader, "stats.quantiles", name, *conditions, **at):
+        for row in read("stats.quantiles", *conditions).to_pylist():
             summary.quantiles.setdefault(row["column_id"], {})[row["quantile"]] = row["value"]
     return summary
 
