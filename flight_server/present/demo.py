@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -121,24 +121,14 @@ def _server(directory: Path, say: Callable[[str], None]) -> Iterator[str]:
 
 
 def _address(stdout: IO[str], log: Path) -> str:
-    """Reads the server's address from the first line that contains it."""
-    lines: list[str] = []
-    printed = threading.Event()
-
-    def read() -> None:
-        for line in stdout:
-            if match := re.search(r"listening on (grpc\S+)", line):
-                lines.append(match[1])
-                sys.stdout.write(line)
-                sys.stdout.flush()
-                printed.set()
-        printed.set()  # it ended
-
-    threading.Thread(target=read, daemon=True).start()
-    printed.wait(STARTED_WITHIN)
-    if not lines:
+    """Reads the server's address, which is all that it prints."""
+    ready, _, _ = select.select([stdout], [], [], STARTED_WITHIN)
+    line = stdout.readline() if ready else ""
+    if (match := re.search(r"listening on (grpc\S+)", line)) is None:
         raise OSError(f"the server did not start; it said:\n{log.read_text(errors='replace')[-2000:]}")
-    return lines[0]
+    sys.stdout.write(line)
+    sys.stdout.flush()
+    return match[1]
 
 
 # The lake: a catalog's name, format, address and options, as `connect` takes them.

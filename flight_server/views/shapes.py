@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -23,8 +22,7 @@ _INFINITE = frozenset({"Infinity", "-Infinity"})
 _SAFE = 2.0**53  # integers up to here are exact as floats
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """Rows between two points of the number line, both included when `is_value` (one value) or of a whole type."""
 
     low: float

@@ -258,10 +258,7 @@ def _column(row: Row, summary: table_summary.TableSummary) -> dict[str, Any]:
 
 def bars_of(summary: table_summary.TableSummary, row: Row, bins: int = BINS) -> list[dict[str, Any]]:
     """The bars of a column's histogram as JSON."""
-    return [
-        {"low": bar.low, "high": bar.high, "rows": bar.rows, "is_value": bar.is_value}
-        for bar in summary.bars(row, bins)
-    ]
+    return [bar._asdict() for bar in summary.bars(row, bins)]
 
 
 def to_bars(bars: Iterable[Mapping[str, Any]]) -> list[shapes.Bar]:

@@ -107,8 +107,7 @@ def _troubles_of(namespace: str, name: str | None, errors: list[dict[str, Any]])
         yield
     except (Cancelled, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except StatflightError as error:
-        errors.append({"schema": namespace, "name": name, "reason": str(error)})
     except BaseException as error:  # a library's panic fails its table only
-        reason = f"{type(error).__name__}: {first_line(error)}"
+        known = isinstance(error, StatflightError)
+        reason = str(error) if known else f"{type(error).__name__}: {first_line(error)}"
         errors.append({"schema": namespace, "name": name, "reason": reason})

@@ -86,7 +86,7 @@ def stored_statistics(server: Connection, payload: Mapping[str, Any], roles: fro
     """
     table, snapshot_id, allow_inherited = payload["table"], payload["snapshot_id"], payload["allow_inherited"]
     columns, left_out = {}, {}
-    for row in _rows(server, "stats.columns", table, snapshot_id):
+    for row in _table(server, "stats.columns", table, snapshot_id).to_pylist():
         if row["logical_type"] in CONTAINERS:
             continue  # no home has statistics of them
         if reason := _refusal(row):
@@ -99,13 +99,14 @@ def stored_statistics(server: Connection, payload: Mapping[str, Any], roles: fro
             hint="capture it first",
         )  # fmt: skip
     if roles:
-        for row in _rows(server, "stats.sketches", table, snapshot_id, target_kind=["COLUMN"], role=sorted(roles)):
+        of_roles = {"target_kind": ["COLUMN"], "role": sorted(roles)}
+        for row in _table(server, "stats.sketches", table, snapshot_id, **of_roles).to_pylist():
             column = columns.get(row["column_id"])
             if column is not None and not is_partial(row["params"]):
                 _add_sketch(column, row, snapshot_id)
-    records = _rows(server, "stats.tables", table, snapshot_id)
+    records = _table(server, "stats.tables", table, snapshot_id).to_pylist()
     usable = (row for row in records if not _refusal(row) and may_publish(row["freshness"], allow_inherited))
-    whole = next(usable, {})
+    whole: dict[str, Any] = next(usable, {})
     found = tuple(ColumnStatistics(column_id, **column) for column_id, column in sorted(columns.items()))
     return TableStatistics(
         table["schema"], table["name"], snapshot_id, found, _row_count(whole, found), whole.get("total_size_bytes"),
@@ -153,13 +154,6 @@ def _row_count(whole: Mapping[str, Any], columns: tuple[ColumnStatistics, ...]) 
     if whole.get("row_count") is not None:
         return int(whole["row_count"])
     return next((column.row_count for column in columns if column.row_count is not None), None)
-
-
-def _rows(
-    server: Connection, flight: str, table: Mapping[str, Any], snapshot_id: int, **equal: list[Any]
-) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = _table(server, flight, table, snapshot_id, **equal).to_pylist()
-    return rows
 
 
 def _table(server: Connection, flight: str, table: Mapping[str, Any], snapshot_id: int, **equal: list[Any]) -> pa.Table:
