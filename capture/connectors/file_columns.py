@@ -42,6 +42,14 @@ def repeated(values: pa.Array, times: int) -> pa.Array:
     return values if times == 1 else pa.concat_arrays([values] * times)
 
 
+def joined(facts: Sequence[Mapping[str, Any]], kind: LogicalType) -> dict[str, pa.Array]:
+    """Arguments of `column_rows` for columns of one type, from those of each, which are arrays of the same names."""
+    type = to_arrow(kind)
+    sides = {name: [of[name].cast(type) for of in facts] for name in ("lower", "upper")}
+    others = {name: [of[name] for of in facts] for name in facts[0] if name not in sides}
+    return {name: pa.concat_arrays(values) for name, values in (others | sides).items()}
+
+
 def column_rows(
     file_paths: pa.Array,
     columns: Sequence[Column],

@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform
 from pyiceberg.types import TimestampNanoType, TimestamptzNanoType
 
-from capture.connectors.file_columns import column_rows, live_counts
+from capture.connectors.file_columns import alike, column_rows, joined, live_counts
 from capture.connectors.footers.reader import Footer, batched
 from capture.connectors.footers.statistics import (
     MAX_FOOTERS,
@@ -56,13 +56,17 @@ class ColumnStatistics:
         rows = rows_left(block, live)
         footers = self._footers_for(block, metrics)
         for some in batched(self._leaves, max(1, BATCH_ROWS // len(block))):
-            tables = [self._column(leaf, block, metrics, rows, footers) for leaf in some]
+            tables = []
+            for group in alike(some, lambda leaf: leaf.logical):
+                facts = [self._column(leaf, block, metrics, rows, footers) for leaf in group]
+                columns, ids = [leaf.column for leaf in group], {leaf.column.key: leaf.field_id for leaf in group}
+                tables.append(column_rows(block.locations, columns, ids, rows, **joined(facts, group[0].logical)))
             yield pa.concat_tables(tables).combine_chunks()
 
     def _column(
         self, leaf: IcebergLeaf, block: Files, metrics: Columns, rows: pa.Array, footers: Sequence[Statistics]
-    ) -> pa.Table:
-        """Rows of one column for a block."""
+    ) -> dict[str, Any]:
+        """Arguments of `column_rows` for one column."""
         of_column = metrics.get(leaf.field_id) or Metrics.unknown(len(block))
         statistics = self._facts(leaf, block, of_column, rows)
         is_absent = block.known_ids and leaf.field_id not in block.known_ids
@@ -73,10 +77,10 @@ class ColumnStatistics:
             facts = footer_facts(reliable, [lambda footer: _position(footer, leaf.field_id)], leaf.logical)
             facts = of_live_rows(facts, rows, block.rows, pc.equal(rows, block.rows))
             statistics = completed(statistics, facts, lacking)
-        return column_rows(block.locations, [leaf.column], {leaf.column.key: leaf.field_id}, rows, **statistics)
+        return statistics
 
     def _facts(self, leaf: IcebergLeaf, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, Any]:
-        """Arguments of `column_rows` for a column: from manifests, else from partition values and defaults."""
+        """The same without sizes: from manifests, else from partition values and defaults."""
         nulls, nans = metrics.nulls, metrics.nans
         low, low_exact = decoded(metrics.lower, leaf, upper=False)
         high, high_exact = decoded(metrics.upper, leaf, upper=True)
