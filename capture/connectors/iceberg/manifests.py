@@ -34,6 +34,7 @@ from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.storage.immutable_cache import COLUMNS, FILES
 
 BLOCK: Final = 5_000  # files per block
+_MANIFEST_BYTES: Final = 1000  # estimated memory of an entry of a manifest list
 PATH_ID, POSITION_ID = 2147483546, 2147483545  # columns of a position delete file
 
 _ENTRY: Final = MANIFEST_ENTRY_SCHEMAS[3].as_struct().fields
@@ -163,7 +164,11 @@ class Manifests:
     def __init__(self, io: LakeIO, snapshot: Snapshot, scope: str):
         self._io = io
         # without pyiceberg's cache, which is keyed by path only, and tables may have been moved
-        listed = list(read_manifest_list(io.new_input(snapshot.manifest_list)))
+        key = scope, io.resolve(snapshot.manifest_list), snapshot.snapshot_id, snapshot.timestamp_ms
+        listed: tuple[ManifestFile, ...] | None = FILES.get(key)
+        if listed is None:
+            listed = tuple(read_manifest_list(io.new_input(snapshot.manifest_list)))
+            FILES.put(key, listed, _MANIFEST_BYTES * len(listed))
         self.data = [manifest for manifest in listed if manifest.content == ManifestContent.DATA]
         self._deletes = [manifest for manifest in listed if manifest.content == ManifestContent.DELETES]
         self._scope = scope
