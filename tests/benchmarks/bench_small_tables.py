@@ -1,7 +1,7 @@
 """Many small tables in one request, and one alone: milliseconds per table through a server with one worker, and CPU
 time of the server and its worker per table, which other work on the machine changes little.
 
-Tables of 1000 rows × 10 columns, of Parquet and of Delta, compared with DuckDB's SUMMARIZE of the same files.
+Tables of 1000 rows × 10 columns, of Parquet, Delta and Iceberg, compared with DuckDB's SUMMARIZE of the same files.
 `python -m pytest tests/benchmarks/bench_small_tables.py -m benchmark -s`; STATFLIGHT_BENCH_TABLES (200) sets how many.
 """
 
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.flight_server.live_server import Client, eventually, serving
 
@@ -28,6 +29,10 @@ ALONE = 5
 
 def make(format: str, root: Path) -> None:
     rng = np.random.default_rng(1)
+    root.mkdir()
+    iceberg = SqlCatalog("lake", uri="sqlite:///:memory:", warehouse=f"file://{root}")
+    if format == "iceberg":
+        iceberg.create_namespace("default")
     for number in range(TABLES):
         arrays = [rng.integers(0, 500, 1000), rng.random(1000), np.array([f"v{x}" for x in rng.integers(0, 300, 1000)])]
         rows = pa.table({f"c{i}": arrays[i % 3] for i in range(10)})
@@ -36,6 +41,8 @@ def make(format: str, root: Path) -> None:
             import deltalake
 
             deltalake.write_deltalake(str(directory), rows)
+        elif format == "iceberg":
+            iceberg.create_table(f"default.t{number:03}", rows.schema).append(rows)
         else:
             directory.mkdir(parents=True)
             pq.write_table(rows, directory / "0.parquet")
@@ -61,7 +68,7 @@ def capture(client: Client, numbers: range) -> float:
     return took
 
 
-@pytest.mark.parametrize("format", ["parquet", "delta"])
+@pytest.mark.parametrize("format", ["parquet", "delta", "iceberg"])
 def test_small_tables(tmp_path, capsys, format):
     make(format, tmp_path / "lake")
     (tmp_path / "home").mkdir()
