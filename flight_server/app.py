@@ -14,12 +14,14 @@ from capture.orchestrator import Orchestrator
 from flight_server.auth.vault import Vault
 from flight_server.checks.rules import File, load
 from flight_server.config import Settings
+from flight_server.control import checking, publishing, watch
 from flight_server.control.access import Access
 from flight_server.control.alarms import Alarms
 from flight_server.control.auto_analyze import AutoAnalyze
 from flight_server.control.capture_commit import CaptureCommit
 from flight_server.control.capture_plane import Captures, ResolvePlane
 from flight_server.control.checking import Checking
+from flight_server.control.housekeeping import Background
 from flight_server.control.job_queue import JobQueue
 from flight_server.control.lakes import Lakes
 from flight_server.control.publishing import Publishing
@@ -119,13 +121,14 @@ class App:
         self.watch = Watch(self.lakes, self.queue, self._connected, self._watch_interval)
         self.publishing = Publishing(self.database, self.catalog, self.lakes, self.queue)
         receivers = [Webhook(url, settings.webhook_secret) for url in (settings.webhook or "").split()]
+        self.alarms = Alarms(receivers, settings.webhook_digest_seconds)
         self.checking = Checking(
-            self.database,
-            self.catalog,
-            self.scanner,
-            rules,
-            Alarms(receivers, settings.webhook_digest_seconds),
-            settings.check_late_seconds,
+            self.database, self.catalog, self.scanner, rules, self.alarms, settings.check_late_seconds
+        )
+        self._background = (
+            Background("watch", self.watch.step, watch.STEP_SECONDS),
+            Background("republish", self.publishing.republish, publishing.STEP_SECONDS),
+            Background("checks", self.checking.run, checking.STEP_SECONDS),
         )
         self.commit.on_committed = self._captured
         register_computed(
@@ -139,10 +142,8 @@ class App:
     def start(self) -> None:
         """Starts the background threads."""
         unstage_all(self.database)
-        self.watch.start()
-        self.publishing.start()
-        self.checking.start()
-        self.prewarmer.start()
+        for thread in (*self._background, self.prewarmer):
+            thread.start()
 
     def take_over(self, address: str) -> None:
         """Begins to write, if the database was promoted.
@@ -177,10 +178,8 @@ class App:
 
     def close(self) -> None:
         """Stops the background threads and closes the database."""
-        self.watch.stop()
-        self.publishing.stop()
-        self.checking.stop()
-        self.prewarmer.stop()
+        for thread in (*self._background, self.alarms, self.prewarmer):
+            thread.stop()
         self.queue.close()
         try:
             if self.role.takes_writes:

@@ -31,7 +31,7 @@ from store.model.errors import NotFound, StatflightError
 log = logging.getLogger("statflight.server")
 
 SETTLE_SECONDS: Final = 1.0  # after the last capture of a table
-LOOK_SECONDS: Final = 0.5
+STEP_SECONDS: Final = 0.5  # between two looks for them
 TIMELY_SECONDS: Final = 60.0  # between two looks at rules that time alone may turn
 
 
@@ -62,18 +62,7 @@ class Checking:
         self._referring: set[int] = set()  # tables with values that a referenced table lacks, by key
         self._timely: dict[int, float] = {}  # by table key: when rules about the time are due
         self._lock = threading.Lock()
-        self._stop = threading.Event()
         self.results: dict[str, list[Result]] = {}
-
-    def start(self) -> None:
-        """Starts the thread that checks captured tables."""
-        if self._file.value.rules:
-            threading.Thread(target=self._loop, name="checks", daemon=True).start()
-
-    def stop(self) -> None:
-        """Stops the thread; tables still waiting are not checked."""
-        self._stop.set()
-        self._alarms.stop()
 
     def captured(self, table: TableEntry) -> None:
         """Notes that a table was captured."""
@@ -177,13 +166,6 @@ class Checking:
             wait = self._waiting[table.table_key] = _Wait(table.current_snapshot_id, now + self._late_seconds)
         wait.over = now >= wait.until
         return wait.over
-
-    def _loop(self) -> None:
-        while not self._stop.wait(LOOK_SECONDS):
-            try:
-                self.run()
-            except Exception:
-                log.exception("checks failed; they are tried again with the next capture")
 
 
 @dataclass

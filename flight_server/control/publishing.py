@@ -27,6 +27,7 @@ log = logging.getLogger("statflight.server")
 
 PUBLISH_SECONDS: Final = 3600.0  # limit of one publication, which may scan a table
 SETTLE_SECONDS: Final = 1.0  # after the last capture of a table
+STEP_SECONDS: Final = 0.5  # between two looks for them
 INTERVAL_SECONDS: Final = 10.0  # between two publications of a table in a home
 LONGEST_PAUSE_SECONDS: Final = 600.0  # until a home that failed is retried
 CURRENT, FAILED, DRY_RUN = "CURRENT", "FAILED", "DRY_RUN"
@@ -52,7 +53,6 @@ class Publishing:
         self._published: dict[tuple[int, str], float] = {}
         self._failures: dict[tuple[int, str], int] = {}  # consecutive failures of a table in a home
         self._lock = threading.Lock()
-        self._stop = threading.Event()
 
     def publish(
         self, table: TableEntry, home: str, snapshot_id: int, *, dry_run: bool = False, allow_inherited: bool = False,
@@ -120,14 +120,6 @@ class Publishing:
 
     # In the background.
 
-    def start(self) -> None:
-        """Starts publishing in the background."""
-        threading.Thread(target=self._loop, name="republish", daemon=True).start()
-
-    def stop(self) -> None:
-        """Stops publishing in the background."""
-        self._stop.set()
-
     def captured(self, table: TableEntry) -> None:
         """Notes that a table was captured."""
         with self._lock:
@@ -142,7 +134,7 @@ class Publishing:
         homes: dict[str, tuple[str, ...]] = {}  # by catalog
         for key in ready:
             table = self._with_homes(key, homes)
-            if table is not None and (self._stop.is_set() or self._busy(key)):
+            if table is not None and (self._queue.closing or self._busy(key)):
                 continue
             with self._lock:
                 since = self._captured.pop(key, None)
@@ -187,7 +179,7 @@ class Publishing:
                 continue  # the publication itself made this snapshot, or there is nothing new
             tried += 1
             try:
-                self.publish(table, home, snapshot_id, is_cancelled=self._stop.is_set)
+                self.publish(table, home, snapshot_id)
                 self._failures.pop((table.table_key, home), None)
             except (UpstreamError, NotFound) as error:
                 log.info("publish %s to %s: %s", table.full_name, home, error)
@@ -221,15 +213,6 @@ class Publishing:
         """True if captures of a table are queued or running."""
         sql = f"SELECT 1 FROM jobs WHERE table_key = ? AND state IN {ACTIVE} LIMIT 1"
         return bool(self._database.rows(sql, table_key))
-
-    def _loop(self) -> None:
-        while not self._stop.wait(SETTLE_SECONDS / 2):
-            try:
-                self.republish()
-            except StatflightError as error:
-                log.info("republish: %s", error)
-            except Exception:
-                log.exception("republish")
 
     # Both.
 

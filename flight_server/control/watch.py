@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ JITTER: Final = 0.1  # share of the interval by which an inspection may start ea
 START_SECONDS: Final = 2.0  # over which the first inspections are spread
 PATIENCE_SECONDS: Final = 300.0  # without progress, until an inspection is abandoned
 LISTED_SECONDS: Final = 2.0  # for which the list of lakes and intervals is kept
-_TICK_SECONDS: Final = 0.25  # between looks whether running inspections are done, at least between any two
+STEP_SECONDS: Final = 0.25  # between two steps
 
 
 @dataclass
@@ -53,35 +52,9 @@ class Watch:
         self._lakes: dict[str, _Lake] = {}
         self._intervals: dict[str, float | None] = {}
         self._listed_until = float("-inf")
-        self._stop = threading.Event()
-
-    def start(self) -> None:
-        """Starts the watch's thread."""
-        threading.Thread(target=self._run, name="watch", daemon=True).start()
-
-    def stop(self) -> None:
-        """Stops starting inspections."""
-        self._stop.set()
-
-    def _run(self) -> None:
-        pause = 0.0
-        while not self._stop.wait(pause):
-            try:
-                self.step()
-                pause = self._seconds_left()
-            except Exception:
-                log.exception("the watch failed; it is tried again")
-                pause = 5.0
-
-    def _seconds_left(self) -> float:
-        """Seconds until there is something to do."""
-        lakes = self._lakes.values()
-        if any(lake.job is not None for lake in lakes):
-            return _TICK_SECONDS
-        return max(_TICK_SECONDS, min([self._listed_until, *(lake.due_at for lake in lakes)]) - self._clock())
 
     def step(self) -> None:
-        """Stores the findings of finished inspections and starts those that are due."""
+        """Stores the findings of finished inspections and starts those that are due; called periodically."""
         now = self._clock()
         if now >= self._listed_until:
             self._intervals = {catalog: self._interval_of(catalog) for catalog in self._catalogs()}

@@ -20,9 +20,9 @@ from flight_server.actions.scans import capture_files
 from flight_server.app import App, alone
 from flight_server.auth.tokens import Guard
 from flight_server.config import Settings
+from flight_server.control.housekeeping import Housekeeping
 from flight_server.flight_service import StatflightServer
 from flight_server.process.certificates import with_tls
-from flight_server.process.housekeeping import Housekeeping
 from flight_server.process.lazy_endpoint import LazyEndpoint
 from flight_server.process.listener import Listener, tls_options
 from flight_server.process.log import configure

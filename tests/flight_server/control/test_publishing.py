@@ -27,7 +27,9 @@ class PublishingEnv:
         self.result: dict[str, Any] | StatflightError = {"location": "there", "columns": ["id"], "detail": ""}
         options = {"publish": homes, "publish.hive.uri": "thrift://h:1", "publish.hive.database": "d"}
         self.lakes = SimpleNamespace(config=lambda catalog: {"catalog": catalog, "options": options})
-        queue = SimpleNamespace(submit=self._submit, wait=lambda job, *_: job.result, abandon=lambda _: None)
+        queue = SimpleNamespace(
+            closing=False, submit=self._submit, wait=lambda job, *_: job.result, abandon=lambda _: None
+        )
         self.publishing = Publishing(self.database, self.catalog, self.lakes, queue, clock=lambda: self.now)
 
         def register(connection: Any) -> TableEntry:

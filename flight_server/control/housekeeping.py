@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 
 log = logging.getLogger("statflight.server")
@@ -30,3 +31,27 @@ class Housekeeping:
             else:
                 if self._failing.pop(name, None) is not None:
                     log.info("upkeep: %s works again", name)
+
+
+class Background(Housekeeping):
+    """A step in a thread of its own, because it may take long.
+
+    Args:
+        every_seconds: From the end of a run to the next.
+    """
+
+    def __init__(self, name: str, step: Callable[[], object], every_seconds: float):
+        super().__init__({name: step})
+        self._name, self._every, self._stopped = name, every_seconds, threading.Event()
+
+    def start(self) -> None:
+        """Starts the thread."""
+        threading.Thread(target=self._loop, name=self._name, daemon=True).start()
+
+    def stop(self) -> None:
+        """Stops the thread after a run that is under way."""
+        self._stopped.set()
+
+    def _loop(self) -> None:
+        while not self._stopped.wait(self._every):
+            self.run()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 
-from flight_server.process.housekeeping import Housekeeping
+from flight_server.control.housekeeping import Background, Housekeeping
 
 
 class Step:
@@ -56,3 +57,13 @@ def test_different_kind_of_error_is_logged_again(messages):
         step.error = error
         housekeeping.run()
     assert len(messages()) == 2
+
+
+def test_background_step_runs_until_it_is_stopped():
+    ran = threading.Semaphore(0)
+    background = Background("watch", ran.release, 0.001)
+    background.start()
+    assert all(ran.acquire(timeout=60) for _ in range(3))
+    background.stop()
+    while ran.acquire(timeout=0.2):
+        pass
