@@ -13,7 +13,7 @@ from typing import Any, Final
 from capture.connectors.options import takes_source_statistics
 from capture.connectors.spi import Connector, ConnectorConfig
 from capture.plugins import Plugins
-from store.model.errors import InvalidArgument, nearest
+from store.model.errors import InvalidArgument, InvalidField, nearest
 
 OPTION: Final = "publish"  # connector option: homes to which its tables are published after each capture
 READ_OPTION: Final = "statistics_from"  # connector option: catalogs from which captures take over statistics
@@ -58,11 +58,8 @@ def catalogs_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     for name in names:
         HOMES.check(name, field)
         if name in HOMES.built_in and name not in CATALOGS:
-            raise InvalidArgument(
-                f"{field}: statistics of {name} are in the table and are always read; expected some of "
-                + ", ".join(CATALOGS),
-                params={"field": field, "expected": "|".join(CATALOGS), "actual": name},
-            )
+            reason = f"statistics of {name} are in the table and are always read"
+            raise InvalidField(field, reason, expected=" | ".join(CATALOGS), actual=name)
     return names
 
 

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from capture.connectors.secrets import SECRET_OPTION
-from store.model.errors import InvalidArgument, nearest
+from store.model.errors import InvalidArgument, InvalidField, nearest
 from store.model.names import join_name, matcher
 
 TIMEOUT_OPTION: Final = "timeout"
@@ -114,10 +114,8 @@ def timeout_of(options: Mapping[str, str]) -> float:
     match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) ?(s|ms)?", str(text).strip())
     seconds = float(match[1]) / (1000 if match[2] == "ms" else 1) if match else 0.0
     if not 0 < seconds <= 3600:
-        raise InvalidArgument(
-            f"options.{TIMEOUT_OPTION}: expected seconds up to 3600, such as 30 or 2.5s, got {str(text)!r}",
-            params={"field": f"options.{TIMEOUT_OPTION}", "actual": str(text)},
-        )
+        expected = "seconds up to 3600, such as 30 or 2.5s"
+        raise InvalidField(f"options.{TIMEOUT_OPTION}", "must be seconds", expected=expected, actual=str(text))
     return seconds
 
 
@@ -173,10 +171,8 @@ def takes_source_statistics(options: Mapping[str, str]) -> bool:
     """
     text = str(options.get(SOURCE_STATISTICS, "true"))
     if text.strip().lower() not in ("true", "false"):
-        raise InvalidArgument(
-            f"options.{SOURCE_STATISTICS}: must be true or false, got {text!r}",
-            params={"field": f"options.{SOURCE_STATISTICS}", "expected": "true|false", "actual": text},
-        )
+        field = f"options.{SOURCE_STATISTICS}"
+        raise InvalidField(field, "must be true or false", expected="true | false", actual=text)
     return text.strip().lower() == "true"
 
 
@@ -201,10 +197,8 @@ class TableFilter:
             patterns[name] = tuple(pattern.strip() for pattern in str(text).split(",") if pattern.strip())
             wrong = next((pattern for pattern in patterns[name] if "." not in pattern and "*" not in pattern), None)
             if wrong is not None or not patterns[name]:
-                raise InvalidArgument(
-                    f"options.{name}: expected patterns of schema.table such as sales.*, got {wrong or str(text)!r}",
-                    params={"field": f"options.{name}", "expected": "schema.table, …", "actual": wrong or str(text)},
-                )
+                expected = "patterns of schema.table such as sales.*"
+                raise InvalidField(f"options.{name}", "must be patterns", expected=expected, actual=wrong or str(text))
         return cls(patterns.get(INCLUDE, EVERYTHING), patterns.get(EXCLUDE, ()))
 
     def has(self, namespace: str, name: str) -> bool:
@@ -229,10 +223,8 @@ def check_choice(format: str, options: Mapping[str, str], name: str, choices: Co
     """The value of an option with fixed choices; the first choice is the default."""
     value = str(options.get(name, next(iter(choices)))).strip().lower()
     if value not in choices:
-        raise InvalidArgument(
-            f"options.{name}: format {format} takes one of {', '.join(choices)}, got {value!r}",
-            params={"field": f"options.{name}", "expected": "|".join(choices), "actual": value},
-        )
+        reason = f"is no choice of format {format}"
+        raise InvalidField(f"options.{name}", reason, expected=" | ".join(choices), actual=value)
     return value
 
 
@@ -252,10 +244,8 @@ class PathRewrite:
         # split at the first `=`, so FROM cannot contain one
         was, equals, now = str(text).partition("=")
         if not was or not equals or not now:
-            raise InvalidArgument(
-                f"options.path_rewrite: expected FROM=TO, two prefixes of paths, got {text!r}",
-                params={"field": "options.path_rewrite", "expected": "FROM=TO"},
-            )
+            reason = "must be two prefixes of paths"
+            raise InvalidField("options.path_rewrite", reason, expected="FROM=TO", actual=text)
         return cls(was, now)
 
     def __bool__(self) -> bool:

@@ -111,17 +111,14 @@ def resolve(options: Mapping[str, str]) -> dict[str, str]:
         return given
     secret = _named_secret(name.strip())
     if SECRET_OPTION in secret:
-        raise InvalidArgument(
-            f'options.secret: secret "{name}" names another secret; it must hold the options themselves',
-            params={"field": "options.secret", "actual": name},
-        )
+        raise _refused(name, f'secret "{name}" names another secret; it must hold the options themselves')
     return secret | given
 
 
 def _named_secret(name: str) -> dict[str, str]:
     variable = ENVIRONMENT_PREFIX + re.sub(r"\W", "_", name, flags=re.ASCII).upper()
     if not name:
-        raise InvalidArgument("options.secret: names no secret", params={"field": "options.secret"})
+        raise _refused(name, "names no secret")
     if (text := os.environ.get(variable)) is not None:
         return _parsed(text, name)
     if file := os.environ.get(SECRETS_FILE):
@@ -134,11 +131,8 @@ def _named_secret(name: str) -> dict[str, str]:
             ) from None
         if isinstance(entry := secrets.get(name), Mapping):
             return _texts(entry, name)
-    raise InvalidArgument(
-        f'options.secret: no secret "{name}"',
-        hint=f"set {variable}, or add a table [{name}] to the TOML file that {SECRETS_FILE} names",
-        params={"field": "options.secret", "actual": name},
-    )
+    hint = f"set {variable}, or add a table [{name}] to the TOML file that {SECRETS_FILE} names"
+    raise _refused(name, f'no secret "{name}"', hint)
 
 
 def _parsed(text: str, name: str) -> dict[str, str]:
@@ -167,18 +161,16 @@ def _text(value: Any, name: str, key: str) -> str:
         try:
             return Path(value["file"]).read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
-            raise InvalidArgument(
-                f'options.secret: the file of "{key}" of secret "{name}" cannot be read ({type(error).__name__})',
-                params={"field": "options.secret", "actual": name},
-            ) from None
+            reason = f'the file of "{key}" of secret "{name}" cannot be read ({type(error).__name__})'
+            raise _refused(name, reason) from None
     if isinstance(value, list | Mapping) or value is None:
         raise _malformed(name)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _malformed(name: str) -> InvalidArgument:
-    return InvalidArgument(
-        f'options.secret: secret "{name}" is malformed',
-        hint="expected a JSON object of texts, or one key=value a line",
-        params={"field": "options.secret", "actual": name},
-    )
+    return _refused(name, f'secret "{name}" is malformed', "expected a JSON object of texts, or one key=value a line")
+
+
+def _refused(name: str, reason: str, hint: str = "") -> InvalidArgument:
+    return InvalidArgument(f"options.secret: {reason}", hint=hint, params={"field": "options.secret", "actual": name})

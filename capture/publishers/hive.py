@@ -27,7 +27,7 @@ from capture.publishers.hive_types import (
     without_null,
 )  # fmt: skip
 from capture.publishers.spi import Draft, HomeStatistics, LostRace
-from store.model.errors import InvalidArgument, UpstreamError
+from store.model.errors import InvalidArgument, InvalidField, UpstreamError
 
 DEFAULT_PORT: Final = 9083
 _FIELDS: Final = {"LONG": "longStats", "DOUBLE": "doubleStats", "DECIMAL": "decimalStats", "DATE": "dateStats",
@@ -168,11 +168,8 @@ class HivePublisher(HivePublisherBase):
         uri = self.destination.options.get("uri", "")
         address = urlsplit(uri)
         if address.scheme != "thrift" or not address.hostname:
-            raise InvalidArgument(
-                f"options.uri: must be the address of a metastore, such as thrift://host:{DEFAULT_PORT}; "
-                + (f"got {uri!r}" if uri else "it is missing"),
-                params={"field": "options.uri"},
-            )
+            expected = f"an address such as thrift://host:{DEFAULT_PORT}"
+            raise InvalidField("options.uri", "must be that of a metastore", expected=expected, actual=uri or None)
         return address.hostname, address.port or DEFAULT_PORT
 
 

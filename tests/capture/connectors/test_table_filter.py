@@ -39,10 +39,10 @@ def test_patterns_that_match_no_table_are_told():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"include": ""}, "options.include: expected patterns of schema.table such as sales.*, got ''"),
-        ({"include": "sales.*,orders"}, "got 'orders'"),
-        ({"exclude": " , "}, "options.exclude: expected patterns"),
-        ({"source_statistics": "maybe"}, "options.source_statistics: must be true or false, got 'maybe'"),
+        ({"include": ""}, 'expected patterns of schema.table such as sales.*, got ""'),
+        ({"include": "sales.*,orders"}, 'got "orders"'),
+        ({"exclude": " , "}, "options.exclude: must be patterns"),
+        ({"source_statistics": "maybe"}, 'must be true or false: expected true | false, got "maybe"'),
     ],
 )
 def test_bad_values_are_refused(options, said):
