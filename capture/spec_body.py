@@ -94,30 +94,26 @@ class StoredSpec(SpecBody, forbid_unknown_fields=False):
     engine: Engine | None = None
 
 
-def parse_spec(body: Any, where: str = "request") -> CaptureSpec:
+def parse_spec(body: Any) -> CaptureSpec:
     """Parses what `CaptureSpec.json` writes; other keys are left to the caller.
-
-    Args:
-        where: Path of the object in the whole body, for errors.
 
     Raises:
         InvalidField: A field is invalid; names the field and valid values.
     """
-    stored = read(body, StoredSpec, where=where)
-    return stored.spec(where, stored.engine, stored.budget)
+    stored = read(body, StoredSpec, where="request")
+    return stored.spec("request", stored.engine, stored.budget)
 
 
-def parse_partitions(value: Any, where: str = "partitions") -> tuple[Partition, ...]:
+def parse_partitions(value: Any) -> tuple[Partition, ...]:
     """Parses the partitions of a request: the distinct ones in their order; none for None.
 
     Args:
         value: Non-empty list of objects, field → string, number, boolean or null; None for no restriction.
-        where: Path of the list in the whole body, for errors.
 
     Raises:
         InvalidField: A partition is malformed, or there are more than `MAX_PARTITIONS`; names the field.
     """
-    return () if value is None else _distinct(read(value, Partitions, where=where))
+    return () if value is None else _distinct(read(value, Partitions, where="partitions"))
 
 
 def _distinct(partitions: Any) -> tuple[Partition, ...]:

@@ -253,26 +253,20 @@ def _sketches_of(record: Mapping[str, Any], kinds: Collection[str]) -> frozenset
     return frozenset(role for name, (role, having) in _SKETCHED.items() if name in kinds and kind in having)
 
 
-def answers(record: Mapping[str, Any], kinds: Collection[str], roles: Collection[str] = frozenset()) -> bool:
-    """True when a record holds the requested kinds. Engines compute every kind, but sketches only on request.
+def _answer(
+    record: Mapping[str, Any], kinds: Collection[str], roles: Collection[str]
+) -> Mapping[str, Any] | Answer | None:
+    """A record that holds the requested kinds, a refusal, or None. Engines compute every kind, but sketches only on
+    request.
 
     Args:
         kinds: The requested kinds; empty means any.
         roles: Roles of the target's stored sketches, samples excluded.
     """
-    if not _sketches_of(record, kinds).issubset(roles):
-        return False
-    if record.get("producer") == "ENGINE_COMPUTED":
-        return True
-    return not lacking(record, kinds)
-
-
-def _answer(
-    record: Mapping[str, Any], kinds: Collection[str], roles: Collection[str]
-) -> Mapping[str, Any] | Answer | None:
     if reason := impossible(record.get("logical_type"), kinds):
         return Answer("FAILED", reason, can_change=False)
-    return record if answers(record, kinds, roles) else None
+    holds = record.get("producer") == "ENGINE_COMPUTED" or not lacking(record, kinds)
+    return record if holds and _sketches_of(record, kinds).issubset(roles) else None
 
 
 @dataclass
