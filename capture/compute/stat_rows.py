@@ -60,20 +60,13 @@ class Coverage:
         return not self.row_groups and not self.failed
 
 
-@dataclass(slots=True)
 class Rows:
     """Collects rows of one table at one snapshot, captured in one mode; `tables` returns them."""
 
-    table: TableHandle
-    engine_id: str
-    mode: Mode
-    now: datetime = field(default_factory=lambda: datetime.now(UTC))
-    _rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    _names: Mapping[int, str] = field(init=False)
-    _schema_hash: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._names, self._schema_hash = self.table.names, self.table.columns.hash
+    def __init__(self, table: TableHandle, engine_id: str, mode: Mode):
+        self.table, self.engine_id, self.mode, self.now = table, engine_id, mode, datetime.now(UTC)
+        self._rows: dict[str, list[dict[str, Any]]] = {}
+        self._names, self._schema_hash = table.names, table.columns.hash
 
     @property
     def pending(self) -> int:

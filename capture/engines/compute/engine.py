@@ -137,10 +137,10 @@ class ComputeEngine(CaptureEngine):
     ) -> list[CaptureResult]:
         """Captures requests of one table, snapshot, mode and sampling in one pass over the files."""
         begun = time.monotonic()
-        scan = TableScan.of(requests, self.file_sketches)
+        scan = TableScan(requests, self.file_sketches)
         table = scan.table
         progress(0.0, f"planning {table.schema}.{table.name}")
-        tasks = table.scan_tasks(table.names[i] for i in scan.all_ids)
+        tasks = table.scan_tasks(table.names[i] for i in scan.types)
         notes = []
         if requests[0].spec.partitions:
             total, tasks = len(tasks), partitions.within(table, tasks, requests[0].spec.partitions)
@@ -173,7 +173,7 @@ class ComputeEngine(CaptureEngine):
         scanned.start(tasks, reused)
         expected = draw.rows_at_most if draw else sum(task.row_count for _, task in new)
         engine = requests[0].spec.engine or self.engine
-        asked, columns = self._asked(requests[0]), len(scan.all_ids)
+        asked, columns = self._asked(requests[0]), len(scan.types)
         choice = choose(engine, asked, expected, columns, self.spark, self.inline_max_cells)
         if choice.note:
             notes.append(choice.note)

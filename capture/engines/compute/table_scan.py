@@ -17,7 +17,7 @@ from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import ScanTask
 from capture.engines.compute.contradictions import StatedFiles
 from capture.spec import FileSketches, Sampling
-from capture.spi import CaptureRequest, TableHandle
+from capture.spi import CaptureRequest
 from store.model import logical_types
 from store.model.logical_types import Kind, LogicalType
 from store.model.targets import TargetKind
@@ -43,61 +43,49 @@ class _Read:
         return len(self.paths)
 
 
-@dataclass(slots=True)
 class TableScan:
-    """State of a pass. Answers are folded in the order of the files."""
+    """State of a pass over all columns and groups of requests of one table, snapshot, mode and sampling. Answers are
+    folded in the order of the files.
 
-    table: TableHandle
-    sampling: Sampling
-    work: Work
-    types: dict[int, LogicalType]
-    all_ids: tuple[int, ...]
-    folds: dict[Key, Fold]
-    errors: dict[Key, list[str]]
-    row_groups: dict[Key, int]
-    read: dict[Key, _Read]
-    members: dict[int, Fold]  # values of each column of a group, nulls included
-    dependencies: dict[Key, list[dict[str, Any]]] = field(default_factory=dict)  # of groups, set by `finish`
-    file_sketches: FileSketches = FileSketches.AUTO
-    uncut: frozenset[int] = frozenset()  # ids of columns whose NDV is named: of these, whole sketches of files are kept
-    known: dict[int, dict[str, Any]] = field(default_factory=dict)  # column id → scalars of the whole from metadata
-    rows_total: int = 0
-    files_total: int = 0
-    taken: int = 0  # number of files folded
-    reused: frozenset[int] = frozenset()  # indexes of tasks whose results come from the store
-    stated: StatedFiles | None = None  # what the metadata says of the files that are read
-    contradictions: dict[Key, list[str]] = field(default_factory=dict)  # of columns, one for each file
+    Attributes:
+        types: Column id → type, of the columns and of the members of groups.
+        members: Column id → values of each column of a group, nulls included.
+        dependencies: Of groups, set by `finish`.
+        uncut: Ids of columns whose NDV is named: of these, whole sketches of files are kept.
+        known: Column id → scalars of the whole from metadata.
+        reused: Indexes of tasks whose results come from the store.
+        stated: What the metadata says of the files that are read.
+        contradictions: Of columns, one for each file.
+    """
 
-    @classmethod
-    def of(cls, requests: Sequence[CaptureRequest], file_sketches: FileSketches = FileSketches.AUTO) -> TableScan:
-        """Creates a pass over all columns and groups of requests of one table, snapshot, mode and sampling."""
-        table, method = requests[0].table, requests[0].spec.sampling
+    def __init__(self, requests: Sequence[CaptureRequest], file_sketches: FileSketches = FileSketches.AUTO):
+        self.table, self.sampling, self.file_sketches = requests[0].table, requests[0].spec.sampling, file_sketches
         columns = sorted({r.target.column_id for r in requests if r.target.column_id is not None})
         groups = sorted({r.target.column_ids for r in requests if r.target.column_ids})
         wanted = sketches_of([r for r in requests if r.target.kind is TargetKind.COLUMN])
+        self.work = Work(tuple(columns), tuple(groups), wanted)
         all_ids = sorted({*columns, *(i for group in groups for i in group)})
-        types = {i: logical_types.parse(table.by_id[i].logical_type) for i in all_ids}
+        self.types = {i: logical_types.parse(self.table.by_id[i].logical_type) for i in all_ids}
         keys: list[Key] = [*((i,) for i in columns), *groups]
-        lts = [types[key[0]] if len(key) == 1 else LogicalType(Kind.STRUCT) for key in keys]
-        return cls(
-            table,
-            method,
-            Work(tuple(columns), tuple(groups), wanted),
-            types,
-            tuple(all_ids),
-            {key: Fold(lt) for key, lt in zip(keys, lts, strict=True)},
-            {key: [] for key in keys},
-            dict.fromkeys(keys, 0),
-            {key: _Read() for key in keys},
-            {i: Fold(LogicalType(Kind.STRUCT)) for group in groups for i in group},
-            file_sketches=file_sketches,
-            uncut=frozenset(r.target.column_id for r in requests if r.target.column_id and "NDV" in r.spec.kinds),
-        )
+        tuples = LogicalType(Kind.STRUCT)
+        self.folds = {key: Fold(self.types[key[0]] if len(key) == 1 else tuples) for key in keys}
+        self.members = {i: Fold(tuples) for group in groups for i in group}
+        self.errors: dict[Key, list[str]] = {key: [] for key in keys}
+        self.row_groups = dict.fromkeys(keys, 0)
+        self.read = {key: _Read() for key in keys}
+        self.dependencies: dict[Key, list[dict[str, Any]]] = {}
+        self.uncut = frozenset(r.target.column_id for r in requests if r.target.column_id and "NDV" in r.spec.kinds)
+        self.known: dict[int, dict[str, Any]] = {}
+        self.rows_total = self.files_total = 0
+        self.taken = 0  # number of files folded
+        self.reused: frozenset[int] = frozenset()
+        self.stated: StatedFiles | None = None
+        self.contradictions: dict[Key, list[str]] = {}
 
     @property
     def leaves(self) -> frozenset[int]:
         """Ids of the columns that are no containers."""
-        return frozenset(i for i in self.all_ids if self.table.by_id[i].is_leaf)
+        return frozenset(i for i in self.types if self.table.by_id[i].is_leaf)
 
     @property
     def sampled(self) -> bool:
