@@ -302,7 +302,7 @@ class StatflightServer(flight.FlightServerBase):
             self.app.queue.add_to_draft(request.draft, put, request.whole)
             return {"received": rows.num_rows}
         counts = self.app.store.put([put], idempotency_key=request.idempotency_key)
-        answer = counts.to_json()
+        answer = counts._asdict()
         audit_log.write("DoPut", caller.name, call.correlation_id, flight=request.flight.name,
                         mode=str(request.mode), **answer)  # fmt: skip
         if self.metrics is not None:

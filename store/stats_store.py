@@ -38,12 +38,12 @@ from store.history.span_merge import SpanMerge, waves
 from store.model.catalog_entries import EXTERNAL, Place, TableEntry
 from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
-from store.model.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Listing, Put, PutMode, codes, digest, snapshots_of
-from store.model.targets import Target, TargetKind, storage_id
+from store.model.puts import FLIGHT_OF, Codes, Counts, Listing, Put, PutMode, codes, digest, snapshots_of
+from store.model.targets import Target, TargetKind
 from store.staged_listings import MANY_ROWS, StagedListing, family_of, place_of
 from store.stores import StatsStore
 
-__all__ = ["IDENTITY", "Counts", "DuckDBStatsStore", "Put", "PutMode"]
+__all__ = ["Counts", "DuckDBStatsStore", "Put", "PutMode"]
 
 IDEMPOTENCY_SECONDS = 86_400
 _TABLE = ("table_catalog", "table_schema", "table_name")
@@ -175,7 +175,7 @@ class DuckDBStatsStore(StatsStore):
             now = datetime.now(UTC)
             connection.execute("DELETE FROM idempotency WHERE epoch(?::TIMESTAMPTZ) - epoch(stored_at) > ?",
                                [now, IDEMPOTENCY_SECONDS])  # fmt: skip
-            answer = json.dumps(counts.to_json())
+            answer = json.dumps(counts._asdict())
             connection.execute("INSERT INTO idempotency VALUES (?, ?, ?, ?)", [idempotency_key, content, answer, now])
         return counts
 
@@ -309,7 +309,7 @@ class DuckDBStatsStore(StatsStore):
         row = self._find(table, snapshot_id, target)
         if row is None:
             raise NotFound(
-                f'nothing is stored for {storage_id(target)} of "{table.full_name}" at snapshot {snapshot_id}',
+                f'nothing is stored for {target.storage_id} of "{table.full_name}" at snapshot {snapshot_id}',
                 code="UNKNOWN_TARGET",
                 hint="capture it first",
             )
@@ -322,7 +322,7 @@ class DuckDBStatsStore(StatsStore):
         with self.database.reading() as cursor:
             digests = cursor.execute(
                 f"SELECT role || ' ' || sketch_type || ' ' || sha256(data) FROM {source} AND t.storage_id = ?"
-                " ORDER BY 1", [*leading, storage_id(target)],
+                " ORDER BY 1", [*leading, target.storage_id],
             ).fetchall()  # fmt: skip
         return [row[0] for row in digests]
 

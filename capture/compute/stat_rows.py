@@ -20,7 +20,7 @@ from capture.spi import Mode, TableHandle
 from store.model import schemas, sketches
 from store.model.freshness import CONTRADICTED
 from store.model.logical_types import Kind, LogicalType
-from store.model.targets import Target, storage_id
+from store.model.targets import Target
 
 SAMPLE_CONFIDENCE: Final = 0.95
 _BOUNDS: Final = ("min", "max", "min_is_exact", "max_is_exact")
@@ -90,7 +90,7 @@ class Rows:
         covers = Coverage(part.row_count, 1, answer.size_bytes, contradicted=contradicted)
         self._add("stats.file_columns", place | {"engine_id": answer.engine_id}, part, lt, covers)
         if kept is not None:
-            about = {"target_kind": "FILE", "storage_id": storage_id(Target.file(path))}
+            about = {"target_kind": "FILE", "storage_id": Target.file(path).storage_id}
             self._sketches(
                 about | {"file_path": path, "column_id": column_id}, kept, lt, {"fingerprint": task.fingerprint}
             )
@@ -127,7 +127,7 @@ class Rows:
         """Adds a column of the table, with its sketches; `files` is `fold.listing` of all its files, else empty."""
         place = {"column_id": column_id, "column_name": self._names[column_id]}
         self._add("stats.columns", place, part, lt, covers)
-        about = {"target_kind": "COLUMN", "storage_id": storage_id(Target.column(column_id)), "column_id": column_id}
+        about = {"target_kind": "COLUMN", "storage_id": Target.column(column_id).storage_id, "column_id": column_id}
         parameters: dict[str, Any] = _sampled(part, covers) or ({"files": files} if files else {})
         self._sketches(about, part, lt, parameters)
 
@@ -144,7 +144,7 @@ class Rows:
         place = {"column_ids": list(target.column_ids), "column_names": names}
         lt = LogicalType(Kind.STRUCT)
         self._add("stats.column_groups", place, part, lt, covers)
-        about = {"target_kind": "COLUMN_GROUP", "storage_id": storage_id(target)}
+        about = {"target_kind": "COLUMN_GROUP", "storage_id": target.storage_id}
         parameters = _sampled(part, covers) | ({"dependencies": dependencies} if dependencies else {})
         self._sketches(about, part, lt, parameters, {"NDV": "TUPLE_NDV"})
 
@@ -158,7 +158,7 @@ class Rows:
             "display_name": target.engine_expression_key.decode(errors="replace"),
         }
         self._add("stats.expressions", place, part, lt, covers)
-        about = {"target_kind": "EXPRESSION", "storage_id": storage_id(target)}
+        about = {"target_kind": "EXPRESSION", "storage_id": target.storage_id}
         self._sketches(about, part, lt, _sampled(part, covers))
 
     def tables(self) -> dict[str, pa.Table]:

@@ -20,8 +20,8 @@ from store.duckdb.layout import BY_SNAPSHOT, STORED, parts
 from store.duckdb.table_versions import TableVersions
 from store.model.predicates import tree
 from store.model.predicates.sql import to_sql
+from store.model.puts import IDENTITY
 from store.model.schemas import Flight
-from store.stats_store import IDENTITY
 
 BATCH_ROWS: Final = 4096  # ~1 MiB of statistics
 _LARGE: Final = {"stats.sketches": 64}  # rows of a batch for flights with large values

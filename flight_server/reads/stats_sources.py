@@ -41,8 +41,8 @@ from store.model.freshness import (
     usable_for_arrow,
     usable_for_sql,
 )
+from store.model.puts import IDENTITY
 from store.model.schemas import COUNTS, DERIVED, DISTRIBUTION, DISTRIBUTION_LABELS, Flight
-from store.stats_store import IDENTITY
 
 _NOT_DROPPED: Final = "s.table_key NOT IN (SELECT table_key FROM tables WHERE dropped)"
 TABLE_COLUMNS: Final = {name: f't."{name}"' for name in ("table_catalog", "table_schema", "table_name", "table_id")}

@@ -24,13 +24,6 @@ from store.model.schemas import Flight
 
 MAX_BATCH_BYTES: Final = 1 << 30  # of a batch of a put, decompressed and decoded
 _KEY: Final = ("table_catalog", "table_schema", "table_name", "snapshot_id")
-_TARGETS: Final[dict[str, tuple[str, ...]]] = {
-    "stats.files": ("file_path",),
-    "stats.file_columns": ("file_path",),
-    "stats.expressions": ("engine_kind", "engine_expression_key"),
-    "stats.column_groups": ("column_ids",),
-    "stats.sketches": ("role", "sketch_type", "data"),
-}
 # At least one of these columns is required, and each row must have a value in one of them.
 _ALTERNATIVES: Final[dict[str, tuple[str, str]]] = {
     "stats.columns": ("column_id", "column_name"),
@@ -60,7 +53,9 @@ _AT_MOST: Final = (
 
 def required(flight: Flight) -> tuple[str, ...]:
     """The columns that a put into the flight must have, without nulls."""
-    return (*_KEY, *_TARGETS.get(flight.name, ()))
+    if flight.name == "stats.sketches":
+        return (*_KEY, "role", "sketch_type", "data")
+    return (*_KEY, *(name for name in flight.identity if name not in _ALTERNATIVES.get(flight.name, ())))
 
 
 def prepare(

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,21 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.model.errors import Conflict, InvalidArgument
-from store.model.schemas import COSMETIC
+from store.model.schemas import COSMETIC, FLIGHTS
 from store.model.targets import TargetKind
 
 Codes: TypeAlias = npt.NDArray[np.int64]
 
 # Flight → the stored columns that, with table and snapshot, identify a record. `file_sketches` are the rows of
 # stats.sketches about files, which are stored by span, as rows of files are.
-IDENTITY = {
-    "stats.tables": (),
-    "stats.columns": ("column_id",),
-    "stats.files": ("file_path",),
-    "stats.file_columns": ("file_path", "column_id"),
-    "stats.expressions": ("engine_kind", "engine_expression_key"),
-    "stats.column_groups": ("column_ids",),
-    "stats.sketches": ("storage_id", "role"),
+IDENTITY = {name: flight.identity for name, flight in FLIGHTS.items() if flight.writable} | {
+    "stats.sketches": ("storage_id", "role"),  # of one column at most
     "file_sketches": ("storage_id", "column_id", "role"),
 }
 # Kind → its flight, in the order of storage ids: column-…, composite-…, expression-…, file-…, table.
@@ -56,8 +50,7 @@ class PutMode(StrEnum):
     CAPTURE = "capture"  # upsert, but a PARTIAL record does not replace a COMPLETE one of its snapshot and target
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(NamedTuple):
     """The effect of a put, in records."""
 
     received: int = 0
@@ -65,16 +58,8 @@ class Counts:
     unchanged: int = 0
     replaced: int = 0
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(*(a + b for a, b in zip(self.astuple(), other.astuple(), strict=True)))
-
-    def astuple(self) -> tuple[int, int, int, int]:
-        """The counts in the order of the fields."""
-        return self.received, self.created, self.unchanged, self.replaced
-
-    def to_json(self) -> dict[str, int]:
-        """The counts as JSON, for the response to a put."""
-        return dict(zip(("received", "created", "unchanged", "replaced"), self.astuple(), strict=True))
+    def __add__(self, other: Counts) -> Counts:  # type: ignore[override]  # of numbers, not of tuples
+        return Counts(*map(sum, zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

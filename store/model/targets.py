@@ -149,8 +149,21 @@ class Target:
 
     @property
     def storage_id(self) -> str:
-        """The identity of the target within its table and snapshot; see `storage_id`."""
-        return storage_id(self)
+        """The identity of the target within a snapshot; sorted as text, columns are in numeric order."""
+        match self.kind:
+            case TargetKind.TABLE:
+                return "table"
+            case TargetKind.COLUMN:
+                return f"column-{self.column_id:019d}"
+            case TargetKind.FILE:
+                assert self.file_path is not None
+                return f"file-{_digest(b'F', self.file_path.encode('utf-8', 'surrogatepass'))}"
+            case TargetKind.EXPRESSION:
+                assert self.engine_kind is not None and self.engine_expression_key is not None
+                key = _digest(b"E", self.engine_kind.encode(), self.engine_expression_key)
+                return f"expression-{self.engine_kind}-{key}"
+            case TargetKind.COLUMN_GROUP:
+                return f"composite-{_digest(b'X', *(str(i).encode() for i in self.column_ids))}"
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `parse` reads back."""
@@ -165,24 +178,6 @@ class Target:
             if value is not None:
                 body[name] = list(value) if isinstance(value, tuple) else value
         return body
-
-
-def storage_id(target: Target) -> str:
-    """The identity of a target within a snapshot; sorted as text, columns are in numeric order."""
-    match target.kind:
-        case TargetKind.TABLE:
-            return "table"
-        case TargetKind.COLUMN:
-            return f"column-{target.column_id:019d}"
-        case TargetKind.FILE:
-            assert target.file_path is not None
-            return f"file-{_digest(b'F', target.file_path.encode('utf-8', 'surrogatepass'))}"
-        case TargetKind.EXPRESSION:
-            assert target.engine_kind is not None and target.engine_expression_key is not None
-            key = _digest(b"E", target.engine_kind.encode(), target.engine_expression_key)
-            return f"expression-{target.engine_kind}-{key}"
-        case TargetKind.COLUMN_GROUP:
-            return f"composite-{_digest(b'X', *(str(i).encode() for i in target.column_ids))}"
 
 
 def _with_key(body: Mapping[str, Any]) -> Mapping[str, Any]:

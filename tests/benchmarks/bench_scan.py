@@ -31,7 +31,7 @@ from flight_server.client import StatsClient
 from store.model import sketches
 from store.model.schemas import THETA
 from store.model.sketches import murmur3
-from store.model.targets import Target, storage_id
+from store.model.targets import Target
 from tests.capture.connectors.iceberg_tables import make_catalog
 from tests.flight_server.live_server import serving
 from tests.integration.aws_server import Aws, process
@@ -411,7 +411,7 @@ def test_sketches_of_few_values_skip_files_that_bounds_keep(tmp_path: Path) -> N
         took, kept = {}, {}
         for side in ("bounds", "sketches"):
             if side == "sketches":
-                ids = [storage_id(Target.file(name)) for name in names(REGION_FILES).to_pylist()]
+                ids = [Target.file(name).storage_id for name in names(REGION_FILES).to_pylist()]
                 sketched = rows(target_kind="FILE", storage_id=pa.array(ids), column_id=1, role="NDV", data=each(made),
                                 sketch_type=THETA).drop_columns(["completeness"])  # fmt: skip
                 client.put("stats.sketches", sketched)

@@ -21,7 +21,7 @@ from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
 from store.model.puts import FLIGHT_OF, IDENTITY, Counts, Put, PutMode, codes, contradicts, cosmetic, digest, once
-from store.model.targets import Target, TargetKind, storage_id
+from store.model.targets import Target, TargetKind
 from store.stores import StatsStore
 
 _KEY = ("table_catalog", "table_schema", "table_name", "table_id", "snapshot_id")
@@ -144,7 +144,7 @@ class MemoryStatsStore(StatsStore):
         kind = next((kind for kind, flight in FLIGHT_OF.items() if flight == family), None)
         if kind is None:
             return
-        targets = {storage_id(_target_of(kind, row)) for row in stored.values()}
+        targets = {_target_of(kind, row).storage_id for row in stored.values()}
         sketches = state.records.get((entry.table_key, snapshot_id, _sketches_of(kind)), {})
         for identity, row in list(sketches.items()):
             if row["target_kind"] == kind and row["storage_id"] not in targets:

@@ -12,7 +12,7 @@ from flight_server.reads import file_keys
 from store.model import sketches
 from store.model.schemas import THETA
 from store.model.sketches import murmur3
-from store.model.targets import Target, storage_id
+from store.model.targets import Target
 from tests.flight_server.reads.test_scan_plan import KEY, kept
 from tests.flight_server.serving import app_in, put
 
@@ -48,7 +48,7 @@ def put_keys(app, sketched: Any = ids, **more: Any) -> None:
               "min": "0", "max": "3999", "producer": "ENGINE_COMPUTED"}  # fmt: skip
     put(app, [whole | {"file_path": f} | column | more for f in files], "stats.file_columns")
     put(app, [
-        KEY_OF_SKETCH | {"storage_id": storage_id(Target.file(f)), "file_path": f,
+        KEY_OF_SKETCH | {"storage_id": Target.file(f).storage_id, "file_path": f,
                          "data": sketches.theta(murmur3.hash_longs(sketched(i)))} for i, f in enumerate(files)
     ], "stats.sketches")  # fmt: skip
 
@@ -101,7 +101,7 @@ def test_sketches_of_samples_and_of_other_snapshots_say_nothing(app):
     sample = {"data": sketches.theta(murmur3.hash_longs(ids(0)[:5])), "params": '{"completeness": "PARTIAL"}'}
     put(
         app,
-        [KEY_OF_SKETCH | {"storage_id": storage_id(Target.file("f0")), "file_path": "f0"} | sample],
+        [KEY_OF_SKETCH | {"storage_id": Target.file("f0").storage_id, "file_path": "f0"} | sample],
         "stats.sketches",
     )
     assert set(kept(app, "id = 6")) == {"f0", "f2"}
