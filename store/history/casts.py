@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from store.model.errors import InvalidField, first_line
@@ -107,17 +106,3 @@ def json_object(text: str) -> str:
 def shown(text: str) -> str:
     """A text shortened for messages."""
     return text if len(text) <= 100 else f"{text[:100]}…"
-
-
-def lists(lengths: np.ndarray, values: pa.Array, type: pa.DataType, null: np.ndarray | None = None) -> pa.Array:
-    """A list column from lengths and values.
-
-    Args:
-        lengths: Number of items of each list, N integers.
-        values: The items, as many as the sum of `lengths`.
-        type: The list type; values are cast to its item type.
-        null: Mask of the lists that are null, N booleans; None if none is.
-    """
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-    mask = None if null is None else pa.array(null)
-    return pa.ListArray.from_arrays(offsets, values.cast(type.value_type), type, mask=mask)

@@ -6,7 +6,8 @@ field, reason, expected and actual value. It works on whole columns; Python code
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Final
 
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.history.casts import cast, castable, json_object, like, lists, other_type, shown, trimmed
+from store.history.casts import cast, castable, json_object, like, other_type, shown, trimmed
 from store.history.decoded_sizes import decoded_bytes
 from store.history.impossible import first_impossible
 from store.model import bounds, logical_types, schemas, target_ids, targets
@@ -199,6 +200,17 @@ class _Batch:
         actual = self.columns[name][index].as_py() if actual is None else actual
         return InvalidField(name, reason, expected=expected, actual=actual, where=f"row {self.first_row + index + 1}")
 
+    @contextmanager
+    def _refusing(self, index: int, name: str) -> Iterator[None]:
+        """Adds the row to an InvalidField of a value of a column."""
+        try:
+            yield
+        except InvalidField as error:
+            params = error.params
+            refusal = self._refuse(index, name, params["reason"], params["expected"], params["actual"])
+            refusal.hint = error.hint
+            raise refusal from None
+
     def _require(self, holds: pa.BooleanArray, name: str, reason: str, expected: object) -> None:
         """Refuses the first row for which `holds` is false; null counts as true."""
         if not pc.all(holds, min_count=0).as_py():
@@ -286,36 +298,20 @@ class _Batch:
 
     def _check_group(self) -> None:
         """Checks the ids of each group, and sorts them together with their names."""
-        ids = self.columns["column_ids"]
-        lengths, flat = pc.list_value_length(ids).to_numpy(), ids.flatten()
-        rows: np.ndarray = np.repeat(np.arange(len(ids)), lengths)
-        if lengths.min() < 2:
-            index = int(np.argmin(lengths >= 2))
-            raise self._refuse(index, "column_ids", "has too few columns", "at least 2")
-        if flat.null_count or pc.min(flat).as_py() <= 0:
-            index = pc.index(pc.fill_null(pc.greater(flat, 0), False), False).as_py()
-            raise self._refuse(int(rows[index]), "column_ids", "is not positive", "a positive 63-bit integer",
-                               str(flat[index].as_py()))  # fmt: skip
-        values = flat.to_numpy()
-        order = np.lexsort((values, rows))
-        values = values[order]
-        same = (values[1:] == values[:-1]) & (rows[1:] == rows[:-1])
-        if same.any():
-            raise self._refuse(int(rows[np.argmax(same)]), "column_ids", "has a column twice", "distinct ids")
-        names = self._given("column_names")
-        if names is not None:
-            fits = pc.equal(pc.list_value_length(names), pa.array(lengths, pa.int32()))
-            self._require(fits, "column_names", "are not as many as column_ids", "a name for each id")
-        if np.array_equal(order, np.arange(len(order))):
+        column, names = self.columns["column_ids"], self._given("column_names")
+        groups = column.to_pylist()
+        for index, ids in enumerate(groups):
+            with self._refusing(index, "column_ids"):
+                targets.Target.column_group(ids)
+        self.columns["column_ids"] = pa.array(map(sorted, groups), column.type)
+        if names is None:
             return
-        self.columns["column_ids"] = lists(lengths, pa.array(values), ids.type)
-        if names is not None:
-            # Groups without names have no elements in the flat list of names, so only the others are counted.
-            named = names.is_valid().to_numpy(zero_copy_only=False)
-            kept: np.ndarray = np.repeat(named, lengths)
-            rank = np.cumsum(kept) - 1
-            sorted_names = names.flatten().take(pa.array(rank[order[kept]]))
-            self.columns["column_names"] = lists(np.where(named, lengths, 0), sorted_names, names.type, ~named)
+        named = names.to_pylist()
+        fits = pa.array([of is None or len(of) == len(ids) for of, ids in zip(named, groups, strict=True)])
+        self._require(fits, "column_names", "are not as many as column_ids", "a name for each id")
+        in_order = (of and [name for _, name in sorted(zip(ids, of, strict=True))]
+                    for of, ids in zip(named, groups, strict=True))  # fmt: skip
+        self.columns["column_names"] = pa.array(in_order, names.type)
 
     def _check_deletes(self) -> None:
         """Checks the fields of equality deletes and the delete files of data files."""
@@ -380,7 +376,10 @@ class _Batch:
             return  # bounds of an unknown type stay as they are
         coded = column.dictionary_encode()
         names = coded.dictionary.to_pylist()
-        types = [self._type(name, column) for name in names]
+        types: list[LogicalType] = []
+        for name in names:
+            with self._refusing(pc.index(column, name).as_py(), "logical_type"):
+                types.append(logical_types.parse(name))
         texts = [type.text for type in types]
         if texts != names:
             self.columns["logical_type"] = pa.array(texts, pa.string()).take(coded.indices)
@@ -401,16 +400,6 @@ class _Batch:
         order = np.argsort(codes, kind="stable")
         ends = np.cumsum(np.bincount(codes, minlength=len(distinct) + 1))
         self._normalise_slices(distinct, order, ends.tolist())
-
-    def _type(self, name: str, column: pa.Array) -> LogicalType:
-        try:
-            return logical_types.parse(name)
-        except InvalidField as error:
-            params = error.params
-            index = pc.index(column, name).as_py()
-            refusal = self._refuse(index, "logical_type", params["reason"], params["expected"], params["actual"])
-            refusal.hint = error.hint
-            raise refusal from None
 
     def _normalise_slices(self, types: Sequence[LogicalType], order: np.ndarray, ends: list[int]) -> None:
         inverse = np.empty_like(order)
