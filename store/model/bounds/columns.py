@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -308,12 +307,9 @@ def _canonical_already(texts: pa.Array, lt: LogicalType) -> pa.Array:
 def sort_keys(texts: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.Array:
     """Sort keys of canonical texts (utf8): their order in Arrow is the order of the values.
 
-    Keys of different calls are comparable, except for DECIMAL: values with too many digits for one decimal type get
-    ranks within their call.
-
     Returns:
         int64 for INT, FLOAT, DOUBLE, DATE (days), TIME, TIMESTAMP and TIMESTAMPTZ (microseconds), uint8 for BOOLEAN,
-        a decimal for DECIMAL, bytes for STRING, UUID and BINARY.
+        utf8 for DECIMAL, bytes for STRING, UUID and BINARY.
     """
     texts = _plain(texts)
     if pa.types.is_null(texts.type):
@@ -329,7 +325,7 @@ def sort_keys(texts: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.Array:
         case Kind.DOUBLE:
             return _float_keys(texts.cast(pa.float64()))
         case Kind.DECIMAL:
-            return _decimal_keys(texts, lt)
+            return _decimal_keys(texts)
         case Kind.STRING | Kind.UUID:
             return texts.cast(pa.binary())  # the hex digits of a UUID sort as its bytes do
         case Kind.BINARY:
@@ -356,28 +352,34 @@ def _float_keys(values: pa.Array) -> pa.Array:
     return pc.if_else(values.is_valid(), pa.array(keys), pa.scalar(None, pa.int64()))
 
 
-def _decimal_keys(texts: pa.Array, lt: LogicalType) -> pa.Array:
-    scale = min(lt.scale or 0, 38)
-    whole = pc.binary_length(pc.replace_substring_regex(texts, r"^-?([0-9]*).*$", r"\1"))
-    digits = (pc.max(whole).as_py() or 0) + scale
-    for most, type in ((38, pa.decimal128(38, scale)), (MAX_DECIMAL, pa.decimal256(MAX_DECIMAL, scale))):
-        if digits > most:  # Arrow's cast would wrap around
-            continue
-        try:
-            return texts.cast(type)
-        except pa.ArrowInvalid:
-            continue  # a bound that was widened or has more digits than its type
-    coded = texts.dictionary_encode()
-    values = [Decimal(text) for text in coded.dictionary.to_pylist()]
-    rank = {value: i for i, value in enumerate(sorted(set(values)))}
-    return pa.array([rank[value] for value in values], pa.decimal128(38, 0)).take(coded.indices)
+# Decimals have up to 76 digits, more than a decimal of DuckDB. Their key is a text: the sign, the number of integer
+# digits as one character, the digits. Those of negative numbers are complemented, and end above every digit.
+ASCENDING, DESCENDING = 40, 120  # characters of no integer digits
+_CHARACTERS: Final = pa.array([chr(code) for code in range(128)])
+
+
+def _decimal_keys(texts: pa.Array) -> pa.Array:
+    negative = pc.starts_with(texts, "-")
+    digits = pc.if_else(negative, pc.utf8_slice_codeunits(texts, 1), texts)
+    point = pc.find_substring(digits, ".")
+    whole = pc.if_else(pc.less(point, 0), pc.utf8_length(digits), point)
+    above = _CHARACTERS.take(pc.add(whole, ASCENDING))
+    below = _CHARACTERS.take(pc.subtract(DESCENDING, whole))
+    return pc.if_else(negative, join("0", below, _complemented(digits), "~"), join("1", above, digits))
+
+
+def _complemented(texts: pa.Array) -> pa.Array:
+    """The texts with 9 in place of 0, 8 in place of 1, and so on."""
+    table: np.ndarray = np.arange(256, dtype=np.uint8)
+    table[ord("0") : ord("9") + 1] = table[ord("0") : ord("9") + 1][::-1]
+    validity, offsets, data = texts.buffers()
+    changed = pa.py_buffer(table[np.frombuffer(data or b"", np.uint8)].tobytes())
+    return pa.Array.from_buffers(texts.type, len(texts), [validity, offsets, changed], offset=texts.offset)
 
 
 def in_order(mins: pa.Array | pa.ChunkedArray, maxs: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.BooleanArray:
     """A mask of min ≤ max for each row, both canonical texts (utf8); null if either is null."""
-    mins, maxs = (_plain(texts).cast(pa.string()) for texts in (mins, maxs))
-    keys = sort_keys(pa.concat_arrays([mins, maxs]), lt)  # in one call, so that ranks of decimals are comparable
-    return pc.less_equal(keys.slice(0, len(mins)), keys.slice(len(mins)))
+    return pc.less_equal(sort_keys(mins, lt), sort_keys(maxs, lt))
 
 
 def is_range(low: str | None, high: str | None, lt: LogicalType) -> bool:

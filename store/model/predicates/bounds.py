@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from store.model import bounds
-from store.model.bounds.java_floats import join, read_float
+from store.model.bounds.columns import ASCENDING, DESCENDING
+from store.model.bounds.java_floats import read_float
 from store.model.bounds.scalar import MAX_DAY, MIN_DAY
 from store.model.logical_types import MEASURED, Kind, LogicalType, parse
 from store.model.predicates.literals import Scalar, exact_number, literal_text
@@ -154,17 +154,15 @@ def _seconds(start: int, first: int, last: int) -> Callable[[int], tuple[str, st
     return coarse
 
 
-# Decimals have up to 76 digits, more than a decimal of DuckDB. Their key is a text: the sign, the number of integer
-# digits as one character, the digits. Those of negative numbers are complemented, and end above every digit.
-_ASCENDING, _DESCENDING = 40, 120
+# The key of a decimal is a text (`bounds.sort_keys`), beyond which are those of larger and smaller numbers.
 _LARGEST, _SMALLEST = "1~", "0!"
 _MAX_DIGITS: Final = 76
 _COMPLEMENT: Final = str.maketrans("0123456789", "9876543210")
 _DIGITS_SQL: Final = "(CASE WHEN strpos({0}, '.') = 0 THEN length({0}) ELSE strpos({0}, '.') - 1 END)"
 _DECIMAL_SQL: Final = (
-    f"(CASE WHEN starts_with({{0}}, '-') THEN '0' || chr(({_DESCENDING + 1} - {_DIGITS_SQL})::INTEGER)"
+    f"(CASE WHEN starts_with({{0}}, '-') THEN '0' || chr(({DESCENDING + 1} - {_DIGITS_SQL})::INTEGER)"
     " || translate(substr({0}, 2), '0123456789', '9876543210') || '~'"
-    f" ELSE '1' || chr(({_ASCENDING} + {_DIGITS_SQL})::INTEGER) || {{0}} END)"
+    f" ELSE '1' || chr(({ASCENDING} + {_DIGITS_SQL})::INTEGER) || {{0}} END)"
 )
 
 
@@ -184,8 +182,8 @@ def _decimal(text: str) -> str | None:
     digits = plain.lstrip("-")
     whole = len(digits.partition(".")[0])
     if value > 0:
-        return f"1{chr(_ASCENDING + whole)}{digits}"
-    return f"0{chr(_DESCENDING - whole)}{digits.translate(_COMPLEMENT)}~"
+        return f"1{chr(ASCENDING + whole)}{digits}"
+    return f"0{chr(DESCENDING - whole)}{digits.translate(_COMPLEMENT)}~"
 
 
 def _nearest(key: str) -> tuple[float, float]:
@@ -195,28 +193,6 @@ def _nearest(key: str) -> tuple[float, float]:
     else:
         number = float(key[2:]) if key[0] == "1" else -float(key[2:-1].translate(_COMPLEMENT))
     return number, number
-
-
-def _decimal_keys(texts: pa.Array) -> pa.Array:
-    negative = pc.starts_with(texts, "-")
-    digits = pc.if_else(negative, pc.utf8_slice_codeunits(texts, 1), texts)
-    point = pc.find_substring(digits, ".")
-    whole = pc.if_else(pc.less(point, 0), pc.utf8_length(digits), point)
-    above = _CHARACTERS.take(pc.add(whole, _ASCENDING))
-    below = _CHARACTERS.take(pc.subtract(_DESCENDING, whole))
-    return pc.if_else(negative, join("0", below, _complemented(digits), "~"), join("1", above, digits))
-
-
-_CHARACTERS: Final = pa.array([chr(code) for code in range(128)])
-
-
-def _complemented(texts: pa.Array) -> pa.Array:
-    """The texts with 9 in place of 0, 8 in place of 1, and so on."""
-    table: np.ndarray = np.arange(256, dtype=np.uint8)
-    table[ord("0") : ord("9") + 1] = table[ord("0") : ord("9") + 1][::-1]
-    validity, offsets, data = texts.buffers()
-    changed = pa.py_buffer(table[np.frombuffer(data or b"", np.uint8)].tobytes())
-    return pa.Array.from_buffers(texts.type, len(texts), [validity, offsets, changed], offset=texts.offset)
 
 
 def _sorted_as(kind: Kind) -> Callable[[pa.Array], pa.Array]:
@@ -242,7 +218,8 @@ KEYS: Final[Mapping[Kind, SortKey]] = {
     Kind.FLOAT: SortKey(pa.float64(), "TRY_CAST({0} AS FLOAT)::DOUBLE",
                         lambda texts: texts.cast(pa.float32()).cast(pa.float64()), _single),
     Kind.DOUBLE: SortKey(pa.float64(), "TRY_CAST({0} AS DOUBLE)", lambda texts: texts.cast(pa.float64()), _number),
-    Kind.DECIMAL: SortKey(pa.string(), _DECIMAL_SQL, _decimal_keys, _decimal, "TRY_CAST({0} AS DOUBLE)", _nearest),
+    Kind.DECIMAL: SortKey(pa.string(), _DECIMAL_SQL, _sorted_as(Kind.DECIMAL), _decimal, "TRY_CAST({0} AS DOUBLE)",
+                          _nearest),
     Kind.BOOLEAN: _text(Kind.BOOLEAN),
     Kind.STRING: _text(Kind.STRING),
     Kind.UUID: _text(Kind.UUID),
