@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -38,6 +37,7 @@ class Slice:
         self.block, self.generation = block, generation
         self.batch = batch = pa.ipc.read_record_batch(block, schema)
         self.size = block.size + _ROW_BYTES * batch.num_rows + _COLUMN_BYTES * batch.num_columns
+        self._rows_by: dict[str, Mapping[Any, Sequence[int]]] = {}
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, generation: int) -> Slice:
@@ -48,10 +48,6 @@ class Slice:
             generation: The table's generation before they were read.
         """
         return cls(batch.serialize(), batch.schema, generation)
-
-    @cached_property
-    def _rows_by(self) -> dict[str, Mapping[Any, Sequence[int]]]:
-        return {}
 
     def _index(self, column: str) -> Mapping[Any, Sequence[int]]:
         index = self._rows_by.get(column)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 import pyarrow as pa
 from sqlglot import exp
 
-from flight_server.sql import pushdown
 from store.model.errors import NotFound, nearest
 from store.model.schemas import FLIGHTS, Flight
 
@@ -43,16 +41,6 @@ def _tables() -> Iterator[Table]:
 
 
 TABLES: Final = {f"{table.schema}.{table.name}": table for table in _tables()}
-
-
-@cache
-def _fields(flight: str) -> Mapping[str, pa.Field]:
-    return pushdown.fields_of(FLIGHTS[flight].schema)
-
-
-def fields_of(table: Table) -> Mapping[str, pa.Field]:
-    """The fields of a table by name in lower case."""
-    return _fields(table.flight.name)
 
 
 def naive(schema: pa.Schema) -> pa.Schema:

@@ -18,7 +18,7 @@ from flight_server.sql import flights, language, parameter_types, pushdown, text
 from flight_server.sql.flights import NAIVE, Table
 from flight_server.sql.language import Query
 from flight_server.sql.pushdown import Slot
-from store.model.predicates.tree import Node
+from store.model.predicates.tree import Node, fields_of
 from store.model.schemas import Flight
 
 log = logging.getLogger("statflight.server")
@@ -129,7 +129,7 @@ def _direct(statement: Query, source: Source, node: exp.Table) -> tuple[Source, 
         return None
     if flights.renames_columns(node):
         return None
-    fields, alias = flights.fields_of(source.table), (node.alias or node.name).lower()
+    fields, alias = fields_of(source.table.flight.schema), (node.alias or node.name).lower()
 
     def field_of(column: exp.Expression) -> pa.Field | None:
         if not isinstance(column, exp.Column) or not isinstance(column.this, exp.Identifier):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -155,8 +155,3 @@ def _instant(text: str) -> str:
     if match is None:
         raise _Untranslatable
     return f"{match[1]}T{match[2] or '00:00'}{match[3] or 'Z'}"
-
-
-def fields_of(schema: pa.Schema) -> Mapping[str, pa.Field]:
-    """The fields of a schema by name in lower case."""
-    return {field.name.lower(): field for field in schema}
