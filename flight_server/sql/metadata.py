@@ -12,6 +12,7 @@ import pyarrow as pa
 from flight_server.sql import sql_info
 from flight_server.sql.flights import CATALOG, TABLES, Table, naive
 from flight_server.wire.protobuf import Message
+from store.model.names import with_any_between
 from store.model.schemas import KEY
 
 TABLE_TYPE: Final = "BASE TABLE"
@@ -178,8 +179,4 @@ def _pattern(text: str | None) -> re.Pattern[str]:
             characters += 1
     if characters > MAX_NAME:
         return _NOTHING  # every name is shorter
-    first, *middle = parts
-    if not middle:
-        return re.compile(first, re.DOTALL)
-    *middle, last = middle
-    return re.compile(first + "".join(f"(?>.*?{part})" for part in middle if part) + ".*" + last, re.DOTALL)
+    return re.compile(with_any_between(parts), re.DOTALL)

@@ -96,13 +96,22 @@ def matcher(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _expression(pattern: str) -> str:
-    # Text between two stars may always be matched at its first occurrence, so the groups are atomic: without
+    return with_any_between([re.escape(part) for part in pattern.split("*")])
+
+
+def with_any_between(parts: Sequence[str]) -> str:
+    """The regular expression of texts (with DOTALL) that match some parts, with any characters between these.
+
+    Args:
+        parts: Regular expressions, each of a fixed length.
+    """
+    # A part between two others may always be matched at its first occurrence, so the groups are atomic: without
     # backtracking no pattern or name makes the match slow.
-    first, *middle = map(re.escape, pattern.split("*"))
+    first, *middle = parts
     if not middle:
         return first
     *middle, last = middle
-    return first + "".join(f"(?>.*?{text})" for text in middle if text) + ".*" + last
+    return first + "".join(f"(?>.*?{part})" for part in middle if part) + ".*" + last
 
 
 def table_uuid(catalog: str, schema: str, table: str) -> str:
