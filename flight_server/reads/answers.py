@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from flight_server.reads.scan_plan import Listing, Query, ScanPlanner
-from flight_server.reads.span_rows import rows_of
 from flight_server.reads.streams import never
 from flight_server.wire.answer_request import AnswerRequest, Item
 from store.duckdb.database import Connection
+from store.history.file_spans import listed_rows
 from store.model.catalog_entries import TableEntry
 from store.model.errors import NotCaptured
 from store.model.freshness import is_whole_sql, prunes_sql
@@ -133,7 +133,7 @@ def _of_files(table_key: int, listing: Listing, query: Query) -> _Source:
     pos = listing.positions.get("stats.file_columns", -1)
 
     def rows(column_id: int) -> str:
-        return rows_of("stats.file_columns", table_key, pos, f"s.column_id = {column_id}")
+        return listed_rows("stats.file_columns", table_key, pos, f"s.column_id = {column_id}")
 
     return _Source(kept, parameters, rows, "s.file_path = k.file_path", "files")
 

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flight_server.reads.span_rows import rows_of
 from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection
+from store.history.file_spans import listed_rows
 from store.model import sketches
 from store.model.freshness import is_whole_sql
 from store.model.logical_types import Kind
@@ -70,8 +70,8 @@ def having(
     stored = query(
         cursor,
         "SELECT k.file_path, k.data, k.params FROM"
-        f" (SELECT s.* {rows_of('file_sketches', table_key, positions['file_sketches'], of_column)}) k JOIN"
-        f" (SELECT s.* {rows_of('stats.file_columns', table_key, positions['stats.file_columns'], of_column)}) s"
+        f" (SELECT s.* {listed_rows('file_sketches', table_key, positions['file_sketches'], of_column)}) k JOIN"
+        f" (SELECT s.* {listed_rows('stats.file_columns', table_key, positions['stats.file_columns'], of_column)}) s"
         " ON s.file_path = k.file_path AND s.captured_at = k.captured_at"
         f" WHERE k.role = 'NDV' AND k.sketch_type = '{THETA}' AND s.producer = 'ENGINE_COMPUTED'"
         f" AND s.logical_type = ? AND {is_whole_sql('s')} AND {size}"

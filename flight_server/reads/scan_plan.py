@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 
 from flight_server.reads import file_keys
 from flight_server.reads.scan_columns import Columns
-from flight_server.reads.span_rows import rows_of
 from flight_server.reads.streams import Streams, never
 from store.catalog.capture_facts import snapshot_columns
 from store.catalog.catalog import Catalog
 from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection, Database
 from store.duckdb.lru import LruCache
+from store.history.file_spans import listed_rows
 from store.model import logical_types
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidField, NotCaptured
@@ -223,7 +223,7 @@ class ScanPlanner:
                 if column_id is not None:
                     of_schema.append((Column(column_id, name, _type(type)), column_parts(key)))
             return Columns(table, of_schema)
-        rows_of_files = rows_of("stats.file_columns", table.table_key, positions.get("stats.file_columns", -1))
+        rows_of_files = listed_rows("stats.file_columns", table.table_key, positions.get("stats.file_columns", -1))
         rows = cursor.execute(
             "SELECT DISTINCT column_id, column_name, logical_type FROM ("
             "SELECT column_id, column_name, logical_type FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
@@ -281,7 +281,7 @@ def _positions(cursor: Connection, table_key: int, snapshot_id: int) -> dict[str
 
 def _data_files(table_key: int, positions: Mapping[str, int]) -> str:
     """FROM and WHERE clauses of the data files `s`."""
-    return rows_of("stats.files", table_key, positions["stats.files"], "coalesce(s.file_content, 'DATA') = 'DATA'")
+    return listed_rows("stats.files", table_key, positions["stats.files"], "coalesce(s.file_content, 'DATA') = 'DATA'")
 
 
 def _sums(cursor: Connection, rows: str, parameters: Sequence[Any] = ()) -> dict[str, int]:
@@ -340,7 +340,7 @@ class Query:
             return "f.size_bytes"
         ids = ", ".join(str(int(id)) for id in set(read))
         pos = self._listing.positions.get("stats.file_columns", -1)
-        rows = rows_of("stats.file_columns", self._key, pos, f"s.column_id IN ({ids})")
+        rows = listed_rows("stats.file_columns", self._key, pos, f"s.column_id IN ({ids})")
         return (
             f"(SELECT if(count(s.bytes_scanned) = {len(set(read))}, least(sum(s.bytes_scanned), f.size_bytes)::BIGINT,"
             f" NULL) {rows} AND coalesce(s.row_groups_sampled, 0) = 0 AND s.file_path = f.file_path)"
@@ -381,7 +381,7 @@ class Query:
         assert self._condition is not None
         for column_id, facts in self._condition.columns.items():
             if column_id in columns:
-                rows = rows_of("stats.file_columns", self._key, pos, f"s.column_id = {int(column_id)}")
+                rows = listed_rows("stats.file_columns", self._key, pos, f"s.column_id = {int(column_id)}")
                 certain = self._is_covered(f"{rows} AND {facts.prunes}")
                 join = "JOIN" if certain else "LEFT JOIN"
                 sql = facts.sql(rows, certain=certain)

@@ -47,6 +47,18 @@ def rows_of(flight: str, table: TableEntry, snapshot_id: int) -> tuple[str, list
     )
 
 
+def listed_rows(family: str, table_key: int, pos: int, condition: str = "TRUE") -> str:
+    """FROM and WHERE clauses of the rows `s` of the listing of a table at a position, -1 for none.
+
+    Args:
+        family: A flight of `BY_SPAN`.
+    """
+    return (
+        f"FROM {BY_SPAN[family]} s WHERE s.table_key = {int(table_key)} AND s.from_pos <= {int(pos)}"
+        f" AND s.to_pos > {int(pos)} AND {condition}"
+    )
+
+
 def where_target(flight: str, target: Target) -> tuple[str, list[Any]]:
     """SQL that selects the rows about a target.
 
