@@ -101,8 +101,3 @@ def json_object(text: str) -> str:
     if not isinstance(value, dict):
         raise ValueError("is not a JSON object")
     return text
-
-
-def shown(text: str) -> str:
-    """A text shortened for messages."""
-    return text if len(text) <= 100 else f"{text[:100]}…"

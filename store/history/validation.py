@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.history.casts import cast, castable, json_object, like, other_type, shown, trimmed
+from store.history.casts import cast, castable, json_object, like, other_type, trimmed
 from store.history.decoded_sizes import decoded_bytes
 from store.history.impossible import first_impossible
 from store.model import bounds, logical_types, schemas, target_ids, targets
 from store.model.errors import InvalidArgument, InvalidField, Words, first_line, nearest
 from store.model.logical_types import Kind, LogicalType
+from store.model.puts import shown
 from store.model.schemas import Flight
 
 MAX_BATCH_BYTES: Final = 1 << 30  # of a batch of a put, decompressed and decoded
