@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
 
 from flight_server.estimates import COLUMN_FIELDS, TABLE_FIELDS, Estimate, of_column, of_table
+from flight_server.wire.dense_union import dense_union
 from flight_server.wire.scan_request import ScanRequest
 from store.model.predicates.arrow import to_arrow
 from store.model.schemas import ADBC_STATISTIC, FLIGHTS
@@ -67,16 +67,28 @@ def build(tables: Rows, columns: Rows, keep: Callable[[str], bool] = lambda _: T
             statistics.setdefault(_name(row), []).extend(_statistics(None, found))
     for row in columns:
         statistics.setdefault(_name(row), []).extend(_statistics(row["column_name"], of_column(row)))
-    builder = _Builder()
+    rows: list[tuple[Any, ...]] = []
+    schemas: list[str] = []
     catalogs: list[str] = []
+    row_ends, schema_ends = [0], [0]
     for catalog, of_catalog in groupby(sorted(name for name in statistics if keep(name[0])), key=lambda name: name[0]):
-        catalogs.append(catalog)
         for schema, names in groupby(of_catalog, key=lambda name: name[1]):
             for name in names:
-                builder.add(name[2], statistics[name])
-            builder.end_schema(schema)
-        builder.end_catalog()
-    return pa.Table.from_arrays([pa.array(catalogs, pa.string()), builder.schemas()], schema=FLIGHT.schema)
+                rows.extend((name[2], *statistic) for statistic in statistics[name])
+            schemas.append(schema)
+            row_ends.append(len(rows))
+        catalogs.append(catalog)
+        schema_ends.append(len(schemas))
+    schema_list = FLIGHT.schema.field("catalog_db_schemas").type
+    statistic_list = schema_list.value_type.field("db_schema_statistics").type
+    by_field = list(zip(*rows, strict=True)) or [()] * len(ADBC_STATISTIC)
+    fields = [
+        dense_union(values, _kind, each.type) if pa.types.is_union(each.type) else pa.array(values, each.type)
+        for values, each in zip(by_field, ADBC_STATISTIC, strict=True)
+    ]
+    by_schema = _lists(row_ends, fields, statistic_list)
+    by_catalog = _lists(schema_ends, [pa.array(schemas, pa.string()), by_schema], schema_list)
+    return pa.Table.from_arrays([pa.array(catalogs, pa.string()), by_catalog], schema=FLIGHT.schema)
 
 
 def _name(row: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -90,54 +102,12 @@ def _statistics(column: str | None, estimates: Mapping[str, Estimate]) -> Iterat
             yield column, key, value.encode() if isinstance(value, str) else value, not is_exact
 
 
-@dataclass
-class _Builder:
-    """Collects statistics in flat lists, with the offsets at which schemas and catalogs end."""
+def _kind(value: Any) -> int:
+    """The index of a value's child in the union."""
+    return _BINARY if isinstance(value, bytes) else _FLOAT64 if isinstance(value, float) else _INT64
 
-    tables: list[str] = field(default_factory=list)
-    columns: list[str | None] = field(default_factory=list)
-    keys: list[int] = field(default_factory=list)
-    rough: list[bool] = field(default_factory=list)
-    kinds: list[int] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    values: tuple[list[Any], ...] = field(default_factory=lambda: ([], [], [], []))
-    names: list[str] = field(default_factory=list)
-    statistic_ends: list[int] = field(default_factory=lambda: [0])
-    schema_ends: list[int] = field(default_factory=lambda: [0])
 
-    def add(self, table: str, statistics: Sequence[Statistic]) -> None:
-        for column, key, value, rough in statistics:
-            kind = _BINARY if isinstance(value, bytes) else _FLOAT64 if isinstance(value, float) else _INT64
-            self.tables.append(table)
-            self.columns.append(column)
-            self.keys.append(key)
-            self.rough.append(rough)
-            self.kinds.append(kind)
-            self.places.append(len(self.values[kind]))
-            self.values[kind].append(value)
-
-    def end_schema(self, name: str) -> None:
-        self.names.append(name)
-        self.statistic_ends.append(len(self.keys))
-
-    def end_catalog(self) -> None:
-        self.schema_ends.append(len(self.names))
-
-    def schemas(self) -> pa.ListArray:
-        union = ADBC_STATISTIC.field("statistic_value").type
-        children = [pa.array(values, each.type) for values, each in zip(self.values, union, strict=True)]
-        value = pa.UnionArray.from_dense(
-            pa.array(self.kinds, pa.int8()), pa.array(self.places, pa.int32()), children, [each.name for each in union]
-        )
-        statistics = pa.StructArray.from_arrays(
-            [pa.array(self.tables, pa.string()), pa.array(self.columns, pa.string()), pa.array(self.keys, pa.int16()),
-             value, pa.array(self.rough, pa.bool_())],
-            fields=list(ADBC_STATISTIC),
-        )  # fmt: skip
-        outer = FLIGHT.schema.field("catalog_db_schemas").type
-        inner = outer.value_type
-        listed = pa.ListArray.from_arrays(
-            pa.array(self.statistic_ends, pa.int32()), statistics, type=inner.field("db_schema_statistics").type
-        )
-        schemas = pa.StructArray.from_arrays([pa.array(self.names, pa.string()), listed], fields=list(inner))
-        return pa.ListArray.from_arrays(pa.array(self.schema_ends, pa.int32()), schemas, type=outer)
+def _lists(ends: Sequence[int], columns: Sequence[pa.Array], type: pa.ListType) -> pa.ListArray:
+    """Rows of these columns as one list up to each of the `ends`."""
+    rows = pa.StructArray.from_arrays(columns, fields=list(type.value_type))
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), rows, type=type)

@@ -45,7 +45,7 @@ SCHEMAS: Final[dict[str, pa.Schema]] = {
     "CommandGetTables": _TABLES,
     "CommandGetTableTypes": pa.schema([_needed("table_type")]),
     "CommandGetSqlInfo": pa.schema([
-        _needed("info_name", pa.uint32()), _needed("value", pa.dense_union(sql_info.VALUES)),
+        _needed("info_name", pa.uint32()), _needed("value", sql_info.VALUES),
     ]),
     "CommandGetPrimaryKeys": pa.schema([
         _field("catalog_name"), _field("db_schema_name"), _needed("table_name"), _needed("column_name"),

@@ -12,17 +12,18 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flight_server.sql import language
+from flight_server.wire.dense_union import dense_union
 
 
 class Bits(int):
     """A bitmask: bit n is set for value n of the standard's enumeration."""
 
 
-VALUES: Final = (
+VALUES: Final = pa.dense_union([
     pa.field("string_value", pa.string()), pa.field("bool_value", pa.bool_()), pa.field("bigint_value", pa.int64()),
     pa.field("int32_bitmask", pa.int32()), pa.field("string_list", pa.list_(pa.string())),
     pa.field("int32_to_int32_list_map", pa.map_(pa.int32(), pa.list_(pa.int32()))),
-)  # fmt: skip
+])  # fmt: skip
 _UNKNOWN: Final = 0  # no limit, or an unknown one
 _BIGINT, _BIT, _DATE, _DECIMAL, _FLOAT, _INTEGER, _NUMERIC, _REAL, _SMALLINT = 0, 2, 4, 5, 6, 7, 12, 13, 14
 _TIMESTAMP, _TINYINT, _VARCHAR = 16, 17, 19  # these and the above: types of SQL_SUPPORTS_CONVERT
@@ -121,20 +122,7 @@ def answer(asked: Sequence[int], release: str, schema: pa.Schema) -> pa.Table:
     """
     facts = _FACTS | {1: release}
     wanted = [number for number in dict.fromkeys(asked) if number in facts] if asked else sorted(facts)
-    kinds: list[int] = []
-    offsets: list[int] = []
-    children: list[list[Any]] = [[] for _ in VALUES]
-    for number in wanted:
-        value = facts[number]
-        kind = _kind(value)
-        kinds.append(kind)
-        offsets.append(len(children[kind]))
-        children[kind].append(list(value.items()) if isinstance(value, dict) else value)
-    values = pa.UnionArray.from_dense(
-        pa.array(kinds, pa.int8()), pa.array(offsets, pa.int32()),
-        [pa.array(child, field.type) for child, field in zip(children, VALUES, strict=True)],
-        [field.name for field in VALUES],
-    )  # fmt: skip
+    values = dense_union([facts[number] for number in wanted], _kind, VALUES)
     return pa.Table.from_arrays([pa.array(wanted, pa.uint32()), values], schema=schema)
 
 
