@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from flight_server.commands.common import CONNECTION, ConnectionOptions
@@ -154,7 +155,7 @@ def _register(session: Any, holder: Any, sql: str, server: str, credentials: Map
 
 def _publish(session: Any, holder: Any, client: Any, row: Mapping[str, Any], name: Sequence[str]) -> None:
     """Registers one table in the session with the server's statistics."""
-    from capture.connectors.spi import ConnectorConfig
+    from capture.connectors.spi import ConnectorConfig, SnapshotListing
     from capture.publishers.spark_catalog import SparkCatalogPublisher
     from capture.publishers.spi import Destination
     from flight_server.worker.publishing import stored_statistics
@@ -173,7 +174,8 @@ def _publish(session: Any, holder: Any, client: Any, row: Mapping[str, Any], nam
     }  # fmt: skip
     try:
         statistics = stored_statistics(client, payload, SparkCatalogPublisher.sketches)
-        lake: Any = _Fixed(row)
+        listing = SnapshotListing((), frozenset({row["snapshot_id"]}), row["snapshot_id"])
+        lake: Any = SimpleNamespace(enumerate_snapshots=lambda *_, **__: listing)  # of the statistics' snapshot alone
         config = ConnectorConfig(key["catalog"], row["format"], str(row["location"]), {})
         with holder.held() as opened:
             publisher = SparkCatalogPublisher(
@@ -182,21 +184,6 @@ def _publish(session: Any, holder: Any, client: Any, row: Mapping[str, Any], nam
             publisher.write(publisher.prepare())
     except StatflightError as refusal:
         say(f"{'.'.join(name)}: {refusal}")
-
-
-class _Fixed:
-    """A lake that pins one table to the snapshot of the server's statistics."""
-
-    def __init__(self, row: Mapping[str, Any]) -> None:
-        self._row = row
-
-    def __getattr__(self, name: str) -> Any:
-        if name != "enumerate_snapshots":
-            raise AttributeError(name)
-        from capture.connectors.spi import SnapshotListing
-
-        current = self._row["snapshot_id"]
-        return lambda *_, **__: SnapshotListing((), frozenset({current}), current)
 
 
 def _names(sql: str) -> list[tuple[str, ...]]:
