@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from itertools import islice
 from queue import SimpleQueue
@@ -188,34 +189,27 @@ def while_looking(client: StatsClient, catalog: str, work: Callable[[], T]) -> T
     Returns:
         The result of the work; its exceptions are raised.
     """
-    done: list[T] = []
-    trouble: list[BaseException] = []
+    looked = Future[T]()
 
     def run() -> None:
         try:
-            done.append(work())
+            looked.set_result(work())
         except BaseException as error:
-            trouble.append(error)
+            looked.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(POLL_SECONDS)
-    if thread.is_alive() and sys.stderr.isatty() and not quiet():
-        _show_look(client, catalog, thread)
-    while thread.is_alive():
-        thread.join(POLL_SECONDS)
-    if trouble:
-        raise trouble[0]
-    return done[0]
+    threading.Thread(target=run, daemon=True).start()
+    wait([looked], POLL_SECONDS)
+    if not looked.done() and sys.stderr.isatty() and not quiet():
+        _show_look(client, catalog, looked)
+    return looked.result()
 
 
-def _show_look(client: StatsClient, catalog: str, thread: threading.Thread) -> None:
+def _show_look(client: StatsClient, catalog: str, looked: Future[T]) -> None:
     from rich.console import Console
     from rich.markup import escape
 
     with Console(stderr=True).status(escape(f"{catalog}: looking")) as status:
-        while thread.is_alive():
-            thread.join(POLL_SECONDS)
+        while wait([looked], POLL_SECONDS).not_done:
             for job in _running(client):
                 if (job["table_catalog"], job["mode"]) == (catalog, "LOOK") and job["message"]:
                     status.update(escape(f"{catalog}: {job['message']}"))
