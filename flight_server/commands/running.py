@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 from flight_server.commands.common import CONNECTION, Answer, AnswerFormat, ConnectionOptions, pairs_of
 from flight_server.commands.output import misuse, say, tell, tell_json
@@ -22,54 +22,51 @@ _Engine = Annotated[
 _Port = option(min=0, max=65535, help="0 picks a free one.", show_default="8815")
 
 
-def serve(
-    config: Annotated[Path | None, option(metavar="FILE", help="TOML; ./statflight.toml when it exists.")] = None,
-    db: Annotated[Path | None, option(metavar="PATH", help="The DuckDB file.")] = None,
-    host: Annotated[str | None, option(help="Address to listen on.", show_default="127.0.0.1")] = None,
-    port: Annotated[int | None, _Port] = None,
-    workers: Annotated[int | None, option(min=0, help="Capture workers to start.", show_default="1")] = None,
-    tls_cert: Annotated[Path | None, option(metavar="FILE", help="PEM certificate.")] = None,
-    tls_key: Annotated[Path | None, option(metavar="FILE", help="PEM key of the certificate.")] = None,
-    tls_client_ca: Annotated[Path | None, option(metavar="FILE", help="CA of client certificates.")] = None,
-    auth: Annotated[Path | None, option(metavar="FILE", help="Token file; without it, anyone can do anything.")] = None,
+class ServeOptions(NamedTuple):
+    """The settings that have a flag of their own."""
+
+    db: Annotated[Path | None, option(metavar="PATH", help="The DuckDB file.")] = None
+    host: Annotated[str | None, option(help="Address to listen on.", show_default="127.0.0.1")] = None
+    port: Annotated[int | None, _Port] = None
+    workers: Annotated[int | None, option(min=0, help="Capture workers to start.", show_default="1")] = None
+    tls_cert: Annotated[Path | None, option(metavar="FILE", help="PEM certificate.")] = None
+    tls_key: Annotated[Path | None, option(metavar="FILE", help="PEM key of the certificate.")] = None
+    tls_client_ca: Annotated[Path | None, option(metavar="FILE", help="CA of client certificates.")] = None
+    auth: Annotated[Path | None, option(metavar="FILE", help="Token file; without it, anyone can do anything.")] = None
     insecure: Annotated[
         bool | None, option("--insecure", help="Allow listening on a network without authentication.")
-    ] = None,
-    metrics_port: Annotated[
-        int | None, option(min=0, max=65535, help="Port for Prometheus metrics and health.")
-    ] = None,
-    health_port: Annotated[int | None, option(min=0, max=65535, help="Port for gRPC health checks.")] = None,
+    ] = None
+    metrics_port: Annotated[int | None, option(min=0, max=65535, help="Port for Prometheus metrics and health.")] = None
+    health_port: Annotated[int | None, option(min=0, max=65535, help="Port for gRPC health checks.")] = None
     watch_seconds: Annotated[
         float | None, option(min=0, help="Seconds between inspections of a lake; 0 = never.", show_default="60")
-    ] = None,
-    http_port: Annotated[int | None, option(min=0, max=65535, help="Port for pages, metrics and health.")] = None,
-    checks: Annotated[Path | None, option(metavar="FILE.toml", help="Rules to check after each capture.")] = None,
-    webhook: Annotated[str | None, option(metavar="URL", help="Receives changed results of rules.")] = None,
-    engine: _Engine = None,
-    spark_master: Annotated[str | None, option(help="Spark master of the capture workers.")] = None,
-    replicate_to: Annotated[str | None, option(metavar="URL", help="Where to ship the database's log.")] = None,
-    follow: Annotated[str | None, option(metavar="URL", help="Replica to serve, read-only.")] = None,
+    ] = None
+    http_port: Annotated[int | None, option(min=0, max=65535, help="Port for pages, metrics and health.")] = None
+    checks: Annotated[Path | None, option(metavar="FILE.toml", help="Rules to check after each capture.")] = None
+    webhook: Annotated[str | None, option(metavar="URL", help="Receives changed results of rules.")] = None
+    engine: _Engine = None
+    spark_master: Annotated[str | None, option(help="Spark master of the capture workers.")] = None
+    replicate_to: Annotated[str | None, option(metavar="URL", help="Where to ship the database's log.")] = None
+    follow: Annotated[str | None, option(metavar="URL", help="Replica to serve, read-only.")] = None
     standby: Annotated[
         bool | None, option("--standby", help="Follow the replica, and take over when its writer ends.")
-    ] = None,
-    log_level: _LogLevel = None,
-    log_format: _LogFormat = None,
+    ] = None
+    log_level: _LogLevel = None
+    log_format: _LogFormat = None
+
+
+def serve(
+    config: Annotated[Path | None, option(metavar="FILE", help="TOML; ./statflight.toml when it exists.")] = None,
+    *,
+    options: ServeOptions,
     option: Annotated[
         list[str] | None,
         option("-o", "--option", metavar="KEY=VALUE", help="Any other setting of `statflight config`."),
     ] = None,
 ) -> None:
     """Run the server and its capture worker."""
-    flags: dict[str, Any] = {
-        "db": db, "host": host, "port": port, "workers": workers, "tls_cert": tls_cert, "tls_key": tls_key,
-        "tls_client_ca": tls_client_ca, "auth": auth, "insecure": insecure, "metrics_port": metrics_port,
-        "health_port": health_port, "http_port": http_port, "checks": checks, "webhook": webhook,
-        "watch_seconds": watch_seconds, "engine": engine, "spark_master": spark_master, "replicate_to": replicate_to,
-        "follow": follow, "standby": standby, "log_level": log_level, "log_format": log_format,
-    }  # fmt: skip
     others = pairs_of(option, "; `statflight config` lists the keys")
-    flags |= {key.replace("-", "_"): value for key, value in others.items()}
-    settings = _settings(config, flags)
+    settings = _settings(config, options._asdict() | {key.replace("-", "_"): others[key] for key in others})
     from flight_server.process.runtime import leave_pandas_out, limit_arrow_memory
 
     limit_arrow_memory(settings.arrow_memory_bytes)
