@@ -3,8 +3,3 @@
 from flight_server.actions import captures, connectors, describing, jobs, publishing, reads, records, scans
 from flight_server.actions.reads import release
 from flight_server.actions.registry import ACTIONS, Action, Call, functions
-
-__all__ = [
-    "ACTIONS", "Action", "Call", "captures", "connectors", "describing", "functions", "jobs", "publishing", "reads",
-    "records", "release", "scans",
-]  # fmt: skip

@@ -162,8 +162,7 @@ class Catalog(Publications, SnapshotRegistry):
 
     def column_ids(self, table: TableEntry) -> dict[str, int]:
         """Column key (`store.model.names.column_key`) → id, for every column the table ever had; a dotted name that
-        belongs
-        to one column only is a key too."""
+        belongs to one column only is a key too."""
         rows = self.database.rows("SELECT column_name, column_id FROM column_ids WHERE table_key = ?", table.table_key)
         ids: dict[str, int] = dict(rows)
         return {dotted_name(key): id for key, id in rows if '"' in key} | ids

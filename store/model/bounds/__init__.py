@@ -8,19 +8,3 @@ year 9999) has no bound: it becomes null, which means unknown, and `canonical` r
 from store.model.bounds.columns import canonicalize_array, encode_array, finer, in_order, is_range, next_up, sort_keys
 from store.model.bounds.java_floats import java_double, java_float
 from store.model.bounds.scalar import REFUSE, BadBound, ZonePolicy, canonical
-
-__all__ = [
-    "REFUSE",
-    "BadBound",
-    "ZonePolicy",
-    "canonical",
-    "canonicalize_array",
-    "encode_array",
-    "finer",
-    "in_order",
-    "is_range",
-    "java_double",
-    "java_float",
-    "next_up",
-    "sort_keys",
-]
