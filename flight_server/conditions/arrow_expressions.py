@@ -11,7 +11,6 @@ Imports only pyarrow, because the client requires nothing else.
 from __future__ import annotations
 
 import base64
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -21,6 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flight_server.conditions.flatbuffers import follow, slot, unsigned
 from flight_server.conditions.literals import FLIPPED
 
 Tree = dict[str, Any]
@@ -276,38 +276,19 @@ _HEADER, _CUSTOM_METADATA, _KEY, _VALUE = 2, 2, 0, 1  # slots of Message, Schema
 
 def _metadata(data: memoryview) -> Iterator[tuple[str, str]]:
     """The metadata of the schema in order, including repeated keys."""
-    message = _follow(data, _MESSAGE)
-    schema = _follow(data, _slot(data, message, _HEADER))
-    at = _slot(data, schema, _CUSTOM_METADATA)
+    message = follow(data, _MESSAGE)
+    schema = follow(data, slot(data, message, _HEADER))
+    at = slot(data, schema, _CUSTOM_METADATA)
     if not at:
         return
-    vector = _follow(data, at)
-    for i in range(_unsigned(data, vector)):
-        pair = _follow(data, vector + 4 + 4 * i)
-        yield _text(data, _slot(data, pair, _KEY)), _text(data, _slot(data, pair, _VALUE))
-
-
-def _unsigned(data: memoryview, at: int) -> int:
-    number: int = struct.unpack_from("<I", data, at)[0]
-    return number
-
-
-def _follow(data: memoryview, at: int) -> int:
-    return at + _unsigned(data, at)
-
-
-def _slot(data: memoryview, table: int, number: int) -> int:
-    """The position of a field of a flatbuffer table, 0 if it is absent."""
-    vtable = table - struct.unpack_from("<i", data, table)[0]
-    (size,) = struct.unpack_from("<H", data, vtable)
-    if 4 + 2 * number >= size:
-        return 0
-    (offset,) = struct.unpack_from("<H", data, vtable + 4 + 2 * number)
-    return table + offset if offset else 0
+    vector = follow(data, at)
+    for i in range(unsigned(data, vector)):
+        pair = follow(data, vector + 4 + 4 * i)
+        yield _text(data, slot(data, pair, _KEY)), _text(data, slot(data, pair, _VALUE))
 
 
 def _text(data: memoryview, at: int) -> str:
     if not at:
         return ""
-    start = _follow(data, at)
-    return bytes(data[start + 4 : start + 4 + _unsigned(data, start)]).decode()
+    start = follow(data, at)
+    return bytes(data[start + 4 : start + 4 + unsigned(data, start)]).decode()
