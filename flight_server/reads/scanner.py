@@ -421,7 +421,7 @@ class Scanner:
                 if seen >= total * len(bounds) / request.partitions:
                     bounds.append(key)
                 seen += count
-            shares = [Part(low, high) for low, high in zip(bounds, [*bounds[1:], None], strict=True)]
+            shares = [Part(low, high, 0, 1) for low, high in zip(bounds, [*bounds[1:], None], strict=True)]
         return [replace(request, part=share) for share in shares]
 
 

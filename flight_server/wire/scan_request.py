@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -57,14 +57,13 @@ class Command(Query, kw_only=True):
     max_lag_ms: Annotated[Count, Meta(title="must be milliseconds ≥ 0")] | None = None
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A part of a scan's rows: those of tables with `low` <= key < `high`, or those whose hash has a residue."""
 
-    low: int | None = None
-    high: int | None = None
-    residue: int = 0
-    modulus: int = 1
+    low: Count | None
+    high: Count | None
+    residue: Count
+    modulus: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)]
 
 
 @dataclass(frozen=True)

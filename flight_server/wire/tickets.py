@@ -9,14 +9,13 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow.flight as flight
 
 from flight_server.conditions.exact_json import dumps
 from flight_server.wire.scan_request import (
     MAX_COMMAND_BYTES,
-    MAX_PARTITIONS,
     Part,
     ScanRequest,
     check_size,
@@ -27,8 +26,17 @@ from flight_server.wire.scan_request import (
     remember,
 )
 from store.model.errors import InvalidArgument, InvalidField
+from store.model.structs import Count, Struct, read
 
 TICKET_VERSION: Final = 0x01
+
+
+class _Fixed(Struct):
+    """What a ticket has besides its command."""
+
+    pins: list[tuple[Count, Count]] | None
+    part: Part | None
+    generation: tuple[Count, ...] | None
 
 
 def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
@@ -54,28 +62,15 @@ def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
         inflater = zlib.decompressobj()
         plain = inflater.decompress(body, MAX_COMMAND_BYTES)
         command = loads(plain, exact=True)
-        pins, part, numbers = (command.pop(name, None) for name in ("pins", "part", "generation"))
-        fixed = None if pins is None else {_count(key): _count(snapshot) for key, snapshot in pins}
-        share = None if part is None else _part(part)
-        generation = None if numbers is None else tuple(_count(number) for number in numbers)
-    except (zlib.error, ValueError, AttributeError, TypeError, RecursionError):
+        fixed = read({name: command.pop(name, None) for name in ("pins", "part", "generation")}, _Fixed)
+        if fixed.part is not None and fixed.part.residue >= fixed.part.modulus:
+            raise ValueError
+    except (zlib.error, ValueError, AttributeError, TypeError, RecursionError, InvalidArgument):
         raise InvalidArgument("the ticket is damaged", hint="ask GetFlightInfo for a new one") from None
     request = _unparted(of_json(command))
-    return remember(ticket, replace(request, pins=fixed, part=share, generation=generation)).asked_as(header_query_id)
-
-
-def _part(values: Any) -> Part:
-    low, high, residue, modulus = values
-    part = Part(None if low is None else _count(low), None if high is None else _count(high), residue, modulus)
-    if not 0 <= _count(residue) < _count(modulus) <= MAX_PARTITIONS:
-        raise ValueError
-    return part
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise ValueError
-    return value
+    pins = None if fixed.pins is None else dict(fixed.pins)
+    request = replace(request, pins=pins, part=fixed.part, generation=fixed.generation)
+    return remember(ticket, request).asked_as(header_query_id)
 
 
 def _unparted(request: ScanRequest) -> ScanRequest:
@@ -94,7 +89,7 @@ def to_ticket(request: ScanRequest) -> flight.Ticket:
         command["pins"] = [list(pair) for pair in request.pins.items()]
     if request.generation is not None:
         command["generation"] = list(request.generation)
-    if (part := request.part) is not None:
-        command["part"] = [part.low, part.high, part.residue, part.modulus]
+    if request.part is not None:
+        command["part"] = list(request.part)
     body = zlib.compress(dumps(command).encode(), 1)
     return flight.Ticket(bytes([TICKET_VERSION]) + struct.pack("<I", zlib.crc32(body)) + body)

@@ -33,7 +33,7 @@ def sealed(command: object) -> bytes:
 
 
 def test_ticket_round_trips_the_request():
-    request = replace(of_command(data()), pins={3: 2**63 - 1, 1: 0}, part=Part(1, 4))
+    request = replace(of_command(data()), pins={3: 2**63 - 1, 1: 0}, part=Part(1, 4, 0, 1))
     ticket = to_ticket(request).ticket
     found = of_ticket(ticket)
     assert (found.names, found.limit, found.pins, found.part) == (["ndv", "min"], 5, request.pins, request.part)
