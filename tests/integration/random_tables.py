@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import math
 import random
-import statistics
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache, cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -161,6 +161,7 @@ def comparables(values: pa.ChunkedArray, lt: LogicalType) -> list[Any]:
     return [value.encode() if isinstance(value, str) else value for value in found]
 
 
+@cache
 def bound(text: str, lt: LogicalType) -> Any:
     """A canonical bound in the form of `comparables`."""
     match lt.kind:
@@ -215,14 +216,29 @@ class Truth:
         nulls = len(values) if pa.types.is_null(values.type) else values.null_count
         return cls(lt, len(values), nulls, [] if nulls == len(values) else comparables(values, lt))
 
-    @property
+    @cached_property
     def numbers(self) -> list[Any]:
-        return [value for value in self.values if value == value]
+        return [value for value in self.values if not (isinstance(value, float) and math.isnan(value))]
 
-    @property
+    @cached_property
+    def ends(self) -> tuple[Any, Any]:
+        """The least and the greatest of the numbers, of which there are some."""
+        return min(self.numbers), max(self.numbers)
+
+    @cached_property
     def distinct(self) -> int:
         """Distinct values, NaN one of them."""
         return len(set(self.numbers)) + (len(self.numbers) < len(self.values))
+
+    @cached_property
+    def moments(self) -> tuple[Fraction, Fraction]:
+        """The mean of the numbers, which are finite, and their variance, 0 for one."""
+        ratios = [(float(value) if abs(value) < 1e300 else value).as_integer_ratio() for value in self.numbers]
+        count, unit = len(ratios), math.lcm(*(below for _, below in ratios))
+        whole = [above * (unit // below) for above, below in ratios]
+        total = sum(whole)
+        squares = count * sum(value * value for value in whole) - total * total
+        return Fraction(total, count * unit), Fraction(squares, max(count * (count - 1), 1) * unit * unit)
 
     def check(self, row: Mapping[str, Any], where: str, *, computed: bool = True, deletes: bool = False) -> None:
         """Compares a record that claims completeness with the truth.
@@ -243,12 +259,12 @@ class Truth:
             ("nan_count", nans if floating else None),
         ):
             assert row[name] == true or (row[name] is None and not computed), f"{name} is {true}: {where}"
-        for side, pick in (("min", min), ("max", max)):
+        for at, side in enumerate(("min", "max")):
             text, exact = row[side], row[f"{side}_is_exact"]
             if not numbers:
                 assert text is None, where
             elif text is not None:
-                true, recorded = pick(numbers), bound(text, lt)
+                true, recorded = self.ends[at], bound(text, lt)
                 assert recorded <= true if side == "min" else recorded >= true, (
                     f"{side} does not enclose {true}: {where}"
                 )
@@ -273,22 +289,20 @@ class Truth:
         assert deletes or true <= row["ndv_upper"] + spare, f"ndv is {true}: {where}"
 
     def _check_moments(self, row: Mapping[str, Any], where: str) -> None:
-        values = [float(value) if abs(value) < 1e300 else value for value in self.numbers]
-        if any(isinstance(value, float) and math.isinf(value) for value in values):
+        if any(isinstance(value, float) and math.isinf(value) for value in self.numbers):
             assert row["stddev"] is None, where
             return
-        exact = [Fraction(value) for value in values]
-        scale = float(max(map(abs, exact), default=Fraction(0)))
-        if not exact:
+        if not self.numbers:
             assert (row["mean"], row["stddev"]) == (None, None), where
             return
-        mean = sum(exact) / len(exact)
+        scale = float(max(map(abs, self.ends)))
+        mean, variance = self.moments
         assert row["mean"] is not None, where
         assert abs(Fraction(row["mean"]) - mean) <= Fraction(scale) / 10**11 + Fraction(_LEAST), where
-        if len(exact) == 1:
+        if len(self.numbers) == 1:
             assert row["stddev"] is None, where
         elif scale < 1e150:
-            true = math.sqrt(statistics.variance(exact))
+            true = math.sqrt(variance)
             if row["stddev"] is None:  # means of parts, rounded to doubles, hide it
                 assert scale > 2.0**53 and true < 1024 * math.ulp(scale), f"stddev is {true}: {where}"
                 assert true or row["min"] is None, f"stddev is 0: {where}"
