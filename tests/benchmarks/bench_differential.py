@@ -48,7 +48,7 @@ def test_published_statistics(tmp_path, home, seed):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("format", FORMATS)
 def test_conditions_on_bounds(tmp_path, server, format, seed):
-    bounds.check_skipped(format, seed, tmp_path, server)
+    bounds.check_skipped(format, seed, tmp_path, server, count=4)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -44,7 +44,7 @@ from tests.integration.transformed_lakes import transformed
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 
 SEEDS = (1,)
-CONDITIONS: Final = 12  # of each lake and way of capture; tests/benchmarks/bench_differential.py tries more
+CONDITIONS: Final = 8  # of each lake and way of capture; tests/benchmarks/bench_differential.py tries more
 TABLE: Final = "lake.s.t"
 KNOWN: Final = ("stats.columns", "stats.file_columns")
 NAMES: Final = ("table_catalog", "table_schema", "table_name")

@@ -299,7 +299,7 @@ ATTACKS = (*QUICK, in_lists, slow_readers)
 @pytest.mark.parametrize("attack", QUICK, ids=lambda attack: attack.__name__)
 def test_server_is_as_fast_and_as_small_after_an_attack(server: LiveServer, attack: Callable[[LiveServer, int], None]):
     with unharmed(server):
-        attack(server, 2)
+        attack(server, 1)
 
 
 @pytest.mark.benchmark
