@@ -86,9 +86,10 @@ class ParquetReader(TaskReader):
             yield from self._block(block)
 
     def _constant_within(self, column: ScanColumn, struct: str) -> ColumnValues:
-        """A constant that is null in rows where a struct, list or map of the file is null."""
+        """A constant that is null where a struct, list or map of the file is null, as its smallest leaf tells."""
         names = {struct, dotted_name(struct)}  # leaves of lists have no key
-        inside = next((p for p in self._leaves if p in names or p.startswith(tuple(f"{n}." for n in names))), None)
+        leaves = [p for p in self._leaves if p in names or p.startswith(tuple(f"{n}." for n in names))]
+        inside = min(leaves, key=lambda path: self._size(path, compressed=False), default=None)
         try:
             if inside is None and column.logical_type in COUNTED:  # added after the file was written
                 return constant(replace(column, constant=None), self.rows)

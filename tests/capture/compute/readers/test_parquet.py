@@ -71,6 +71,19 @@ def test_nulls_of_lists_maps_and_structs_are_told_from_empty_ones(tmp_path, dele
     assert {answer.partial.theta for answer in answers.values()} == {None}
 
 
+def test_nulls_of_a_map_are_told_by_its_smaller_leaf(tmp_path):
+    """The pages of the other are gone."""
+    path = tmp_path / "f.parquet"
+    pairs = pa.array([[("k" * 1000, 1)], [], None], pa.map_(pa.string(), pa.int64()))
+    pq.write_table(pa.table({"pairs": pairs}), path, compression="none")
+    texts, content = pq.read_metadata(path).row_group(0).column(0), bytearray(path.read_bytes())
+    content[4 : 4 + texts.total_compressed_size] = bytes(texts.total_compressed_size)
+    path.write_bytes(content)
+    task = ScanTask("parquet", "f", str(path), 3, 1, (container(1, Column("pairs", "MAP"), "pairs"),), "v")
+    (answer,) = scan(0, task, Work((1,)))
+    assert (answer.error, answer.partial.row_count, answer.partial.null_count) == ("", 3, 1)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_local_file_is_not_memory_mapped(tmp_path):
     pq.write_table(ROWS, tmp_path / "f.parquet")
