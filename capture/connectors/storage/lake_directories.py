@@ -208,29 +208,43 @@ class Lake(Tables):
 
     def _direct(self, namespace: str, name: str) -> Place | None:
         """The directory of a table, found by its name since walking a large remote lake is slow; None if not found."""
-        if namespace == DEFAULT_SCHEMA and (place := self._below_root([name])) is not None:
-            return place
-        return self._below_root([*namespace.split("."), name])
-
-    def _below_root(self, parts: Sequence[str]) -> Place | None:
-        """The table's directory at this path; None if it is none."""
-        if any(not part or part.startswith((".", "_")) or "/" in part for part in parts):
+        if not name or name.startswith((".", "_")) or "/" in name:
             return None
-        place, folder = self.root, self._ancestor(self.root)
-        for depth, part in enumerate(parts, 1):
-            if folder is None or (place.path not in self._ancestors and self._holds_table(folder)):
-                break
-            marked = depth < len(parts) and self._suffix and f"{part}{self._suffix}" in folder.folders
-            place = place.below(f"{part}{self._suffix}" if marked else part)
-            folder = self._ancestor(place) if depth < len(parts) else self._list_directory(place)
-        else:
-            return place if folder is not None and self._holds_table(folder) else None
-        return place if place is self.root and folder and [*parts] == [place.stem] else None
+        if namespace == DEFAULT_SCHEMA:
+            if name == self.root.stem and self._is_table(self.root):
+                return self.root
+            if (place := self._below(self.root, [], name)) is not None:
+                return place
+        return self._below(self.root, namespace.split("."), name)
+
+    def _below(self, place: Place, parts: Sequence[str], name: str) -> Place | None:
+        """The directory of a table in a namespace below a directory; names of directories may have dots."""
+        folder = self._ancestor(place)
+        if folder is None:
+            return None
+        if not parts:
+            table = place.below(name)
+            return table if self._is_table(table) else None
+        for count in range(1, len(parts) + 1):
+            joined = ".".join(parts[:count])
+            for directory in dict.fromkeys((f"{joined}{self._suffix}", joined)):
+                if directory in folder.folders and not directory.startswith((".", "_")):
+                    found = self._below(place.below(directory), parts[count:], name)
+                    if found is not None:
+                        return found
+        return None
+
+    def _is_table(self, place: Place) -> bool:
+        folder = self._list_directory(place)
+        return folder is not None and self._holds_table(folder)
 
     def _ancestor(self, place: Place) -> Folder | None:
-        """The content of a parent directory, cached since the last walk, because large ones are slow to list."""
+        """The content of a parent directory, cached since the last walk, because large ones are slow to list; None for
+        a table."""
         folder = self._ancestors.get(place.path)
-        if folder is None and (folder := self._list_directory(place)) is not None and not self._holds_table(folder):
+        if folder is None and (folder := self._list_directory(place)) is not None:
+            if self._holds_table(folder):
+                return None
             self._ancestors[place.path] = folder
         return folder
 

@@ -106,7 +106,7 @@ def test_remote_lake_has_the_same_tables_as_a_local_one(tmp_path):
     assert len(near.names("n1")) == 67
 
 
-@pytest.mark.parametrize("namespace", ["north", "default"])
+@pytest.mark.parametrize("namespace", ["north", "default", "north.db"])
 def test_known_table_is_found_without_listing_its_neighbours(tmp_path, monkeypatch, namespace):
     for number in range(5):
         make(tmp_path / namespace / f"t{number}")
