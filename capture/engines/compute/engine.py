@@ -111,13 +111,9 @@ class ComputeEngine(CaptureEngine):
                 batches.setdefault(key, []).append(at)
         for done, places in enumerate(batches.values()):
             requested = [requests[at] for at in places]
-
-            def progress(share: float, message: str, done: int = done) -> None:
-                sink.progress((done + share) / len(batches), message)
-
             try:
                 capture = self._capture if requested[0].target.kind is not TargetKind.EXPRESSION else self._expression
-                answers = capture(requested, sink, progress)
+                answers = capture(requested, sink, _of_part(sink.progress, done, len(batches)))
             except expressions.NotDeterministic as error:
                 answers = [self._result(request, Outcome.UNCAPTURABLE, str(error)) for request in requested]
             except Cancelled:
@@ -220,11 +216,8 @@ class ComputeEngine(CaptureEngine):
         """Captures columns of which files are read again in a pass of their own, so that others are not read."""
         results: dict[int, CaptureResult] = {}
         for done, part in enumerate(parts):
-
-            def report(share: float, message: str, done: int = done) -> None:
-                progress((done + share) / len(parts), message)
-
-            results |= zip(map(id, part), self._capture(part, sink, report), strict=True)
+            answers = self._capture(part, sink, _of_part(progress, done, len(parts)))
+            results |= zip(map(id, part), answers, strict=True)
         return [results[id(request)] for request in requests]
 
     def _asked(self, request: CaptureRequest) -> str:
@@ -377,6 +370,11 @@ class ComputeEngine(CaptureEngine):
 
 class _TimeIsUpError(Exception):
     """Cancels the running wave of a timed sample."""
+
+
+def _of_part(progress: Callable[[float, str], None], done: int, parts: int) -> Callable[[float, str], None]:
+    """The progress of one of equal parts, of which some are done."""
+    return lambda share, message: progress((done + share) / parts, message)
 
 
 def _key(request: CaptureRequest) -> Key:

@@ -274,16 +274,13 @@ class _Pass:
 
     def _put_file_columns(self, native: NativeStats, part: pa.Table) -> None:
         complete = pc.and_(pc.is_valid(part["null_count"]), pc.is_valid(part["row_count"]))
-        labels = pc.if_else(complete, "COMPLETE", "PARTIAL")
-        provenance = self._provenance(native, True) | {"files_scanned": None}
-        rows = with_constants(part, provenance, "stats.file_columns")
-        at = rows.schema.get_field_index("completeness")
-        rows = rows.set_column(at, "completeness", labels)
+        part = part.append_column("completeness", pc.if_else(complete, "COMPLETE", "PARTIAL"))
         if self.table.contradicted:
             of_columns = pa.array(sorted(self.table.contradicted), pa.int64())
-            doubts = pc.if_else(pc.is_in(rows["column_id"], of_columns), CONTRADICTED, pa.scalar(None, pa.float64()))
-            rows = rows.set_column(rows.schema.get_field_index("confidence_level"), "confidence_level", doubts)
-        self.sink.put("stats.file_columns", rows, extra=True)
+            doubts = pc.if_else(pc.is_in(part["column_id"], of_columns), CONTRADICTED, pa.scalar(None, pa.float64()))
+            part = part.append_column("confidence_level", doubts)
+        provenance = self._provenance(native, True) | {"files_scanned": None}
+        self.sink.put("stats.file_columns", with_constants(part, provenance, "stats.file_columns"), extra=True)
 
     def _file_columns(self, native: NativeStats) -> dict[int, Rollup]:
         """Puts the per-file statistics, if a table or file is captured; returns roll-ups by column id."""
