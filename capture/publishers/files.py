@@ -8,16 +8,16 @@ import time
 import uuid
 from collections.abc import Callable, Container
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from capture.connectors.storage.places import Place
-from capture.publishers.publishing import ORPHAN_SECONDS
 from store.model.errors import UpstreamError
 
 MARK = "statflight"  # part of the names of files that are referenced by another file
+ORPHAN_SECONDS: Final = 600.0  # age from which an unreferenced file of ours counts as an orphan of a killed writer
 
 
 def unique_name(prefix: str, suffix: str = "") -> str:
@@ -107,22 +107,19 @@ def delete_file(place: Place) -> None:
         place.file_system.delete_file(place.path)
 
 
-def sweep(
-    folder: Place, referenced: Callable[[], Container[str]], *, older_than: float = ORPHAN_SECONDS
-) -> list[str]:  # fmt: skip
+def sweep(folder: Place, referenced: Callable[[], Container[str]]) -> list[str]:
     """Deletes files of ours that are unreferenced and too old to be of a running writer; returns their names.
 
     Args:
         folder: Directory to clean, without subdirectories.
         referenced: Returns the names of referenced files; called only if there are candidates.
-        older_than: Minimum age of a candidate in seconds.
     """
     selector = pafs.FileSelector(folder.path, allow_not_found=True, recursive=False)
     now = time.time()
     candidates = [
         info for info in folder.file_system.get_file_info(selector)
         if info.type == pafs.FileType.File and MARK in info.base_name
-        and now - (now if info.mtime is None else info.mtime.timestamp()) >= older_than
+        and now - (now if info.mtime is None else info.mtime.timestamp()) >= ORPHAN_SECONDS
     ]  # fmt: skip
     if not candidates:
         return []

@@ -16,7 +16,6 @@ from capture.connectors.iceberg.puffin import Blob, read_if_any, write
 from capture.connectors.storage.places import Place, open_place, unknown_snapshot
 from capture.publishers.files import MARK, sweep, unique_name
 from capture.publishers.iceberg_commits import Statistics, UnknownState, commit_statistics
-from capture.publishers.publishing import ORPHAN_SECONDS
 from capture.publishers.spi import Draft, HomeStatistics, Publisher
 from store.model.errors import Conflict, StatflightError
 from store.model.schemas import THETA
@@ -30,8 +29,6 @@ class IcebergPublisher(Publisher):
     home: ClassVar[str] = "iceberg"
     formats: ClassVar[frozenset[str]] = frozenset({"iceberg"})
     sketches: ClassVar[frozenset[str]] = frozenset({"NDV"})
-
-    orphan_seconds: ClassVar[float] = ORPHAN_SECONDS
 
     def prepare(self) -> Draft:
         statistics = self.statistics
@@ -153,7 +150,7 @@ class IcebergPublisher(Publisher):
         with contextlib.suppress(StatflightError, OSError, pa.ArrowException, ValueError):
             options = {**self.destination.config.options, **loaded.io.properties}
             folder = open_place(f"{loaded.io.resolve(loaded.metadata.location).rstrip('/')}/metadata", options)
-            self.removed_orphans += sweep(folder, referenced, older_than=self.orphan_seconds)
+            self.removed_orphans += sweep(folder, referenced)
 
     @cached_property
     def _folder(self) -> Place | None:

@@ -20,7 +20,6 @@ from capture.connectors.paimon.library import open_table, quiet, snapshot_ids
 from capture.connectors.storage.places import Place, open_place, unknown_snapshot
 from capture.publishers.external_values import catalog_entries, java_double, paimon_bound
 from capture.publishers.files import create_file, delete_file, read_object, replace_file, sweep, unique_name, write_file
-from capture.publishers.publishing import ORPHAN_SECONDS
 from capture.publishers.spi import Draft, HomeStatistics, LostRace, Publisher
 from store.model import sketches
 from store.model.errors import UpstreamError
@@ -38,8 +37,6 @@ class PaimonPublisher(Publisher):
     home: ClassVar[str] = "paimon"
     formats: ClassVar[frozenset[str]] = frozenset({"paimon"})
     sketches: ClassVar[frozenset[str]] = frozenset({"NDV"})
-
-    orphan_seconds: ClassVar[float] = ORPHAN_SECONDS
 
     def prepare(self) -> Draft:
         with quiet():
@@ -195,7 +192,7 @@ class PaimonPublisher(Publisher):
 
         for folder in ("statistics", "manifest", "snapshot"):
             place = self._place.below(folder)
-            self.removed_orphans += sweep(place, referenced, older_than=self.orphan_seconds)
+            self.removed_orphans += sweep(place, referenced)
 
     def _document(self, name: str | None) -> dict[str, Any] | None:
         return read_object(self._place.below(f"statistics/{name}")) if name else None

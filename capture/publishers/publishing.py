@@ -16,14 +16,9 @@ T = TypeVar("T")
 ATTEMPTS: Final = 8
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
-ORPHAN_SECONDS: Final = 600.0
-"""Age from which an unreferenced file of ours counts as an orphan of a killed writer."""
 
 
-def publish(
-    publisher: Publisher, *, dry_run: bool = False, attempts: int = ATTEMPTS,
-    pause: Callable[[float], None] = time.sleep,
-) -> Publication:  # fmt: skip
+def publish(publisher: Publisher, *, dry_run: bool = False, pause: Callable[[float], None] = time.sleep) -> Publication:
     """Publishes the statistics of a publisher.
 
     Args:
@@ -50,10 +45,10 @@ def publish(
         published = _publication(publisher, draft, made_snapshot_id, "CURRENT")
         return replace(published, location=location, removed_orphans=tuple(publisher.removed_orphans))
 
-    return _with_retries(attempt_once, attempts, pause)
+    return _with_retries(attempt_once, pause)
 
 
-def withdraw(publisher: Publisher, *, attempts: int = ATTEMPTS, pause: Callable[[float], None] = time.sleep) -> bool:
+def withdraw(publisher: Publisher, *, pause: Callable[[float], None] = time.sleep) -> bool:
     """Removes published statistics from a home; False if it had none.
 
     Args:
@@ -64,22 +59,20 @@ def withdraw(publisher: Publisher, *, attempts: int = ATTEMPTS, pause: Callable[
         LostRace: Other writers won every attempt.
         UpstreamError: The home cannot be read or written.
     """
-    return _with_retries(lambda: _writing(publisher, publisher.withdraw), attempts, pause)
+    return _with_retries(lambda: _writing(publisher, publisher.withdraw), pause)
 
 
-def _with_retries(attempt_once: Callable[[], T], attempts: int, pause: Callable[[float], None]) -> T:
+def _with_retries(attempt_once: Callable[[], T], pause: Callable[[float], None]) -> T:
     """Repeats an attempt after each lost race, with growing random pauses."""
-    last_race: LostRace | None = None
-    for attempt in range(max(attempts, 1)):
-        if last_race is not None:
-            longest = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
-            pause(random.uniform(longest / 2, longest))  # noqa: S311  spreads writers, no secret
+    for attempt in range(1, ATTEMPTS + 1):
         try:
             return attempt_once()
         except LostRace as race:
-            last_race = race
-    assert last_race is not None
-    raise LostRace(f"{last_race}; gave up after {attempts} attempts", hint="try again")
+            if attempt == ATTEMPTS:
+                raise LostRace(f"{race}; gave up after {ATTEMPTS} attempts", hint="try again") from None
+        longest = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
+        pause(random.uniform(longest / 2, longest))  # noqa: S311  spreads writers, no secret
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _writing(publisher: Publisher, change: Callable[[], T]) -> T:
@@ -88,23 +81,14 @@ def _writing(publisher: Publisher, change: Callable[[], T]) -> T:
         return change()
     except StatflightError:
         raise
-    except PermissionError:
-        raise read_only(publisher) from None
     except OSError as error:
-        if error.errno in (13, 30):  # EACCES, EROFS
-            raise read_only(publisher) from None
-        reason = error.strerror or type(error).__name__
-        raise UpstreamError(f'{publisher.home}: "{publisher.statistics.full_name}" cannot be written ({reason})') from (
-            None
-        )
-
-
-def read_only(publisher: Publisher) -> InvalidArgument:
-    """The error for a home that this process may not write."""
-    return InvalidArgument(
-        f'{publisher.home}: table "{publisher.statistics.full_name}" may not be written: permission denied',
-        code="READ_ONLY", hint="give the worker's user or credentials the permission to write there",
-    )  # fmt: skip
+        table = f'{publisher.home}: table "{publisher.statistics.full_name}"'
+        if isinstance(error, PermissionError) or error.errno in (13, 30):  # EACCES, EROFS
+            raise InvalidArgument(
+                f"{table} may not be written: permission denied", code="READ_ONLY",
+                hint="give the worker's user or credentials the permission to write there",
+            ) from None  # fmt: skip
+        raise UpstreamError(f"{table} cannot be written ({error.strerror or type(error).__name__})") from None
 
 
 def _publication(publisher: Publisher, draft: Draft, made_snapshot_id: int | None, state: str) -> Publication:

@@ -20,6 +20,7 @@ from deltalake import write_deltalake
 
 from capture.connectors.parquet.connector import ParquetConnector
 from capture.connectors.spi import ConnectorConfig
+from capture.publishers import files
 from capture.publishers.publishing import publish
 from capture.publishers.spark_catalog import SparkCatalogPublisher
 from capture.publishers.spi import Destination, LostRace
@@ -82,9 +83,7 @@ def test_beside_an_appending_writer(home, tmp_path, monkeypatch):
     assert writer.wait() == 0
     writer.stdout.close()
     assert contract.count(table) == 150 + appended
-    publisher = type(table.publisher())
-    if hasattr(publisher, "orphan_seconds"):
-        monkeypatch.setattr(publisher, "orphan_seconds", 0.0)
+    monkeypatch.setattr(files, "ORPHAN_SECONDS", 0.0)
     assert publish(table.publisher()).state == "CURRENT"
     print(
         f"\n{home}: {PUBLICATIONS} publications beside {appended} appends, none lost: {done} done, {stale} refused for "

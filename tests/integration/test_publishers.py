@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from capture.connectors.spi import ConnectorConfig
-from capture.homes import HOMES
+from capture.publishers import files
 from capture.publishers.publishing import publish
 from store.model.errors import UpstreamError
 from tests.capture.publishers.contract import Table, rows
@@ -116,9 +116,7 @@ def test_killed_publisher_leaves_a_complete_state_and_no_orphan(home, kills, tmp
         assert contract.count(table) == 150
         published = table.publisher().read()
         assert published is None or set(published.distinct) in ({"id", "label"}, {"label"})
-    publisher = HOMES.load(home)
-    if hasattr(publisher, "orphan_seconds"):
-        monkeypatch.setattr(publisher, "orphan_seconds", 0.0)
+    monkeypatch.setattr(files, "ORPHAN_SECONDS", 0.0)
     statistics = table.statistics()
     other = tuple(dataclasses.replace(column, ndv=3.0) for column in statistics.columns)
     for columns in (other, statistics.columns):  # other numbers, so that there is something to write

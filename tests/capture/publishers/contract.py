@@ -174,8 +174,8 @@ class PublisherContract(ABC):
         publisher = table.publisher()
         publisher.write = lambda draft: _lose()
         before = table.files()
-        with pytest.raises(LostRace, match="gave up after 3 attempts"):
-            publish(publisher, attempts=3, pause=lambda _: None)
+        with pytest.raises(LostRace, match="gave up after 8 attempts"):
+            publish(publisher, pause=lambda _: None)
         assert table.files() == before
 
     def test_publish_succeeds_beside_another_publication(self, table: Table):
@@ -207,8 +207,8 @@ class PublisherContract(ABC):
         publisher.withdraw = lambda: removed() if len(lost) == 2 else lost.append(1) or _lose()
         assert withdraw(publisher, pause=lambda _: None) and table.publisher().read() is None
         publisher.withdraw = _lose
-        with pytest.raises(LostRace, match="gave up after 3 attempts"):
-            withdraw(publisher, attempts=3, pause=lambda _: None)
+        with pytest.raises(LostRace, match="gave up after 8 attempts"):
+            withdraw(publisher, pause=lambda _: None)
 
     def test_concurrent_appends_are_not_lost(self, table: Table):
         if not self.appends:

@@ -269,8 +269,8 @@ def test_a_catalog_that_is_being_written_is_tried_again(tmp_path, monkeypatch):
     writer = sqlite3.connect(table.options["catalog"], isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
     with pytest.raises(LostRace, match="being changed by another process"):
-        publish(table.publisher(), attempts=2, pause=lambda _: None)
-    assert publish(table.publisher(), attempts=2, pause=lambda _: writer.rollback()).state == "CURRENT"
+        publish(table.publisher(), pause=lambda _: None)
+    assert publish(table.publisher(), pause=lambda _: writer.rollback()).state == "CURRENT"
     writer.close()
     ((tag,),) = read(table, "SELECT value FROM ducklake_tag")
     assert json.loads(tag)["source"] == "c.default.t"

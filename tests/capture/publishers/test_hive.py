@@ -206,4 +206,4 @@ def test_denied_entry_is_left_out_and_a_modified_entry_loses_the_race(tmp_path, 
     assert publication.columns == ("id", "label") and "row count left out" in publication.detail
     store.refusal = ttypes.MetaException(message="The table has been modified.")
     with pytest.raises(LostRace, match="another writer"):
-        publish(table.publisher(), attempts=2, pause=lambda _: None)
+        publish(table.publisher(), pause=lambda _: None)

@@ -18,8 +18,7 @@ from pyiceberg.table.puffin import PuffinFile
 
 from capture.connectors.iceberg.puffin import Blob, read, write
 from capture.connectors.spi import ConnectorConfig
-from capture.publishers import iceberg_commits
-from capture.publishers.iceberg import IcebergPublisher
+from capture.publishers import files, iceberg_commits
 from capture.publishers.publishing import publish
 from capture.publishers.spi import LostRace
 from store.model.errors import Conflict, InvalidArgument, NotFound
@@ -204,7 +203,7 @@ def test_orphaned_files_are_removed_after_their_grace_period(tmp_path, monkeypat
     assert not loaded(table).metadata.statistics
     publish(table.publisher())
     assert left in stats_files(table)  # too young: it may belong to a running writer
-    monkeypatch.setattr(IcebergPublisher, "orphan_seconds", 0.0)
+    monkeypatch.setattr(files, "ORPHAN_SECONDS", 0.0)
     statistics = table.statistics()
     last = publish(table.publisher(table.statistics(columns=statistics.columns[::-1][:1] + statistics.columns[:0])))
     assert left not in stats_files(table)

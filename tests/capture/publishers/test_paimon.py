@@ -14,6 +14,7 @@ from datasketches import compact_theta_sketch
 
 from capture.connectors.paimon.library import quiet
 from capture.connectors.spi import ConnectorConfig
+from capture.publishers import files
 from capture.publishers.external_values import java_double, paimon_bound, spark_bound
 from capture.publishers.paimon import PaimonPublisher
 from capture.publishers.publishing import publish
@@ -136,7 +137,7 @@ def test_files_of_a_killed_publication_are_removed_later(tmp_path, monkeypatch):
     assert len(left) == 4 and table.publisher().read() is None  # two manifest lists, statistics and sketches
     publish(table.publisher())
     assert set(left) <= table.files().keys()  # too young: they may belong to a running writer
-    monkeypatch.setattr(PaimonPublisher, "orphan_seconds", 0.0)
+    monkeypatch.setattr(files, "ORPHAN_SECONDS", 0.0)
     append_rows(tmp_path, rows(150, 160))
     publish(table.publisher(table.statistics()))
     assert not set(left) & table.files().keys()
