@@ -35,7 +35,8 @@ from tests.capture.publishers.test_glue import glue
 from tests.capture.publishers.test_glue import options as glue_options
 from tests.capture.publishers.test_hive import metastore
 from tests.flight_server.live_server import Client, serving
-from tests.integration.test_publishers import CONTRACTS, reopened
+from tests.integration.publishing import reopened
+from tests.integration.test_publishers import CONTRACTS
 
 __all__ = ["glue", "metastore"]
 pytestmark = pytest.mark.benchmark
@@ -46,7 +47,8 @@ COLUMNS = 500
 _APPENDING = """
 import sys, time
 from pathlib import Path
-from tests.integration.test_publishers import CONTRACTS, reopened
+from tests.integration.publishing import reopened
+from tests.integration.test_publishers import CONTRACTS
 from tests.capture.connectors.iceberg_tables import make_catalog
 from tests.capture.publishers.contract import rows
 home, root = sys.argv[1], Path(sys.argv[2])
