@@ -334,13 +334,9 @@ class DuckDBStatsStore(StatsStore):
     # Deleting.
 
     def delete(self, table: TableEntry, snapshot_id: int | None = None, target: Target | None = None) -> int:
-        return self.database.write(lambda connection: self.delete_in(connection, table, snapshot_id, target))
-
-    def delete_in(
-        self, connection: Connection, table: TableEntry, snapshot_id: int | None, target: Target | None = None
-    ) -> int:
-        """`delete` inside the writer's transaction."""
-        return delete_records(connection, self.catalog, table, snapshot_id, target)
+        return self.database.write(
+            lambda connection: delete_records(connection, self.catalog, table, snapshot_id, target)
+        )
 
     def captured_snapshots(self, table: TableEntry) -> set[int]:
         """Ids of the snapshots of a table that have records."""
