@@ -85,7 +85,7 @@ def _stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None) -> Fl
         "usable_for": usable_for_sql(f"s.freshness = '{EXACT}'", "s", flight.schema.names)
     }
     if name in GROUPED:
-        source.columns |= _inherited_distribution("s.distribution_freshness")
+        source.columns |= _INHERITED_DISTRIBUTION
     source.order = _order(name, "s")
     return source
 
@@ -93,22 +93,18 @@ def _stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None) -> Fl
 # Distributions, which may be another record's than the counts.
 
 
-def _inherited_distribution(label: str) -> dict[str, str]:
-    """SQL of the columns of a distribution that may be inherited: then it is not exact, and has no more distinct values
-    than there are values in the row `s`.
-
-    Args:
-        label: SQL of its freshness.
-    """
-    most = "s.row_count - coalesce(s.null_count, 0)"
-    columns = {"ndv_exact": _exactness(f"{label} = '{EXACT}'")}
-    for name in ("ndv", "ndv_lower", "ndv_upper"):
-        columns[name] = f"CASE WHEN {label} <> '{EXACT}' AND s.{name} > {most} THEN {most} ELSE s.{name} END"
-    return columns
-
-
 def _exactness(is_exact: str) -> str:
     return f"CASE WHEN s.ndv_exact THEN {is_exact} ELSE s.ndv_exact END"
+
+
+_OWN: Final = f"s.distribution_freshness = '{EXACT}'"
+_MOST: Final = "s.row_count - coalesce(s.null_count, 0)"
+_INHERITED_DISTRIBUTION: Final = {"ndv_exact": _exactness(_OWN)} | {
+    name: f"CASE WHEN NOT ({_OWN}) AND s.{name} > {_MOST} THEN {_MOST} ELSE s.{name} END"
+    for name in ("ndv", "ndv_lower", "ndv_upper")
+}
+"""SQL of the columns of a distribution that may be inherited: then it is not exact, and has no more distinct values
+than there are values in the row `s`."""
 
 
 def _order(name: str, with_snapshot: str) -> str:
@@ -317,7 +313,7 @@ def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
     """SQL of the best rows at requested snapshots. Current rows that lack no group of statistics are the best ones of
     their targets, so that only other targets are ranked."""
     parameters: list[Any] = []
-    if not scope.current or name not in PARTED:
+    if not scope.current:
         return _best_rows(name, scope, parameters, BY_SNAPSHOT[name]), parameters
     (at, older), is_exact = parts(name), "r.snapshot_id = t.current_snapshot_id"
     whole, labels = "TRUE", {"freshness": f"CASE WHEN {is_exact} THEN '{EXACT}' ELSE '{INHERITED}' END"}
