@@ -11,11 +11,12 @@ import pyarrow as pa
 
 from capture.connectors.spi import CONTAINERS
 from flight_server.auth.principal import Principal
+from flight_server.conditions.words import Name, Part
 from flight_server.sql import flights
 from flight_server.sql.language import refusal
 from flight_server.sql.plan import Plan
 from flight_server.sql.pushdown import Slot
-from flight_server.sql.statements import Analyze, Describe, Explain, Name, Part, ShowStats, ShowTables, Statement
+from flight_server.sql.statements import Analyze, Describe, Explain, ShowStats, ShowTables, Statement
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, nearest
 from store.model.names import join_name

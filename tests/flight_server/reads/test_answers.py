@@ -221,7 +221,7 @@ def test_rows_that_readers_merge_are_not_counted_by_files(app):
         ("SELECT count(*), count(*) FROM lake.s.t", "2 results have 1 names"),
         ("SELECT count(*) FROM t", "full name"),
         ("SELECT count(*) FROM lake.s.t x", '"x" where WHERE'),
-        ("SELECT count(*) FROM lake.s.t GROUP BY id", '"GROUP BY" where WHERE'),
+        ("SELECT count(*) FROM lake.s.t GROUP BY id", '"GROUP" where WHERE'),
         ("SELECT count(*) FROM lake.s.t; SELECT 1", '"SELECT" where'),
         ("SELECT count(*) FROM lake.s.t WHERE", "where"),
         ("SELECT count(*) FROM lake.s.t WHERE id = 1 GROUP BY id", "GROUP"),

@@ -5,8 +5,9 @@ import time
 
 import pytest
 
+from flight_server.conditions.words import Part
 from flight_server.sql import statements
-from flight_server.sql.statements import Analyze, Describe, Explain, Part, ShowStats, ShowTables
+from flight_server.sql.statements import Analyze, Describe, Explain, ShowStats, ShowTables
 from store.model.errors import InvalidArgument
 
 A_B_C = (Part("a", False), Part("b", False), Part("c", False))
