@@ -37,14 +37,9 @@ class Authenticator:
     oidc: Oidc | None = None
     is_open: bool = False
 
-    @classmethod
-    def open(cls) -> Authenticator:
-        """The authenticator of a server without a token file."""
-        return cls(is_open=True)
-
-    def with_internal(self, token: str, name: str = "internal") -> Authenticator:
+    def with_internal(self, token: str) -> Authenticator:
         """A copy with one more token, in memory only, that has every scope: that of the server's own worker."""
-        return replace(self, entries=(*self.entries, (_digest(token), Principal(name, ALL_SCOPES, is_own=True))))
+        return replace(self, entries=(*self.entries, (_digest(token), Principal("internal", ALL_SCOPES, is_own=True))))
 
     def authenticate(self, bearer: str | None) -> Principal:
         """The principal of a header `authorization`: `Bearer` with a token, or `Basic` with it as password.
@@ -77,7 +72,7 @@ class Guard:
 
     def __init__(self, path: Path | None, internal: str):
         def load() -> Authenticator:
-            return (Authenticator.open() if path is None else load_tokens(path)).with_internal(internal)
+            return (Authenticator(is_open=True) if path is None else load_tokens(path)).with_internal(internal)
 
         self._file = Reloaded("tokens", [path], load)
 

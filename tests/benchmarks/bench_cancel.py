@@ -49,7 +49,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StatflightServe
         "row_count": [number % 7 for number in range(ROWS)],
     })  # fmt: skip
     app.store.put([Put("stats.file_columns", validation.prepare(FLIGHTS["stats.file_columns"], rows))])
-    server = StatflightServer(app, Authenticator.open(), "grpc://127.0.0.1:0")
+    server = StatflightServer(app, Authenticator(is_open=True), "grpc://127.0.0.1:0")
     yield server
     server.shutdown()
     app.close()

@@ -53,8 +53,8 @@ def uri(recorder: LockRecorder, tmp_path: Path) -> Iterator[str]:
     """A server and a worker in this process, and a thread that scrapes the metrics."""
     settings = Settings(db=empty_store(tmp_path / "stats.duckdb"), auto_analyze="on", auto_analyze_seconds=0.5)
     app = App(settings, functions)
-    with StatflightServer(app, Authenticator.open(), "grpc://127.0.0.1:0") as server:
-        server.metrics = Metrics(app, "test", Authenticator.open().authenticate)
+    with StatflightServer(app, Authenticator(is_open=True), "grpc://127.0.0.1:0") as server:
+        server.metrics = Metrics(app, "test", Authenticator(is_open=True).authenticate)
         app.start()
         uri = f"grpc://127.0.0.1:{server.port}"
         worker = Worker(Connection(uri, None), Registry(default_engines()))

@@ -72,10 +72,10 @@ def test_basic_auth_password_is_the_token(tmp_path):
 
 
 def test_open_server_authenticates_every_caller_as_anonymous():
-    authenticator = Authenticator.open()
+    authenticator = Authenticator(is_open=True)
     assert authenticator.authenticate(None) is authenticator.authenticate("anything") is ANONYMOUS
     assert all(ANONYMOUS.may(scope) for scope in ALL_SCOPES) and ANONYMOUS.sees("a", "b", "c")
-    assert authenticator.with_internal("w", "worker").authenticate("w").name == "worker"
+    assert authenticator.with_internal("w").authenticate("w").name == "internal"
 
 
 def test_internal_token_is_added_to_those_of_the_file(tmp_path):
