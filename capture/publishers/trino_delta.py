@@ -65,8 +65,9 @@ class TrinoDeltaPublisher(Publisher):
             assert leaf is not None
             entries[leaf.physical[0]] = entry
         newest = pc.max(files["modification_time"]).as_py() or 0  # Trino's next ANALYZE reads only newer files
+        seen = datetime.fromtimestamp(newest / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         self._written = {
-            "modelVersion": MODEL_VERSION, "alreadyAnalyzedModifiedTimeMax": _instant(newest),
+            "modelVersion": MODEL_VERSION, "alreadyAnalyzedModifiedTimeMax": seen,
             "columnStatistics": entries,
         }  # fmt: skip
         folder = open_place(self.table_location, self.destination.config.options).below(FILE.rpartition("/")[0])
@@ -162,8 +163,3 @@ def _of_file(values: pa.ChunkedArray, logical_type: str) -> tuple[HyperLogLog, i
 def _rows(files: pa.Table) -> list[str]:
     """The live files with their deletion vectors, which determine the rows of a version."""
     return sorted(map(str, files.select(["path", "vectors"]).to_pylist()))
-
-
-def _instant(milliseconds: int) -> str:
-    at = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{milliseconds % 1000:03d}Z"

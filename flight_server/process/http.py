@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import h11
 import uvicorn
+from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from flight_server.reloading import Reloaded
@@ -44,7 +45,7 @@ class Probes:
         self._metrics = metrics
         self._threads = ThreadPoolExecutor(2, "metrics")
 
-    async def __call__(self, scope: Any, _receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         status, kind, body = 404, "text/plain; charset=utf-8", b"/metrics or /health\n"
         if scope["path"] in ("/metrics", "/health") and scope["method"] not in ("GET", "HEAD"):
             status, body = 405, b"GET or HEAD\n"
@@ -55,11 +56,8 @@ class Probes:
             status, kind, body = await asyncio.get_running_loop().run_in_executor(
                 self._threads, self._metrics.exposition, sent.get(b"authorization"), sent.get(b"accept", "")
             )
-        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
-        if status == 401:
-            headers.append((b"www-authenticate", b"Bearer"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+        await Response(body, status, headers, kind)(scope, receive, send)
 
 
 class Http:

@@ -339,12 +339,7 @@ def _files(reader: Reader, name: str, table: Row | None, snapshot: str | int) ->
     if not files.num_rows:
         return {}
     contents = files.group_by("file_content").aggregate([("size_bytes", "count"), ("size_bytes", "sum")])
-    sizes = pc.drop_null(files["size_bytes"])
-    smallest, median, largest = (
-        (pc.min(sizes).as_py(), pc.quantile(sizes, 0.5)[0].as_py(), pc.max(sizes).as_py())
-        if len(sizes)
-        else (None, None, None)
-    )
+    ends, median = pc.min_max(files["size_bytes"]).as_py(), pc.quantile(files["size_bytes"], 0.5)[0].as_py()
     data = files.filter(pc.equal(files["file_content"], "DATA"))
     parts = data.group_by("partition_data_json").aggregate(
         [("size_bytes", "sum"), ("size_bytes", "count"), ("row_count", "sum")]
@@ -356,7 +351,7 @@ def _files(reader: Reader, name: str, table: Row | None, snapshot: str | int) ->
             {"content": row["file_content"], "files": row["size_bytes_count"], "size_bytes": row["size_bytes_sum"]}
             for row in contents.to_pylist()
         ],
-        "smallest_bytes": smallest, "median_bytes": median, "largest_bytes": largest,
+        "smallest_bytes": ends["min"], "median_bytes": median, "largest_bytes": ends["max"],
         "partition_count": parts.num_rows if partitioned else 0,
         "partitions": [
             {"partition": row["partition_data_json"], "files": row["size_bytes_count"],

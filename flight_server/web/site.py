@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 import pyarrow as pa
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -245,12 +246,9 @@ class _Confined:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                own = {name.lower() for name, _ in message["headers"]}
-                message["headers"] += [
-                    (name.encode(), value.encode())
-                    for name, value in HEADERS.items()
-                    if name.lower().encode() not in own
-                ]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         if scope["type"] == "http" and self._hosts and _host(scope) not in self._hosts:
