@@ -35,8 +35,7 @@ from tests.capture.publishers.test_glue import glue
 from tests.capture.publishers.test_glue import options as glue_options
 from tests.capture.publishers.test_hive import metastore
 from tests.flight_server.live_server import Client, serving
-from tests.integration.publishing import reopened
-from tests.integration.test_publishers import CONTRACTS
+from tests.integration.publishing import CONTRACTS, contract_of, reopened
 
 __all__ = ["glue", "metastore"]
 pytestmark = pytest.mark.benchmark
@@ -47,12 +46,11 @@ COLUMNS = 500
 _APPENDING = """
 import sys, time
 from pathlib import Path
-from tests.integration.publishing import reopened
-from tests.integration.test_publishers import CONTRACTS
+from tests.integration.publishing import contract_of, reopened
 from tests.capture.connectors.iceberg_tables import make_catalog
 from tests.capture.publishers.contract import rows
 home, root = sys.argv[1], Path(sys.argv[2])
-contract, table, count = CONTRACTS[home](), reopened(home, root), 0
+contract, table, count = contract_of(home), reopened(home, root), 0
 print("ready", flush=True)
 while not (root / "stop").exists():
     contract.append(table, rows(10_000 + count, 10_001 + count))
@@ -64,7 +62,7 @@ print(count, flush=True)
 
 @pytest.mark.parametrize("home", CONTRACTS)
 def test_beside_an_appending_writer(home, tmp_path, monkeypatch):
-    contract = CONTRACTS[home]()
+    contract = contract_of(home)
     contract.build(tmp_path)
     writer = subprocess.Popen([sys.executable, "-c", _APPENDING, home, str(tmp_path)], stdout=subprocess.PIPE,
                               text=True, cwd=Path(__file__).parents[2])  # fmt: skip
