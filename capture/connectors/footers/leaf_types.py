@@ -7,7 +7,7 @@ them; INT96 has no order and therefore no bounds.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from typing import Any, Final
@@ -235,7 +235,7 @@ def bound(leaf: FooterLeaf, data: bytes) -> Bound | None:
 # Values to Arrow.
 
 
-def typed(values: list[Any], kind: LogicalType, to_kind: LogicalType) -> pa.Array:
+def typed(values: Sequence[Any], kind: LogicalType, to_kind: LogicalType) -> pa.Array:
     """Converts bounds from a file's type to the table's promoted type; values that do not fit become null."""
     from store.model.logical_types import to_arrow
 

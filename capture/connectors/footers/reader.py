@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,7 @@ from capture.connectors.comments import comments_in
 from capture.connectors.footers.leaf_types import Bound, FooterLeaf, bound, leaves_of, writer_of
 from capture.connectors.footers.thrift import Chunk, Chunks, Kind, read_chunks
 from capture.connectors.storage.places import Place, Unreadable
+from store.duckdb.lru import LruCache
 from store.model.errors import UpstreamError, first_line
 
 READERS: Final = 8  # footers read concurrently from an object store; locally, threads are slower
@@ -34,13 +35,12 @@ _TAIL: Final = 65_536  # bytes read from the end of a file, enough for most foot
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class LeafStats:
+class LeafStats(NamedTuple):
     """Statistics of one leaf over all row groups; None means unknown."""
 
-    null_count: int | None = 0
+    null_count: int | None = None
     nan_count: int | None = None
-    size_bytes: int | None = 0  # compressed
+    size_bytes: int | None = None  # compressed
     lower: Any = None
     upper: Any = None
     lower_exact: bool | None = None
@@ -96,9 +96,7 @@ def read_footer(place: Place) -> Footer:
         raise Unreadable(f'file "{name}" may not be read') from None
     except (pa.ArrowException, OSError, ValueError, IndexError, RecursionError, MemoryError) as error:
         raise _refused(place, name, error) from None
-    if len(_file_kinds) >= _MAX_KINDS:
-        _file_kinds.clear()
-    _file_kinds[chunks.kind] = shared
+    _file_kinds.put(chunks.kind, shared)
     return Footer(
         place,
         chunks.row_count,
@@ -120,8 +118,7 @@ class _FileKind:
     positions: Mapping[str, int]
 
 
-_MAX_KINDS: Final = 64
-_file_kinds: dict[Kind, _FileKind] = {}
+_file_kinds: Final[LruCache[Kind, _FileKind]] = LruCache(64)
 
 
 def _file_kind(metadata: pq.FileMetaData) -> _FileKind:
@@ -183,7 +180,6 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 def _rolled_up(footer: Footer, leaf: FooterLeaf) -> LeafStats:
     assert leaf.index is not None
-    statistics = LeafStats()
     nulls: int | None = 0
     nans: int | None = 0
     size: int | None = 0
@@ -211,13 +207,9 @@ def _rolled_up(footer: Footer, leaf: FooterLeaf) -> LeafStats:
         if upper is None or high[1] >= upper:
             upper_exact = _merged(upper_exact, _exact(leaf, footer, chunk.max_exact, high[2]), upper, high[1])
             upper = high[1]
-    statistics.null_count, statistics.size_bytes = nulls, size
-    if leaf.is_float:
-        statistics.nan_count = nans
-    if bounded and lower is not None:
-        statistics.lower, statistics.upper = lower, upper
-        statistics.lower_exact, statistics.upper_exact = lower_exact, upper_exact
-    return statistics
+    if not bounded or lower is None:
+        lower = upper = lower_exact = upper_exact = None
+    return LeafStats(nulls, nans if leaf.is_float else None, size, lower, upper, lower_exact, upper_exact)
 
 
 def _bounds_of(leaf: FooterLeaf, chunk: Chunk) -> tuple[Bound | None, Bound | None]:

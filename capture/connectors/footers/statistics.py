@@ -139,35 +139,26 @@ def footer_facts(
             all null.
         kind: Type of the table's columns, to which the types of the files are promoted.
     """
-    nulls: list[int | None] = []
-    nans: list[int | None] = []
-    sizes: list[int | None] = []
-    lowers: list[Any] = []
-    uppers: list[Any] = []
-    exact: list[tuple[bool | None, bool | None]] = []
+    found: list[LeafStats] = []
     kinds: list[LogicalType] = []
+    unknown = LeafStats()
     for find, read in product(columns, footers):
-        if read is None:
-            statistics, file_kind = LeafStats(null_count=None, size_bytes=None), kind
-        else:
+        statistics, file_kind = unknown, kind
+        if read is not None:
             footer, leaves = read
             position = find(footer)
             stats = None if position is None else leaves[position]
             if position is None or stats is None:
                 size = 0 if position is None else None
-                statistics, file_kind = LeafStats(footer.row_count, 0 if kind.kind in FLOATING else None, size), kind
+                statistics = LeafStats(footer.row_count, 0 if kind.kind in FLOATING else None, size)
             else:
                 leaf = footer.leaves[position]
                 statistics, file_kind = stats, leaf.logical_type
                 if leaf.untyped:
                     statistics = LeafStats(footer.row_count, stats.nan_count, stats.size_bytes)
-        nulls.append(statistics.null_count)
-        nans.append(statistics.nan_count)
-        sizes.append(statistics.size_bytes)
-        lowers.append(statistics.lower)
-        uppers.append(statistics.upper)
-        exact.append((statistics.lower_exact, statistics.upper_exact))
+        found.append(statistics)
         kinds.append(file_kind)
+    nulls, nans, sizes, lowers, uppers, low_exact, high_exact = zip(*found, strict=True) if found else [()] * 7
     ordered = kind.orderable
     return {
         "null_count": pa.array(nulls, pa.int64()),
@@ -175,8 +166,8 @@ def footer_facts(
         "size_bytes": pa.array(sizes, pa.int64()),
         "lower": _typed(lowers, kinds, kind) if ordered else None,
         "upper": _typed(uppers, kinds, kind) if ordered else None,
-        "lower_exact": pa.array([low for low, _ in exact], pa.bool_()),
-        "upper_exact": pa.array([high for _, high in exact], pa.bool_()),
+        "lower_exact": pa.array(low_exact, pa.bool_()),
+        "upper_exact": pa.array(high_exact, pa.bool_()),
     }
 
 
@@ -209,7 +200,7 @@ def completed(facts: dict[str, Any], others: dict[str, Any], lacking: pa.Array) 
     return whole
 
 
-def _typed(values: list[Any], kinds: list[LogicalType], to_kind: LogicalType) -> pa.Array:
+def _typed(values: Sequence[Any], kinds: list[LogicalType], to_kind: LogicalType) -> pa.Array:
     if len(set(kinds)) == 1:
         return typed(values, kinds[0], to_kind)
     return pa.concat_arrays(
