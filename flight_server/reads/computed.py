@@ -60,8 +60,7 @@ def register(
 
 
 def _table(flight: str, rows: Rows) -> pa.Table:
-    schema = FLIGHTS[flight].schema
-    return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
+    return pa.Table.from_pylist(rows, FLIGHTS[flight].schema)
 
 
 def _jobs(scope: ReadScope, live: Callable[[], Rows]) -> FlightSource:

@@ -215,11 +215,9 @@ class FinishedLease(Struct):
 
 def check_engines(engines: Sequence[Any]) -> list[dict[str, Any]]:
     """Validates the engines that a worker reports, rows of `sys.engines`."""
-    schema = FLIGHTS["sys.engines"].schema
     try:
-        rows = [{name: engine.get(name) for name in schema.names} for engine in engines]
-        checked = pa.Table.from_pylist(rows, schema).to_pylist()
-    except (AttributeError, TypeError, ValueError, OverflowError, pa.ArrowException):
+        checked = pa.Table.from_pylist(engines, FLIGHTS["sys.engines"].schema).to_pylist()
+    except (TypeError, ValueError, OverflowError, pa.ArrowException):
         raise InvalidField("engines", "must be rows of sys.engines", expected="its columns", actual=engines) from None
     if not all(engine["engine_id"] for engine in checked):
         raise InvalidField("engines", "engine_id is missing", expected="engine_id", actual=engines)
