@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
@@ -210,9 +212,6 @@ def _buckets(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _text(value: float, type: logical_types.LogicalType) -> str | None:
     """A quantile as a canonical bound; None if it is not one. KLL has doubles: numbers, days, or microseconds."""
-    from datetime import UTC, datetime, timedelta
-    from decimal import Decimal
-
     kinds = logical_types.Kind
     try:
         match type.kind:
