@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.model import targets
+from store.model.bounds.java_floats import by_distinct
 from store.model.schemas import FLIGHTS
 
 PATTERN: Final = r"^(?s:table|column-[0-9]{19}|(?:file|expression-.+|composite)-[0-9a-f]{64})$"
@@ -69,9 +70,7 @@ def of_columns(ids: pa.Array) -> pa.Array:
 
 def of_files(paths: pa.Array) -> pa.Array:
     """Storage ids of files, by path."""
-    coded = paths.dictionary_encode()
-    ids = [targets.Target.file(path).storage_id for path in coded.dictionary.to_pylist()]
-    return pa.array(ids, pa.string()).take(coded.indices)
+    return by_distinct(paths, lambda path: targets.Target.file(path).storage_id, pa.string())
 
 
 def kinds_of(storage_ids: pa.Array) -> pa.Array:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.model.bounds.java_floats import join, print_floats, signed
+from store.model.bounds.java_floats import by_distinct, join, print_floats, signed
 from store.model.bounds.scalar import DAY_US, MAX_DAY, MAX_INT, MIN_DAY, REFUSE, BadBound, ZonePolicy, canonical
 from store.model.logical_types import FLOATING, MAX_DECIMAL, TEMPORAL, Kind, LogicalType
 
@@ -129,13 +129,7 @@ def _encode_uuid(array: pa.Array) -> pa.Array:
 def _encode_binary(array: pa.Array) -> pa.Array:
     if not pa.types.is_fixed_size_binary(array.type):
         array = array.cast(pa.binary())
-    return _by_distinct(array, lambda value: base64.b64encode(value).decode())
-
-
-def _by_distinct(array: pa.Array, how: Callable[[Any], str]) -> pa.Array:
-    coded = array.dictionary_encode()
-    texts = pa.array([how(value) for value in coded.dictionary.to_pylist()], pa.string())
-    return texts.take(coded.indices)
+    return by_distinct(array, lambda value: base64.b64encode(value).decode(), pa.string())
 
 
 def _encode_date(array: pa.Array) -> pa.Array:
@@ -329,9 +323,7 @@ def sort_keys(texts: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.Array:
         case Kind.STRING | Kind.UUID:
             return texts.cast(pa.binary())  # the hex digits of a UUID sort as its bytes do
         case Kind.BINARY:
-            coded = texts.dictionary_encode()
-            octets = [base64.b64decode(text) for text in coded.dictionary.to_pylist()]
-            return pa.array(octets, pa.binary()).take(coded.indices)
+            return by_distinct(texts, base64.b64decode, pa.binary())
         case Kind.DATE:
             return texts.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
         case Kind.TIME:

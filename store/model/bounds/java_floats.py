@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -106,10 +106,14 @@ def _shape(array: pa.Array, java: Callable[[float], str], tiny: float) -> pa.Arr
     special = ~finite | (size < tiny)
     if special.any():
         mask = pa.array(special & array.is_valid().to_numpy(zero_copy_only=False))
-        coded = array.filter(mask).dictionary_encode()
-        texts = pa.array([java(value) for value in coded.dictionary.to_pylist()], pa.string())
-        text = pc.replace_with_mask(text, mask, texts.take(coded.indices))
+        text = pc.replace_with_mask(text, mask, by_distinct(array.filter(mask), java, pa.string()))
     return text
+
+
+def by_distinct(array: pa.Array, how: Callable[[Any], Any], type: pa.DataType) -> pa.Array:
+    """What `how` makes of each value of a column, called once for each distinct one; null stays null."""
+    coded = array.dictionary_encode()
+    return pa.array([how(value) for value in coded.dictionary.to_pylist()], type).take(coded.indices)
 
 
 def join(*parts: pa.Array | str) -> pa.Array:
