@@ -45,7 +45,7 @@ def test_degrees_of_exact_sketches_follow_the_definition(tmp_path_factory, rows)
         assert (one["degree"] == 1) == all(len(tuples) == 1 for tuples in images.values())
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.benchmark) for seed in range(1, 20))])
 def test_degrees_of_estimating_sketches_are_within_their_limits(tmp_path, seed):
     a = np.random.default_rng(seed).integers(0, 60_000, 200_000)
     rows = pa.table({"a": a, "b": [f"b{value // 4}" for value in a.tolist()], "c": (a % 7).astype(np.float64)})

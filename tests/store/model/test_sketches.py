@@ -65,13 +65,14 @@ def test_texts_hash_as_in_datasketches(longest):
     assert sketches.theta(hash_all([text.encode() for text in texts])) == library_theta(texts)
 
 
-def test_hash_of_a_text_is_independent_of_its_position():
+def test_hash_of_a_text_is_independent_of_its_position(monkeypatch):
     """Neighbours of other lengths and chunk borders have no effect."""
+    border = 1000
+    monkeypatch.setattr(murmur3, "CHUNK", border)
     generator = np.random.default_rng(7)
-    values = [generator.bytes(int(size)) for size in generator.integers(0, 70, 80_000)]
+    values = [generator.bytes(int(size)) for size in generator.integers(0, 70, 2500)]
     together = hash_all(values)
-    border = murmur3.CHUNK
-    for place in [0, 1, border - 1, border, border + 1, 79_999, *generator.integers(0, 80_000, 50).tolist()]:
+    for place in [0, 1, border - 1, border, border + 1, 2499, *generator.integers(0, 2500, 50).tolist()]:
         assert together[place] == hash_all([values[place]])[0]
 
 
