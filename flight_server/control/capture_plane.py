@@ -15,7 +15,7 @@ from capture.spec_body import parse_spec
 from capture.spi import METADATA_PRIORITY, Mode
 from flight_server.control.job_queue import JobQueue
 from flight_server.control.lakes import Lakes
-from flight_server.reads.records import RecordFinder, RecordKey
+from flight_server.reads.records import RecordFinder
 from flight_server.wire.scan_request import ALL, CURRENT
 from store.catalog import capture_facts
 from store.catalog.catalog import Catalog
@@ -217,14 +217,12 @@ class Captures:
         """
         keys = [(table_key, snapshot_id, spec.target) for table_key, snapshot_id, spec in wanted]
         records = self.records.find(keys)
-        roles: Mapping[RecordKey, Collection[str]] = {}
-        if not all(_SKETCHED_KINDS.isdisjoint(spec.kinds) for *_, spec in wanted):
-            held = zip(keys, wanted, records, strict=True)
-            roles = self.records.whole_sketches(
-                [key for key, (*_, spec), record in held if record is not None and _sketches_of(record, spec.kinds)]
-            )
+        held = zip(keys, wanted, records, strict=True)
+        roles = self.records.whole_sketches(
+            [key for key, (*_, spec), record in held if record is not None and _sketches_of(record, spec.kinds)]
+        )
         return [
-            None if record is None else _answer(record, spec.kinds, roles.get(key, _NO_ROLES))
+            None if record is None else _answer(record, spec.kinds, roles.get(key, ()))
             for key, (*_, spec), record in zip(keys, wanted, records, strict=True)
         ]
 
@@ -240,15 +238,14 @@ _SKETCHED: Final = {
     "MCV": ("MCV", HASHED),
 }  # sketch role, and the types that have it
 _SKETCHED_KINDS: Final = frozenset(_SKETCHED)
-_NO_ROLES: Final[frozenset[str]] = frozenset()
 
 
 def _sketches_of(record: Mapping[str, Any], kinds: Collection[str]) -> frozenset[str]:
     """The roles of the sketches that a column or expression of this type has for some kinds."""
     if _SKETCHED_KINDS.isdisjoint(kinds):  # nearly always
-        return _NO_ROLES
+        return frozenset()
     if (logical_type := record.get("logical_type")) is None or "column_ids" in record:
-        return _NO_ROLES
+        return frozenset()
     kind = parse_type(logical_type).kind
     return frozenset(role for name, (role, having) in _SKETCHED.items() if name in kinds and kind in having)
 
