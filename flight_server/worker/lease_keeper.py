@@ -72,14 +72,13 @@ class LeaseKeeper:
 
     Args:
         lease: As `lease_job` answers it.
-        renewals: The worker's shared renewals; None starts a thread for this lease.
+        renewals: Those of the worker.
     """
 
-    def __init__(self, server: Connection, lease: Mapping[str, Any], renewals: Renewals | None = None):
-        self.lease = lease
+    def __init__(self, lease: Mapping[str, Any], renewals: Renewals):
+        self.lease, self._renewals = lease, renewals
         self.touched = time.monotonic()
         self.unwanted = threading.Event()
-        self._renewals = renewals or Renewals(server)
         self._every = min(max(0.3, float(lease["lease_seconds"]) / 3), _MOST_SECONDS)
         self._progress: tuple[float | None, str | None] = (None, None)
         self._sent: tuple[float | None, str | None] = (None, None)

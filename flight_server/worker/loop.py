@@ -297,7 +297,7 @@ class Worker:
                 self._watching[catalog] = slot
             if slot not in self._slots:
                 self._slots.append(slot)
-            slot.keeper = LeaseKeeper(self.server, lease, self._renewals)  # the slot counts as busy from here on
+            slot.keeper = LeaseKeeper(lease, self._renewals)  # the slot counts as busy from here on
         threading.Thread(target=self._work, args=(slot, lease), daemon=True, name=f"watch-{catalog}").start()
 
     def _give_back(self, slot: _Slot) -> None:
@@ -309,7 +309,7 @@ class Worker:
     def _work(self, slot: _Slot, lease: Mapping[str, Any]) -> None:
         works = {"control": self._inspect, "watch": self._inspect, "publish": self._publish}
         if slot.keeper is None:
-            slot.keeper = LeaseKeeper(self.server, lease, self._renewals)
+            slot.keeper = LeaseKeeper(lease, self._renewals)
         keeper = slot.keeper
         keeper.start()
         try:

@@ -16,7 +16,7 @@ from capture.registry import Registry
 from capture.spi import TableHandle
 from flight_server.worker import loop as module
 from flight_server.worker.draft_sink import INLINE_BYTES, DraftSink
-from flight_server.worker.lease_keeper import LeaseKeeper
+from flight_server.worker.lease_keeper import LeaseKeeper, Renewals
 from flight_server.worker.loop import Connectors, Worker
 from store.model.errors import Cancelled, InvalidArgument
 
@@ -239,7 +239,7 @@ def wait_for(probe: Callable[[], Any], within: float = 45.0) -> None:
 def test_lease_keeper_notices_a_cancellation():
     server = FakeServer()
     server.answers["renew_lease"] = lambda body: {"wanted": False}
-    keeper = LeaseKeeper(server, {**lease(), "lease_seconds": 0.3})  # type: ignore[arg-type]
+    keeper = LeaseKeeper({**lease(), "lease_seconds": 0.3}, Renewals(server))  # type: ignore[arg-type]
     keeper.start()
     assert keeper.unwanted.wait(30)
     with pytest.raises(Cancelled):
@@ -253,14 +253,14 @@ def test_lost_lease_stops_the_work():
 
     server = FakeServer()
     server.answers["renew_lease"] = lost
-    keeper = LeaseKeeper(server, {**lease(), "lease_seconds": 0.3})  # type: ignore[arg-type]
+    keeper = LeaseKeeper({**lease(), "lease_seconds": 0.3}, Renewals(server))  # type: ignore[arg-type]
     keeper.start()
     assert keeper.unwanted.wait(30)
 
 
 def test_few_rows_are_held_for_the_outcome():
     server = FakeServer()
-    sink = DraftSink(server, LeaseKeeper(server, lease()))  # type: ignore[arg-type]
+    sink = DraftSink(server, LeaseKeeper(lease(), Renewals(server)))  # type: ignore[arg-type]
     rows = pa.table({"a": [1, 2]})
     sink.put("stats.columns", rows)
     sink.put("stats.columns", rows)
@@ -272,7 +272,7 @@ def test_few_rows_are_held_for_the_outcome():
 
 def test_extra_rows_of_requested_targets_are_dropped():
     server = FakeServer()
-    sink = DraftSink(server, LeaseKeeper(server, lease()))  # type: ignore[arg-type]
+    sink = DraftSink(server, LeaseKeeper(lease(), Renewals(server)))  # type: ignore[arg-type]
     place = {"snapshot_id": [7, 7, 7, 8], "file_path": ["a", "a", "b", "a"]}
     found = pa.table(place | {"column_id": pa.array([1, None, 1, 1], pa.int64()), "null_count": [0, 0, 0, 0]})
     sink.put("stats.file_columns", found, extra=True)
@@ -285,7 +285,7 @@ def test_extra_rows_of_requested_targets_are_dropped():
 
 def test_the_requested_rows_of_a_snapshot_are_known_until_they_are_sent():
     server = FakeServer()
-    sink = DraftSink(server, LeaseKeeper(server, lease()))  # type: ignore[arg-type]
+    sink = DraftSink(server, LeaseKeeper(lease(), Renewals(server)))  # type: ignore[arg-type]
     table = TableHandle("c", "s", "t", "id", 7, Schema(()), {}, None)  # type: ignore[arg-type]
     assert sink.requested("stats.columns", table, ["column_id"]).num_rows == 0
     sink.put("stats.columns", pa.table({"snapshot_id": [7, 8], "column_id": [1, 2]}))
@@ -297,7 +297,7 @@ def test_the_requested_rows_of_a_snapshot_are_known_until_they_are_sent():
 
 def test_no_extra_rows_are_sent_when_all_were_requested():
     server = FakeServer()
-    sink = DraftSink(server, LeaseKeeper(server, lease()))  # type: ignore[arg-type]
+    sink = DraftSink(server, LeaseKeeper(lease(), Renewals(server)))  # type: ignore[arg-type]
     rows = pa.table({"snapshot_id": [7, 7], "column_id": [1, 2]})
     sink.put("stats.columns", rows, extra=True)
     sink.put("stats.files", pa.table({"snapshot_id": [7], "file_path": ["a"]}), whole=True)

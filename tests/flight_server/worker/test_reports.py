@@ -12,7 +12,7 @@ import pytest
 from capture.registry import Registry
 from flight_server.worker import loop
 from flight_server.worker.draft_sink import DraftSink, Held
-from flight_server.worker.lease_keeper import LeaseKeeper
+from flight_server.worker.lease_keeper import LeaseKeeper, Renewals
 from flight_server.worker.loop import Worker, _Slot
 from flight_server.worker.reports import Ended, rows_together
 from tests.flight_server.worker.test_loop import FakeServer, lease
@@ -77,7 +77,7 @@ def ended(number: int, rows: int = 1, name: str = "a") -> Ended:
     server = FakeServer()
     held = Held("stats.columns", False, False, pa.table({name: pa.array([number] * rows, pa.int64())}))
     leased = lease() | {"job_id": f"j{number}", "lease_token": f"t{number}", "kind": "sync"}
-    return Ended(LeaseKeeper(server, leased), {"outcomes": [], "rows": [held]})  # type: ignore[arg-type]
+    return Ended(LeaseKeeper(leased, Renewals(server)), {"outcomes": [], "rows": [held]})  # type: ignore[arg-type]
 
 
 def test_captures_are_reported_with_the_last_one_of_their_leases():
@@ -107,7 +107,7 @@ def test_captures_before_a_long_one_are_reported(monkeypatch):
     worker = Worker(server, Registry([]))  # type: ignore[arg-type]
     slot = slot_of(1)
     worker._slots.append(slot)
-    slot.keeper = LeaseKeeper(server, slot.next() or {})  # type: ignore[arg-type]
+    slot.keeper = LeaseKeeper(slot.next() or {}, Renewals(server))  # type: ignore[arg-type]
     slot.end(ended(0))
     worker.look_after()
     assert slot.report is None
@@ -202,7 +202,7 @@ def test_unavailable_server_is_retried_with_the_whole_batch():
 
 def test_sink_without_statistics_reads_nothing_from_the_server():
     server = FakeServer()
-    sink = DraftSink(server, LeaseKeeper(server, lease()), has_statistics=False)  # type: ignore[arg-type]
+    sink = DraftSink(server, LeaseKeeper(lease(), Renewals(server)), has_statistics=False)  # type: ignore[arg-type]
     assert sink.stored("stats.columns", None, ["column_id", "engine_id"]).column_names == ["column_id", "engine_id"]  # type: ignore[arg-type]
     assert sink.stored("stats.sketches", None).num_rows == 0  # type: ignore[arg-type]
     assert not server.calls
