@@ -14,7 +14,7 @@ from capture.orchestrator import Orchestrator
 from flight_server.auth.vault import Vault
 from flight_server.checks.rules import File, load
 from flight_server.config import Settings
-from flight_server.control import checking, publishing, watch
+from flight_server.control import checking, publishing
 from flight_server.control.access import Access
 from flight_server.control.alarms import Alarms
 from flight_server.control.auto_analyze import AutoAnalyze
@@ -126,9 +126,9 @@ class App:
             self.database, self.catalog, self.scanner, rules, self.alarms, settings.check_late_seconds
         )
         self._background = (
-            Background("watch", self.watch.step, watch.STEP_SECONDS),
-            Background("republish", self.publishing.republish, publishing.STEP_SECONDS),
-            Background("checks", self.checking.run, checking.STEP_SECONDS),
+            Background("watch", self.watch.step, self.watch.seconds_left),
+            Background("republish", self.publishing.republish, lambda: publishing.STEP_SECONDS),
+            Background("checks", self.checking.run, lambda: checking.STEP_SECONDS),
         )
         self.commit.on_committed = self._captured
         register_computed(

@@ -37,12 +37,12 @@ class Background(Housekeeping):
     """A step in a thread of its own, because it may take long.
 
     Args:
-        every_seconds: From the end of a run to the next.
+        pause: Returns the seconds from the end of a run to the next.
     """
 
-    def __init__(self, name: str, step: Callable[[], object], every_seconds: float):
+    def __init__(self, name: str, step: Callable[[], object], pause: Callable[[], float]):
         super().__init__({name: step})
-        self._name, self._every, self._stopped = name, every_seconds, threading.Event()
+        self._name, self._pause, self._stopped = name, pause, threading.Event()
 
     def start(self) -> None:
         """Starts the thread."""
@@ -53,5 +53,5 @@ class Background(Housekeeping):
         self._stopped.set()
 
     def _loop(self) -> None:
-        while not self._stopped.wait(self._every):
+        while not self._stopped.wait(self._pause()):
             self.run()

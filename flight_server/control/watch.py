@@ -24,7 +24,7 @@ JITTER: Final = 0.1  # share of the interval by which an inspection may start ea
 START_SECONDS: Final = 2.0  # over which the first inspections are spread
 PATIENCE_SECONDS: Final = 300.0  # without progress, until an inspection is abandoned
 LISTED_SECONDS: Final = 2.0  # for which the list of lakes and intervals is kept
-STEP_SECONDS: Final = 0.25  # between two steps
+_TICK_SECONDS: Final = 0.25  # between looks whether running inspections are done, at least between any two
 
 
 @dataclass
@@ -53,8 +53,15 @@ class Watch:
         self._intervals: dict[str, float | None] = {}
         self._listed_until = float("-inf")
 
+    def seconds_left(self) -> float:
+        """Seconds until there is something to do."""
+        lakes = self._lakes.values()
+        if any(lake.job is not None for lake in lakes):
+            return _TICK_SECONDS
+        return max(_TICK_SECONDS, min([self._listed_until, *(lake.due_at for lake in lakes)]) - self._clock())
+
     def step(self) -> None:
-        """Stores the findings of finished inspections and starts those that are due; called periodically."""
+        """Stores the findings of finished inspections and starts those that are due."""
         now = self._clock()
         if now >= self._listed_until:
             self._intervals = {catalog: self._interval_of(catalog) for catalog in self._catalogs()}

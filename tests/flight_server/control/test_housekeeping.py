@@ -61,7 +61,7 @@ def test_different_kind_of_error_is_logged_again(messages):
 
 def test_background_step_runs_until_it_is_stopped():
     ran = threading.Semaphore(0)
-    background = Background("watch", ran.release, 0.001)
+    background = Background("watch", ran.release, lambda: 0.001)
     background.start()
     assert all(ran.acquire(timeout=60) for _ in range(3))
     background.stop()
