@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -32,7 +32,7 @@ from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, parts, stored_columns
 from store.history.content_hash import content_hash
 from store.history.file_listings import ListingChanged, Marks
-from store.history.file_spans import delete_by_span, end_staged, rows_of, where_target
+from store.history.file_spans import STORAGE_ID, delete_by_span, end_staged, rows_of, where_target
 from store.history.snapshot_merge import SnapshotMerge
 from store.history.span_merge import SpanMerge, waves
 from store.model.catalog_entries import EXTERNAL, Place, TableEntry
@@ -41,23 +41,17 @@ from store.model.names import join_name
 from store.model.puts import FLIGHT_OF, Codes, Counts, Listing, Put, PutMode, codes, digest, snapshots_of
 from store.model.targets import Target, TargetKind
 from store.staged_listings import MANY_ROWS, StagedListing, family_of, place_of
-from store.stores import StatsStore
+from store.stores import Meta, Page, Records, StatsStore
 
-__all__ = ["Counts", "DuckDBStatsStore", "Put", "PutMode"]
+__all__ = ["Counts", "DuckDBStatsStore", "Meta", "Put", "PutMode"]
 
 IDEMPOTENCY_SECONDS = 86_400
+# Aliases, because `list` is a method in the classes below.
+Entries = list[TableEntry]
+Ids = list[int]
+Texts = list[str]
 _TABLE = ("table_catalog", "table_schema", "table_name")
 _NONE = Counts()
-
-
-@dataclass(frozen=True, slots=True)
-class Meta:
-    """Metadata of a record. Times are UTC."""
-
-    content_hash: str
-    generation: int
-    created_at: datetime
-    refreshed_at: datetime
 
 
 class DuckDBStatsStore(StatsStore):
@@ -82,7 +76,7 @@ class DuckDBStatsStore(StatsStore):
     def find(self, name: tuple[str, str, str]) -> TableEntry | None:
         return self.catalog.find(name)
 
-    def tables(self) -> list[TableEntry]:
+    def tables(self) -> Entries:
         return self.catalog.tables()
 
     # Writing.
@@ -287,7 +281,6 @@ class DuckDBStatsStore(StatsStore):
     # Reading single records.
 
     def get(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
-        """The record of a target stored at exactly this snapshot, by column name; None if there is none."""
         record = self._find(table, snapshot_id, target)
         return record and {name: record[name] for name in record if name not in ("generation", "created_at")}
 
@@ -300,11 +293,6 @@ class DuckDBStatsStore(StatsStore):
         return rows.to_pylist()[0] if rows.num_rows else None
 
     def meta(self, table: TableEntry, snapshot_id: int, target: Target) -> Meta:
-        """Metadata of the record of a target at a snapshot.
-
-        Raises:
-            NotFound: The snapshot does not exist, or nothing is stored for the target.
-        """
         self.catalog.snapshot(table, snapshot_id)
         row = self._find(table, snapshot_id, target)
         if row is None:
@@ -316,7 +304,7 @@ class DuckDBStatsStore(StatsStore):
         digest = content_hash(FLIGHT_OF[target.kind], row, self._sketch_digests(table, snapshot_id, target))
         return Meta(digest, row["generation"], row["created_at"], row["refreshed_at"] or row["created_at"])
 
-    def _sketch_digests(self, table: TableEntry, snapshot_id: int, target: Target) -> list[str]:
+    def _sketch_digests(self, table: TableEntry, snapshot_id: int, target: Target) -> Texts:
         family = "file_sketches" if target.kind is TargetKind.FILE else "stats.sketches"
         source, leading = rows_of(family, table, snapshot_id)
         with self.database.reading() as cursor:
@@ -331,6 +319,37 @@ class DuckDBStatsStore(StatsStore):
         with self.database.reading() as cursor:
             return query(cursor, select_rows(flight), places=places)
 
+    def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
+        self.catalog.snapshot(table, snapshot_id)
+        total = 0
+        with self.database.reading() as cursor:
+            for each in [kind] if kind else list(FLIGHT_OF):
+                source, leading = rows_of(FLIGHT_OF[each], table, snapshot_id)
+                total += cursor.execute(f"SELECT count(*) FROM {source}", leading).fetchall()[0][0]
+        return total
+
+    def list(
+        self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None, *,
+        page_token: str = "", page_size: int = 1000,
+    ) -> Page:  # fmt: skip
+        total = self.count(table, snapshot_id, kind)
+        records: Records = []
+        with self.database.reading() as cursor:
+            for each in [kind] if kind else list(FLIGHT_OF):
+                wanted = page_size + 1 - len(records)
+                if wanted <= 0:
+                    break
+                flight = FLIGHT_OF[each]
+                source, leading = rows_of(flight, table, snapshot_id)
+                named = f"{STORAGE_ID[flight].format('t')} AS storage_id, '{each}' AS target_kind"
+                page = query(
+                    cursor, f"SELECT * FROM (SELECT {named}, t.* FROM {source}) WHERE storage_id > ?"
+                    f" ORDER BY storage_id LIMIT {wanted}", [*leading, page_token],
+                )  # fmt: skip
+                records += page.to_pylist()
+        page = records[:page_size]
+        return page, page[-1]["storage_id"] if len(records) > len(page) else "", total
+
     # Deleting.
 
     def delete(self, table: TableEntry, snapshot_id: int | None = None, target: Target | None = None) -> int:
@@ -344,7 +363,7 @@ class DuckDBStatsStore(StatsStore):
         each = " UNION ".join(f"SELECT snapshot_id FROM {n} WHERE table_key = {table.table_key}" for n in physical)
         return {snapshot_id for (snapshot_id,) in self.database.rows(each)}
 
-    def expirable(self, tables: Sequence[TableEntry]) -> dict[int, list[int]]:
+    def expirable(self, tables: Sequence[TableEntry]) -> dict[int, Ids]:
         """Table key → ids of snapshots that have records but left the lake; without tables that have none. Snapshots of
         external tables never expire."""
         keys = [table.table_key for table in tables if table.format != EXTERNAL]
@@ -357,15 +376,15 @@ class DuckDBStatsStore(StatsStore):
             "SELECT n.table_key, n.snapshot_id FROM snapshots n WHERE n.is_live = false"
             f" AND n.table_key IN (SELECT unnest(?::BIGINT[])) AND ({stored}) ORDER BY ALL", keys,
         )  # fmt: skip
-        doomed: dict[int, list[int]] = {}
+        doomed: dict[int, Ids] = {}
         for key, snapshot_id in stale:
             doomed.setdefault(key, []).append(snapshot_id)
         return doomed
 
-    def expire(self, tables: Sequence[TableEntry]) -> dict[int, list[int]]:
+    def expire(self, tables: Sequence[TableEntry]) -> dict[int, Ids]:
         """Deletes the records of the snapshots that `expirable` returns, in one transaction; returns these."""
 
-        def run(connection: Connection) -> dict[int, list[int]]:
+        def run(connection: Connection) -> dict[int, Ids]:
             doomed = self.expirable(tables)
             if doomed:
                 self._delete_snapshots(connection, doomed)
@@ -373,7 +392,7 @@ class DuckDBStatsStore(StatsStore):
 
         return self.database.write(run)
 
-    def _delete_snapshots(self, connection: Connection, doomed: Mapping[int, list[int]]) -> None:
+    def _delete_snapshots(self, connection: Connection, doomed: Mapping[int, Ids]) -> None:
         """Deletes all records of snapshots (table key → ids), by sets but for the listings of files."""
         self.database.touch(*doomed)
         self.catalog.spans.change(doomed)

@@ -5,20 +5,37 @@ An entry point names a function of a path or address that opens a store there, a
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
-from importlib.metadata import EntryPoint, entry_points
-from typing import Final, Protocol
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.metadata import entry_points
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, nearest
 from store.model.puts import Counts, Put
-from store.model.targets import Target
+from store.model.targets import Target, TargetKind
 
 GROUP: Final = "statflight.stores"
 DUCKDB: Final = "duckdb"
-BUILT_IN: Final = EntryPoint(DUCKDB, "store.stats_store:DuckDBStatsStore.open", GROUP)
+BUILT_IN: Final[dict[str, str]] = {DUCKDB: "store.stats_store:DuckDBStatsStore.open"}
+
+Records = list[dict[str, Any]]
+Page = tuple[Records, str, int]
+Tables = list[TableEntry]  # `list` is a method of a store
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """Metadata of a record. Times are UTC."""
+
+    content_hash: str
+    generation: int
+    created_at: datetime | None
+    refreshed_at: datetime | None
 
 
 class StatsStore(Protocol):
@@ -27,7 +44,7 @@ class StatsStore(Protocol):
     def find(self, name: tuple[str, str, str]) -> TableEntry | None:
         """The table of (catalog, schema, name), None if nothing was put for it and nothing discovered."""
 
-    def tables(self) -> list[TableEntry]:
+    def tables(self) -> Tables:
         """All tables."""
 
     def put(self, puts: Sequence[Put], *, idempotency_key: str | None = None) -> Counts:
@@ -47,12 +64,49 @@ class StatsStore(Protocol):
             NotFound: A table is not registered, and the store requires it.
         """
 
+    def get(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
+        """The record of a target stored at exactly this snapshot, by column name; None if there is none."""
+
+    def list(
+        self,
+        table: TableEntry,
+        snapshot_id: int,
+        kind: TargetKind | None = None,
+        *,
+        page_token: str = "",
+        page_size: int = 1000,
+    ) -> Page:
+        """Records in storage-id order, the token of the next page (empty at the end), and the total count.
+
+        Args:
+            kind: Only records about targets of this kind; None for all.
+            page_token: Token that the previous page returned; empty for the first page.
+            page_size: Most records of a page.
+
+        Raises:
+            NotFound: The table has no such snapshot.
+        """
+
+    def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
+        """The number of records that `list` returns over all pages.
+
+        Raises:
+            NotFound: The table has no such snapshot.
+        """
+
     def delete(self, table: TableEntry, snapshot_id: int | None = None, target: Target | None = None) -> int:
         """Deletes records and their sketches; returns the number of records.
 
         Args:
             snapshot_id: Only records of this snapshot; None for all.
             target: Only records about this target; None for all.
+        """
+
+    def meta(self, table: TableEntry, snapshot_id: int, target: Target) -> Meta:
+        """Metadata of the record of a target at a snapshot.
+
+        Raises:
+            NotFound: The snapshot does not exist, or nothing is stored for the target.
         """
 
     def rows(self, table: TableEntry, snapshot_id: int, flight: str) -> pa.Table:
@@ -76,12 +130,20 @@ def open_store(name: str, path: str) -> StatsStore:
     Raises:
         InvalidArgument: There is no store of this name, or its module cannot be imported.
     """
-    points = {point.name: point for point in (*entry_points(group=GROUP), BUILT_IN)}
-    if name not in points:
-        hint = nearest(name, list(points)) or f"known: {', '.join(sorted(points))}"
+    return _opener(name)(path)
+
+
+def _opener(name: str) -> Callable[[str], StatsStore]:
+    known = {point.name: point.value for point in entry_points(group=GROUP)} | BUILT_IN
+    if name not in known:
+        hint = nearest(name, list(known)) or f"known: {', '.join(sorted(known))}"
         raise InvalidArgument(f'store: there is no store "{name}"', code="STORE", hint=hint)
+    module, _, names = known[name].partition(":")
+    opener: Any
     try:
-        opener: Callable[[str], StatsStore] = points[name].load()
+        opener = importlib.import_module(module)
+        for part in names.split("."):
+            opener = getattr(opener, part)
     except (ImportError, AttributeError) as error:
         raise InvalidArgument(f'store "{name}" cannot be loaded ({error})', code="STORE") from None
-    return opener(path)
+    return opener

@@ -23,9 +23,12 @@ STORAGE_ID = {
     "stats.tables": "'table'",
     "stats.columns": "'column-' || lpad({0}.column_id::VARCHAR, 19, '0')",
     "stats.files": "'file-' || sha256('F' || chr(31) || {0}.file_path)",
+    "stats.file_columns": "'file-' || sha256('F' || chr(31) || {0}.file_path)",
     "stats.expressions": "'expression-' || {0}.engine_kind || '-' || sha256(encode('E' || chr(31) || {0}.engine_kind ||"
     " chr(31)) || {0}.engine_expression_key)",
     "stats.column_groups": "'composite-' || sha256('X' || chr(31) || array_to_string({0}.column_ids, chr(31)))",
+    "stats.sketches": "{0}.storage_id",
+    "file_sketches": "{0}.storage_id",
 }
 
 

@@ -13,12 +13,11 @@ import pytest
 from store.history import validation
 from store.model import target_ids
 from store.model.catalog_entries import TableEntry
-from store.model.errors import Conflict, InvalidArgument
+from store.model.errors import Conflict, InvalidArgument, NotFound
 from store.model.puts import IDENTITY
 from store.model.schemas import FLIGHTS, THETA
-from store.model.targets import Target
-from store.stats_store import Counts, Put, PutMode
-from store.stores import StatsStore
+from store.model.targets import Target, TargetKind
+from store.stats_store import Counts, Put, PutMode, StatsStore
 
 NAME = ("c", "s", "t")
 EARLY, LATE = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
@@ -86,33 +85,26 @@ class StatsStoreContract:
         first = put(store, "stats.columns", columns((1, 10), (2, 20)), key="k")
         put(store, "stats.files", rows("stats.files", {"file_path": "a", "row_count": 1}))
         put(store, "stats.sketches", rows("stats.sketches", sketch(1)))
-        before = self.records(store)
+        before = store.list(self.entry(store), 1), self.sketches(store, 1)
+        generation = store.meta(self.entry(store), 1, Target.column(1)).generation
         store.close()
         again = self.open(tmp_path / "again.db")
         table = self.entry(again)
-        assert self.records(again) == before
+        assert (again.list(table, 1), self.sketches(again, 1)) == before
         assert put(again, "stats.columns", columns((1, 10), (2, 20)), key="k") == first
         with pytest.raises(Conflict):
             put(again, "stats.columns", columns((1, 11)), key="k")
-        assert table.current_snapshot_id == 1
+        assert (again.count(table, 1), table.current_snapshot_id) == (3, 1)
         put(again, "stats.columns", columns((1, 12)), "upsert")
+        assert again.meta(table, 1, Target.column(1)).generation > generation
         assert again.delete(table, 1, Target.column(2)) == 1
         again.close()
-        assert self.stored(self.open(tmp_path / "again.db")) == [(1, 12)]
+        assert self.open(tmp_path / "again.db").count(table, 1) == 2
 
     def stored(self, store: StatsStore, snapshot: int = 1) -> list[tuple[int, int]]:
-        """(column id, row count) of each record of a column at a snapshot, in order."""
-        found = store.rows(self.entry(store), snapshot, "stats.columns").to_pylist()
-        return sorted((row["column_id"], row["row_count"]) for row in found)
-
-    def records(self, store: StatsStore, snapshot: int = 1) -> dict[str, list[dict[str, Any]]]:
-        """The records of each flight at a snapshot."""
-        return {flight: ordered(store.rows(self.entry(store), snapshot, flight)) for flight in IDENTITY}
-
-    def count(self, store: StatsStore, snapshot: int) -> int:
-        """Number of records of tables, columns and files at a snapshot."""
-        flights = ("stats.tables", "stats.columns", "stats.files")
-        return sum(store.rows(self.entry(store), snapshot, flight).num_rows for flight in flights)
+        page, token, total = store.list(self.entry(store), snapshot, TargetKind.COLUMN)
+        assert not token and total == len(page)
+        return [(row["column_id"], row["row_count"]) for row in page]
 
     # Modes and counts.
 
@@ -140,7 +132,7 @@ class StatsStoreContract:
         with pytest.raises(Conflict, match="row_count is 10, in the put it is None"):
             put(store, "stats.columns", only_nulls)
         put(store, "stats.columns", only_nulls, "upsert")
-        (record,) = self.records(store)["stats.columns"]
+        record = store.get(self.entry(store), 1, Target.column(1))
         assert (record["row_count"], record["null_count"]) == (None, 3)
 
     def test_fill_keeps_stored_records(self, store):
@@ -180,7 +172,7 @@ class StatsStoreContract:
         assert done == Counts(3, 1, 1, 1)
         assert self.stored(store) == [(1, 10), (2, 21), (4, 40)]
         assert self.stored(store, 2) == [(1, 10)], "another snapshot is left alone"
-        assert self.records(store)["stats.tables"], "and another flight"
+        assert store.get(self.entry(store), 1, Target.table()) is not None, "and another flight"
 
     def test_equal_rows_are_stored_once_and_contradicting_rows_refused(self, store):
         assert put(store, "stats.columns", columns((1, 10), (1, 10))) == Counts(2, 1, 0, 0)
@@ -193,7 +185,7 @@ class StatsStoreContract:
         put(store, "stats.columns", rows("stats.columns", first))
         again = rows("stats.columns", first | {"captured_at": LATE, "column_name": "A"})
         assert put(store, "stats.columns", again, "upsert") == Counts(1, 0, 1, 0)
-        assert self.records(store)["stats.columns"][0]["captured_at"] == EARLY
+        assert store.get(self.entry(store), 1, Target.column(1))["captured_at"] == EARLY
 
     def test_put_stores_rows_of_many_tables_and_snapshots(self, store):
         other = ("c", "s", "u")
@@ -204,7 +196,7 @@ class StatsStoreContract:
         assert self.stored(store) == [(1, 1), (2, 2), (3, 5)]
         assert self.stored(store, 2) == [(1, 4)]
         table = store.find(other)
-        assert table is not None and store.rows(table, 1, "stats.columns").num_rows == 1
+        assert table is not None and store.count(table, 1) == 1
         assert self.entry(store).current_snapshot_id == 2, "an external table's greatest snapshot is current"
 
     def test_put_of_several_flights_is_atomic(self, store):
@@ -214,7 +206,8 @@ class StatsStoreContract:
                 Put("stats.tables", rows("stats.tables", {"row_count": 1}, snapshot=9)),
                 Put("stats.columns", columns((1, 11))),
             ])  # fmt: skip
-        assert store.captured_snapshots(self.entry(store)) == {1}
+        with pytest.raises(NotFound):
+            store.count(self.entry(store), 9)
 
     def test_refused_put_registers_no_table(self, store):
         mixed = pa.concat_tables([columns((1, 1), name=("c", "s", "new")), columns((1, 2), name=("c", "s", "new"))])
@@ -281,6 +274,66 @@ class StatsStoreContract:
 
     # Reading.
 
+    def test_list_returns_pages_in_the_order_of_storage_ids(self, store):
+        put(store, "stats.columns", columns((10, 1), (9, 1), (100, 1)))
+        put(store, "stats.tables", rows("stats.tables", {"row_count": 1}))
+        put(store, "stats.files", rows("stats.files", *({"file_path": f"f{i}", "row_count": i} for i in range(5))))
+        put(store, "stats.column_groups", rows("stats.column_groups", {"column_ids": [9, 10]}))
+        put(
+            store,
+            "stats.expressions",
+            rows("stats.expressions", {"engine_kind": "Spark", "engine_expression_key": b"k"}),
+        )
+        table = self.entry(store)
+        expected = sorted([
+            *(Target.column(i).storage_id for i in (9, 10, 100)), "table", Target.column_group([9, 10]).storage_id,
+            Target.expression("spark", b"k").storage_id, *(Target.file(f"f{i}").storage_id for i in range(5)),
+        ])  # fmt: skip
+        found, token, pages = [], "", 0
+        while pages == 0 or token:
+            page, token, total = store.list(table, 1, page_token=token, page_size=4)
+            assert total == 11
+            found += [(row["storage_id"], row["target_kind"]) for row in page]
+            pages += 1
+        assert [storage_id for storage_id, _ in found] == expected
+        assert pages == 3 and found[-1] == ("table", "TABLE")
+        assert [r["column_id"] for r in store.list(table, 1, TargetKind.COLUMN)[0]] == [9, 10, 100]
+
+    def test_full_last_page_has_no_token(self, store):
+        put(store, "stats.columns", columns((1, 1), (2, 1)))
+        page, token, total = store.list(self.entry(store), 1, page_size=2)
+        assert (len(page), token, total) == (2, "", 2)
+
+    def test_count_by_target_kind(self, store):
+        put(store, "stats.columns", columns((1, 1), (2, 1)))
+        put(store, "stats.tables", rows("stats.tables", {"row_count": 1}))
+        table = self.entry(store)
+        counts = [store.count(table, 1, kind) for kind in (None, TargetKind.COLUMN, TargetKind.TABLE, TargetKind.FILE)]
+        assert counts == [3, 2, 1, 0]
+
+    def test_get_finds_targets_of_every_kind(self, store):
+        put(store, "stats.columns", columns((1, 7)))
+        put(store, "stats.tables", rows("stats.tables", {"row_count": 7}))
+        put(store, "stats.files", rows("stats.files", {"file_path": "f", "row_count": 7}))
+        put(store, "stats.column_groups", rows("stats.column_groups", {"column_ids": [2, 1], "row_count": 7}))
+        expression = {"engine_kind": "spark", "engine_expression_key": b"\0k", "row_count": 7}
+        put(store, "stats.expressions", rows("stats.expressions", expression))
+        table = self.entry(store)
+        targets = [Target.table(), Target.column(1), Target.file("f"), Target.column_group([1, 2]),
+                   Target.expression("SPARK", b"\0k")]  # fmt: skip
+        assert [store.get(table, 1, target)["row_count"] for target in targets] == [7] * 5
+        assert store.get(table, 1, Target.column(2)) is None
+        assert store.get(table, 2, Target.table()) is None
+
+    def test_unknown_snapshot_is_not_found_and_an_emptied_one_lists_nothing(self, store):
+        put(store, "stats.columns", columns((1, 1)))
+        table = self.entry(store)
+        for read in (store.count, store.list, lambda t, s: store.meta(t, s, Target.table())):
+            with pytest.raises(NotFound):
+                read(table, 99)
+        store.delete(table, 1)
+        assert store.list(table, 1) == ([], "", 0)
+
     def test_rows_can_be_put_into_another_store(self, store, tmp_path):
         put(store, "stats.tables", rows("stats.tables", {"row_count": 3, "schema_hash": "h"}))
         put(store, "stats.columns", columns((1, 10), (2, 20)))
@@ -314,10 +367,46 @@ class StatsStoreContract:
         assert store.delete(table, 1, Target.column(1)) == 1
         assert [s[0] for s in self.sketches(store, 1)] == [Target.column(2).storage_id]
         assert store.delete(table, 1, Target.file("a")) == 1
-        assert (self.count(store, 1), self.count(store, 2)) == (2, 4)
+        assert (store.count(table, 1), store.count(table, 2)) == (2, 4)
         assert store.delete(table, None, Target.column(2)) == 2
         assert store.delete(table, 2) == 3
-        assert (self.count(store, 1), self.count(store, 2)) == (1, 0)
+        assert (store.count(table, 1), store.count(table, 2)) == (1, 0)
         assert not self.sketches(store, 2)
         assert store.delete(table) == 1
         assert store.delete(table) == 0
+
+    # Metadata.
+
+    def test_meta_returns_hash_generation_and_times(self, store):
+        put(store, "stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 10, "refreshed_at": EARLY}))
+        table, target = self.entry(store), Target.column(1)
+        first = store.meta(table, 1, target)
+        assert first.refreshed_at == EARLY and first.created_at.tzinfo is not None
+        assert len(first.content_hash) == 64
+        put(store, "stats.columns", columns((1, 11)), "upsert")
+        second = store.meta(table, 1, target)
+        assert second.content_hash != first.content_hash and second.generation > first.generation
+        with pytest.raises(NotFound):
+            store.meta(table, 1, Target.column(2))
+
+    def test_content_hash_ignores_only_times_and_names(self, store):
+        base = {"column_id": 1, "row_count": 10, "engine_id": "e"}
+        changes = [{}, {"captured_at": EARLY}, {"refreshed_at": LATE}, {"column_name": "x"}, {"engine_id": "f"},
+                   {"min": "a", "logical_type": "STRING"}, {"null_count": 0}]  # fmt: skip
+        for snapshot, change in enumerate(changes):
+            put(store, "stats.columns", rows("stats.columns", base | change, snapshot=snapshot))
+        table = self.entry(store)
+        hashes = [store.meta(table, snapshot, Target.column(1)).content_hash for snapshot in range(len(changes))]
+        assert len(set(hashes[:4])) == 1
+        assert len(set(hashes[3:])) == 4
+
+    def test_content_hash_includes_sketches(self, store):
+        put(store, "stats.columns", columns((1, 10)))
+        table, target = self.entry(store), Target.column(1)
+        hashes = [store.meta(table, 1, target).content_hash]
+        for change in ({}, {"data": b"other"}):
+            put(store, "stats.sketches", rows("stats.sketches", sketch(1, **change)), "upsert")
+            hashes.append(store.meta(table, 1, target).content_hash)
+        put(store, "stats.sketches", rows("stats.sketches", sketch(1, data=b"other") | {"captured_at": LATE}), "upsert")
+        assert len(set(hashes)) == 3
+        assert store.meta(table, 1, target).content_hash == hashes[-1], "the hash ignores its time"

@@ -6,6 +6,7 @@ Every snapshot has its own records by target: nothing is shared between snapshot
 from __future__ import annotations
 
 import copy
+import hashlib
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +18,14 @@ import pyarrow as pa
 
 from store.catalog.catalog import table_uuid
 from store.duckdb.layout import stored_columns
+from store.history.content_hash import content_hash
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
 from store.model.puts import FLIGHT_OF, IDENTITY, Counts, Put, PutMode, codes, contradicts, cosmetic, digest, once
 from store.model.targets import Target, TargetKind
-from store.stores import StatsStore
+from store.stats_store import Ids, Texts
+from store.stores import Meta, Page, StatsStore
 
 _KEY = ("table_catalog", "table_schema", "table_name", "table_id", "snapshot_id")
 
@@ -152,6 +155,10 @@ class MemoryStatsStore(StatsStore):
 
     # Reading.
 
+    def _check_snapshot(self, table: TableEntry, snapshot_id: int) -> None:
+        if snapshot_id not in self._state.snapshots.get(table.table_key, {}):
+            raise NotFound(f'table "{table.full_name}" has no snapshot {snapshot_id}', code="UNKNOWN_SNAPSHOT")
+
     def rows(self, table: TableEntry, snapshot_id: int, flight: str) -> pa.Table:
         key = dict(zip(_KEY, (*table.name, table.table_id, snapshot_id), strict=True))
         types = {name: pa.int64() if name == "snapshot_id" else pa.string() for name in _KEY} | stored_columns(flight)
@@ -160,6 +167,43 @@ class MemoryStatsStore(StatsStore):
 
     def _rows(self, table: TableEntry, snapshot_id: int, flight: str) -> list[Row]:
         return list(self._state.records.get((table.table_key, snapshot_id, flight), {}).values())
+
+    def get(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
+        found = self._find(table, snapshot_id, target)
+        return found and {name: found[name] for name in found if name not in ("generation", "created_at")}
+
+    def _find(self, table: TableEntry, snapshot_id: int, target: Target) -> Row | None:
+        among = self._rows(table, snapshot_id, FLIGHT_OF[target.kind])
+        return next((row for row in among if _target_of(target.kind, row).storage_id == target.storage_id), None)
+
+    def meta(self, table: TableEntry, snapshot_id: int, target: Target) -> Meta:
+        self._check_snapshot(table, snapshot_id)
+        row = self._find(table, snapshot_id, target)
+        if row is None:
+            raise NotFound(f"nothing is stored for {target.storage_id}", code="UNKNOWN_TARGET")
+        sketches: Texts = [
+            f"{s['role']} {s['sketch_type']} {hashlib.sha256(s['data']).hexdigest()}"
+            for s in self._rows(table, snapshot_id, _sketches_of(target.kind)) if s["storage_id"] == target.storage_id
+        ]  # fmt: skip
+        hashed = content_hash(FLIGHT_OF[target.kind], row, sketches)
+        return Meta(hashed, row["generation"], row["created_at"], row["refreshed_at"] or row["created_at"])
+
+    def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
+        self._check_snapshot(table, snapshot_id)
+        return sum(len(self._rows(table, snapshot_id, FLIGHT_OF[each])) for each in ([kind] if kind else FLIGHT_OF))
+
+    def list(
+        self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None, *,
+        page_token: str = "", page_size: int = 1000,
+    ) -> Page:  # fmt: skip
+        total = self.count(table, snapshot_id, kind)
+        found = [
+            {"storage_id": _target_of(each, row).storage_id, "target_kind": str(each)} | row
+            for each in ([kind] if kind else FLIGHT_OF) for row in self._rows(table, snapshot_id, FLIGHT_OF[each])
+        ]  # fmt: skip
+        later = sorted((r for r in found if r["storage_id"] > page_token), key=lambda r: str(r["storage_id"]))
+        page = later[:page_size]
+        return page, page[-1]["storage_id"] if len(later) > len(page) else "", total
 
     # Deleting.
 
@@ -184,6 +228,9 @@ class MemoryStatsStore(StatsStore):
         """Snapshots of a table for which any record is stored."""
         return {snapshot for (key, snapshot, _), records in self._state.records.items()
                 if key == table.table_key and records}  # fmt: skip
+
+    def snapshots(self, table: TableEntry) -> Ids:
+        return sorted(self._state.snapshots.get(table.table_key, {}))
 
 
 def _copied(state: _State) -> _State:

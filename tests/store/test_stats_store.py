@@ -18,10 +18,10 @@ from store.history.file_spans import rows_of
 from store.invariants import checks, violations
 from store.model.errors import Conflict, InvalidArgument, NotFound, StatflightError
 from store.model.schemas import THETA
-from store.model.targets import Target
+from store.model.targets import Target, TargetKind
 from store.staged_listings import unstage
 from store.stats_store import Counts, DuckDBStatsStore, Put, PutMode
-from tests.store.contract import EARLY, LATE, NAME, StatsStoreContract, columns, put, rows, sketch
+from tests.store.contract import NAME, StatsStoreContract, columns, put, rows
 from tests.store.empty_store import empty_store, place_for_database
 from tests.store.reference_store import MemoryStatsStore
 
@@ -143,68 +143,6 @@ def test_concurrent_puts_are_stored_beside_refused_ones(duck):
     assert stored == {0} | {n for n in range(1, 13) if n % 4}
 
 
-# Single records.
-
-
-def test_get_finds_targets_of_every_kind(duck):
-    put(duck, "stats.columns", columns((1, 7)))
-    put(duck, "stats.tables", rows("stats.tables", {"row_count": 7}))
-    put(duck, "stats.files", rows("stats.files", {"file_path": "f", "row_count": 7}))
-    put(duck, "stats.column_groups", rows("stats.column_groups", {"column_ids": [2, 1], "row_count": 7}))
-    expression = {"engine_kind": "spark", "engine_expression_key": b"\0k", "row_count": 7}
-    put(duck, "stats.expressions", rows("stats.expressions", expression))
-    table = duck.catalog.get("c.s.t")
-    targets = [Target.table(), Target.column(1), Target.file("f"), Target.column_group([1, 2]),
-               Target.expression("SPARK", b"\0k")]  # fmt: skip
-    assert [duck.get(table, 1, target)["row_count"] for target in targets] == [7] * 5
-    assert duck.get(table, 1, Target.column(2)) is None
-    assert duck.get(table, 2, Target.table()) is None
-
-
-def test_unknown_snapshot_is_not_found(duck):
-    put(duck, "stats.columns", columns((1, 1)))
-    table = duck.catalog.get("c.s.t")
-    with pytest.raises(NotFound):
-        duck.meta(table, 99, Target.table())
-
-
-def test_meta_returns_hash_generation_and_times(duck):
-    put(duck, "stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 10, "refreshed_at": EARLY}))
-    table, target = duck.catalog.get("c.s.t"), Target.column(1)
-    first = duck.meta(table, 1, target)
-    assert first.refreshed_at == EARLY and first.created_at.tzinfo is not None
-    assert len(first.content_hash) == 64
-    put(duck, "stats.columns", columns((1, 11)), "upsert")
-    second = duck.meta(table, 1, target)
-    assert second.content_hash != first.content_hash and second.generation > first.generation
-    with pytest.raises(NotFound):
-        duck.meta(table, 1, Target.column(2))
-
-
-def test_content_hash_ignores_only_times_and_names(duck):
-    base = {"column_id": 1, "row_count": 10, "engine_id": "e"}
-    changes = [{}, {"captured_at": EARLY}, {"refreshed_at": LATE}, {"column_name": "x"}, {"engine_id": "f"},
-               {"min": "a", "logical_type": "STRING"}, {"null_count": 0}]  # fmt: skip
-    for snapshot, change in enumerate(changes):
-        put(duck, "stats.columns", rows("stats.columns", base | change, snapshot=snapshot))
-    table = duck.catalog.get("c.s.t")
-    hashes = [duck.meta(table, snapshot, Target.column(1)).content_hash for snapshot in range(len(changes))]
-    assert len(set(hashes[:4])) == 1
-    assert len(set(hashes[3:])) == 4
-
-
-def test_content_hash_includes_sketches(duck):
-    put(duck, "stats.columns", columns((1, 10)))
-    table, target = duck.catalog.get("c.s.t"), Target.column(1)
-    hashes = [duck.meta(table, 1, target).content_hash]
-    for change in ({}, {"data": b"other"}):
-        put(duck, "stats.sketches", rows("stats.sketches", sketch(1, **change)), "upsert")
-        hashes.append(duck.meta(table, 1, target).content_hash)
-    put(duck, "stats.sketches", rows("stats.sketches", sketch(1, data=b"other") | {"captured_at": LATE}), "upsert")
-    assert len(set(hashes)) == 3
-    assert duck.meta(table, 1, target).content_hash == hashes[-1], "the hash ignores its time"
-
-
 # Spans.
 
 
@@ -218,7 +156,7 @@ def test_file_rows_grow_with_the_changes_of_snapshots(duck):
         (109, 100)
     ]
     table = duck.catalog.get("c.s.t")
-    assert [duck.rows(table, s, "stats.files").num_rows for s in (0, 5, 9)] == [100] * 3
+    assert [duck.count(table, s, TargetKind.FILE) for s in (0, 5, 9)] == [100] * 3
 
 
 def test_listing_in_several_puts_stores_each_file_once(duck):

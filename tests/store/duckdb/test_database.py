@@ -270,7 +270,7 @@ def test_backup_opens_as_a_database_with_the_records_of_its_time(database, tmp_p
     assert size == (tmp_path / "b.db").stat().st_size > 0
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith((".", "b"))) == ["b.db"]
     copy = Database(tmp_path / "b.db")
-    assert DuckDBStatsStore(copy, Catalog(copy)).rows(store.catalog.get("c.s.t"), 1, "stats.columns").num_rows == 2999
+    assert DuckDBStatsStore(copy, Catalog(copy)).count(store.catalog.get("c.s.t"), 1) == 2999
     assert copy.rows("SELECT row_count FROM stats_columns WHERE column_id = 1") == [(1,)]
     copy.close()
 
