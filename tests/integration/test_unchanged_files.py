@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -80,13 +79,11 @@ def server_with_worker(directory: Path) -> Iterator[Client]:
     directory.mkdir()
     with serving(directory) as live:
         worker = Worker(Connection(live.uri, None), Registry([NativeEngine()]))
-        thread = threading.Thread(target=worker.run, args=(("control", "sync", "light", "job"),), daemon=True)
-        thread.start()
+        worker.start([("control", "sync", "light", "job")])
         try:
             yield live.connect()
         finally:
             worker.stopping.set()
-    thread.join(30)
 
 
 def capture(client: Client, table: str) -> None:
