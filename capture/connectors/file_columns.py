@@ -29,7 +29,7 @@ def absent(logical_type: str) -> pa.Array:
 
 
 def alike(columns: Iterable[Item], key: Callable[[Item], Any]) -> list[list[Item]]:
-    """Groups columns by a key, in the order of its first column. Each Arrow call has a fixed cost, so the rows of a
+    """Groups columns by a key, in the order of their first columns. Each Arrow call has a fixed cost, so the rows of a
     group are built together."""
     groups: dict[Any, list[Item]] = {}
     for column in columns:
