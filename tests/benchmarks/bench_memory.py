@@ -56,7 +56,8 @@ def scan(client: flight.FlightClient, command: dict[str, object]) -> int:
             return count
 
 
-def test_memory_of_a_server(tmp_path: Path) -> None:
+def test_memory_of_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATFLIGHT_MAX_STREAM_BYTES", str(1 << 40))  # all rows are more than an answer has by default
     with serving(db := tmp_path / "m.duckdb") as client:
         server, peaks = server_of(db), {}
 
