@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
 from typing import Any, Final
 
+from flight_server.client.background import in_background
 from flight_server.client.connection import Connection
 
 CANCEL_SECONDS: Final = 1.0  # longest wait for cancelled calls to end
@@ -28,17 +29,10 @@ class RunningCaptures:
         Args:
             timeout: Timeout in seconds; None for that of the connection.
         """
-        correlation_id, outcomes = uuid.uuid4().hex, Future[list[dict[str, Any]]]()
-
-        def run() -> None:
-            try:
-                outcomes.set_result(self._connection.act("capture", body, timeout, correlation_id))
-            except BaseException as error:
-                outcomes.set_exception(error)
-
+        correlation_id = uuid.uuid4().hex
+        outcomes = in_background(partial(self._connection.act, "capture", body, timeout, correlation_id), "capture")
         self._running[correlation_id] = outcomes
         try:
-            threading.Thread(target=run, daemon=True, name="capture").start()
             wait([outcomes])
         except BaseException:
             self._cancel({correlation_id: outcomes})

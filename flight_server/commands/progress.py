@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow.flight as flight
 
+from flight_server.client.background import in_background
 from flight_server.commands.output import quiet
 
 if TYPE_CHECKING:
@@ -189,15 +190,7 @@ def while_looking(client: StatsClient, catalog: str, work: Callable[[], T]) -> T
     Returns:
         The result of the work; its exceptions are raised.
     """
-    looked = Future[T]()
-
-    def run() -> None:
-        try:
-            looked.set_result(work())
-        except BaseException as error:
-            looked.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
+    looked = in_background(work, "looking")
     wait([looked], POLL_SECONDS)
     if not looked.done() and sys.stderr.isatty() and not quiet():
         _show_look(client, catalog, looked)
