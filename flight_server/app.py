@@ -125,11 +125,12 @@ class App:
         self.checking = Checking(
             self.database, self.catalog, self.scanner, rules, self.alarms, settings.check_late_seconds
         )
-        self._background = (
+        self._background = [
             Background("watch", self.watch.step, self.watch.seconds_left),
             Background("republish", self.publishing.republish, lambda: publishing.STEP_SECONDS),
-            Background("checks", self.checking.run, lambda: checking.STEP_SECONDS),
-        )
+        ]
+        if path is not None:
+            self._background.append(Background("checks", self.checking.run, lambda: checking.STEP_SECONDS))
         self.commit.on_committed = self._captured
         register_computed(
             self.scanner.queries,
@@ -142,8 +143,9 @@ class App:
     def start(self) -> None:
         """Starts the background threads."""
         unstage_all(self.database)
-        for thread in (*self._background, self.prewarmer):
-            thread.start()
+        for background in self._background:
+            background.start()
+        self.prewarmer.start()
 
     def take_over(self, address: str) -> None:
         """Begins to write, if the database was promoted.
@@ -178,8 +180,10 @@ class App:
 
     def close(self) -> None:
         """Stops the background threads and closes the database."""
-        for thread in (*self._background, self.alarms, self.prewarmer):
-            thread.stop()
+        for background in self._background:
+            background.stop()
+        self.alarms.stop()
+        self.prewarmer.stop()
         self.queue.close()
         try:
             if self.role.takes_writes:
