@@ -21,7 +21,6 @@ WRITES: Final = frozenset({
     "register_connector", "drop_connector", "discover", "capture", "cancel_job", "finish_job", "finish_jobs",
     "delete_stats", "expire", "publish", "withdraw", "backup",
 })  # fmt: skip
-_SHOWN_KEYS: Final = ("catalog", "table", "snapshot", "job_id", "to", "dry_run")  # keys of a body without secrets
 _LONGEST: Final = 500
 
 
@@ -30,7 +29,7 @@ class _Ended(msgspec.Struct):
 
 
 class _Logged(msgspec.Struct):
-    """What an event takes from a body; the rest, such as all tables of a lake, is not even parsed."""
+    """Fields of bodies that events show, none with secrets. Others, such as the tables of a lake, are not parsed."""
 
     catalog: Any = None
     table: Any = None
@@ -78,9 +77,8 @@ def of_body(body: bytes) -> dict[str, Any]:
         keys = msgspec.json.decode(split_body(body)[0] or b"{}", type=_Logged)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidArgument):
         return {}
-    shown: dict[str, Any] = {
-        name: value for name in _SHOWN_KEYS if isinstance(value := getattr(keys, name), str | int | bool)
-    }
+    fields = msgspec.structs.asdict(keys)
+    shown: dict[str, Any] = {name: value for name, value in fields.items() if isinstance(value, str | int | bool)}
     if keys.requests is not None:
         shown["requests"] = len(keys.requests)
     if keys.finishes is not None:
