@@ -32,7 +32,7 @@ TICKET_VERSION: Final = 0x01
 
 
 class _Fixed(Struct):
-    """What a ticket has besides its command."""
+    """Fields of a ticket that its command does not have."""
 
     pins: list[tuple[Count, Count]] | None
     part: Part | None

@@ -111,7 +111,7 @@ def _shape(array: pa.Array, java: Callable[[float], str], tiny: float) -> pa.Arr
 
 
 def by_distinct(array: pa.Array, how: Callable[[Any], Any], type: pa.DataType) -> pa.Array:
-    """What `how` makes of each value of a column, called once for each distinct one; null stays null."""
+    """Applies `how` to each value of a column, but only once to equal ones; null stays null."""
     coded = array.dictionary_encode()
     return pa.array([how(value) for value in coded.dictionary.to_pylist()], type).take(coded.indices)
 
