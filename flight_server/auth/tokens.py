@@ -147,7 +147,8 @@ def load_tokens(path: Path | str) -> Authenticator:
         try:
             digest, principal = read(given, _Token, "token").entry()
         except InvalidArgument as wrong:
-            raise InvalidArgument(f"token {number}: {wrong}") from None
+            named = f' "{name}"' if isinstance(name := given.get("name"), str) else ""
+            raise InvalidArgument(f"token {number}{named}: {wrong}") from None
         if digest in entries:
             raise InvalidArgument(f"token {number}: sha256 is that of token {[*entries].index(digest) + 1}, too")
         entries[digest] = principal

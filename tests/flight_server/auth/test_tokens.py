@@ -132,7 +132,7 @@ WRONG = [
     ("tokens = 1", ["tokens", '"token"']),
     ("token = 1", ["[[token]]"]),
     ("[token]\nname = 'a'", ["[[token]]"]),
-    ('[[token]]\nname = "a"\nscopes = []\ntables = []', ["sha256", "token 1"]),
+    ('[[token]]\nname = "a"\nscopes = []\ntables = []', ["sha256", "token 1", '"a"']),
     ('[[token]]\nname = "a"\nsha256 = "sesame"\nscopes = []', ["sha256", "64"]),
     (f'[[token]]\nname = "a"\nsha256 = "{"g" * 64}"\nscopes = []', ["sha256"]),
     (f'[[token]]\nname = "a"\nsha256 = "{"0" * 64}"\nscopes = ["fly"]\ntables = []', ["scopes", "fly", "admin"]),
