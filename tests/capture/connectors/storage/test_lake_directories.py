@@ -117,7 +117,7 @@ def test_known_table_is_found_without_listing_its_neighbours(tmp_path, monkeypat
     real = found._list_directory
     monkeypatch.setattr(found, "_list_directory", lambda place: listed.append(place.stem) or real(place))
     assert found.find(namespace, "t2").path == str(tmp_path / namespace / "t2")
-    assert set(listed) == {"t2"}
+    assert listed == ["t2"] * (2 if namespace == "default" else 1)  # of default it may be in the root, too
     (tmp_path / namespace / "mark").touch()  # now a table itself, for the next walk
     assert found.namespaces() == ["default"]
     with pytest.raises(NotFound):
