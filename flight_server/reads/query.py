@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 
 from flight_server.reads.catalog_sources import SOURCES
 from flight_server.reads.scope import FlightSource, ReadScope
-from flight_server.reads.stats_sources import TABLE_COLUMNS, label_columns, stats_source, with_labels
+from flight_server.reads.stats_sources import LABELS, TABLE_COLUMNS, label_columns, stats_source, with_labels
 from flight_server.wire.scan_request import Part, ScanRequest
 from store.catalog.catalog import Catalog
 from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection, Database
-from store.duckdb.layout import BY_SNAPSHOT, STORED, parts
+from store.duckdb.layout import BY_SNAPSHOT, PARTED, STORED, parts
 from store.duckdb.table_versions import TableVersions
 from store.model.predicates import tree
 from store.model.predicates.sql import to_sql
@@ -106,15 +106,16 @@ class Queries:
     def _few(
         self, cursor: Connection, request: ScanRequest, source: FlightSource, scope: ReadScope
     ) -> pa.Table | None:  # fmt: skip
-        """The rows of a query with a small limit, with table names and labels from the catalog, because a join would
-        double the time. None if there may be many rows, the join has more than these, or there was a commit in
-        between."""
-        joined = {name for name in request.names if "t." in source.columns[name] or name in TABLE_COLUMNS}
+        """The rows of a query with a small limit, with table names and labels added in Arrow, because a join and SQL of
+        labels would double the time. None if there may be many rows, the join has more than these, or there was a
+        commit in between."""
+        is_plain = request.flight.name in PARTED and not scope.allow_stale and scope.pins is None
+        labels = LABELS.intersection(request.names) if is_plain and not scope.is_stored else frozenset()
+        joined = {name for name in request.names if "t." in source.columns[name]} | labels
         conditions = (source.columns.get(column.strip().lower(), "") for column in tree.columns_of(request.node))
         is_few = not request.rows and request.limit is not None and request.limit <= NAMED_UP_TO
-        labels = joined.difference(TABLE_COLUMNS)
         epoch = self.versions.steady()
-        if not (is_few and source.base and joined) or epoch is None or (labels and not scope.current):
+        if not (is_few and source.base and joined) or epoch is None or joined - labels - {*TABLE_COLUMNS}:
             return None
         if any("t." in condition for condition in conditions):
             return None
@@ -130,7 +131,7 @@ class Queries:
         tables = [self._catalog.by_key(key) for key in keys.dictionary.to_pylist()]
         if labels:
             current = pa.array([table.current_snapshot_id for table in tables], pa.int64()).take(keys.indices)
-            rows = with_labels(rows, current)
+            rows = with_labels(rows, current if scope.snapshot is None else scope.snapshot)
         for name in TABLE_COLUMNS:
             names = pa.array([getattr(table, name) for table in tables], pa.string())
             rows = rows.append_column(name, names.take(keys.indices))

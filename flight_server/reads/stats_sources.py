@@ -42,7 +42,7 @@ from store.model.freshness import (
     usable_for_sql,
 )
 from store.model.puts import IDENTITY
-from store.model.schemas import COUNTS, DERIVED, DISTRIBUTION, DISTRIBUTION_LABELS, Flight
+from store.model.schemas import COUNTS, DERIVED, DISTRIBUTION, Flight
 
 _NOT_DROPPED: Final = "s.table_key NOT IN (SELECT table_key FROM tables WHERE dropped)"
 TABLE_COLUMNS: Final = {name: f't."{name}"' for name in ("table_catalog", "table_schema", "table_name", "table_id")}
@@ -111,7 +111,8 @@ def _order(name: str, with_snapshot: str) -> str:
     return ", ".join(["s.table_key", f"{with_snapshot}.snapshot_id", *(f's."{column}"' for column in IDENTITY[name])])
 
 
-_LABELS: Final = frozenset({*DERIVED, *DISTRIBUTION_LABELS, "ndv_exact"})
+LABELS: Final = frozenset({*DERIVED, "distribution_freshness", "ndv_exact"})
+"""The columns that depend on whether a row's snapshot is the requested one."""
 _OF_TABLE: Final = frozenset(TABLE_COLUMNS)
 _SPANNED: Final = ("table_key", "snapshot_id", *SPAN)  # read from both tables of a flight besides its own columns
 
@@ -123,7 +124,7 @@ def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None) -> FlightSou
     base, at, requested = _plain_rows(flight.name, scope, parameters, used)
     columns = {name: f's."{name}"' for name in flight.schema.names} | {"snapshot_id": f"{at}.snapshot_id"}
     columns |= _stored_labels(flight, at) if scope.is_stored else _labels(flight, at, requested)
-    needed = _LABELS | _OF_TABLE if requested.startswith("t.") else _OF_TABLE
+    needed = {*LABELS, "distribution_snapshot_id", *_OF_TABLE} if requested.startswith("t.") else _OF_TABLE
     columns |= TABLE_COLUMNS
     conditions = (limited_to("s", scope, parameters), _seen(scope))
     join = " JOIN tables t ON t.table_key = s.table_key" if used is None or used & needed else ""
@@ -147,15 +148,15 @@ def _plain_rows(
     elif scope.current:
         return f"{parts(name)[0]} s", at, "t.current_snapshot_id"
     elif not scope.is_stored:
-        named = {*_SPANNED, *IDENTITY[name], *(stored_columns(name) if used is None else used), *USABLE_COLUMNS}
-        given = [f'"{column}"' for column in stored_columns(name) if column in named]
+        named = used and {*IDENTITY[name], *used, *(USABLE_COLUMNS if used & LABELS else ())}
+        given = [f'"{column}"' for column in stored_columns(name) if named is None or column in named]
         given += [*_SPANNED, *(["distribution_snapshot_id"] if name in GROUPED else [])]
         base = " UNION ALL ".join(f"SELECT {', '.join(given)} FROM {table}" for table in parts(name))
         base = f"({base}) s"
     if scope.is_stored:
         return base, at, "t.current_snapshot_id"
-    base += f" JOIN {_requested(scope, parameters)} a ON a.table_key = {at}.table_key AND {holds_sql(at, 'a')}"
-    return base, at, "a.snapshot_id"
+    base += _requested(scope, parameters, f"a.table_key = {at}.table_key AND {holds_sql(at, 'a')}")
+    return base, at, "a.snapshot_id" if scope.snapshot is None else str(int(scope.snapshot))
 
 
 def _labels(flight: Flight, at: str, requested: str) -> dict[str, str]:
@@ -190,18 +191,18 @@ def current_sql(flight: Flight) -> str:
     return f"SELECT {', '.join(shown)} FROM {parts(flight.name)[0]} s WHERE s.table_key = $1::BIGINT{order}"
 
 
-def with_labels(rows: pa.Table, current: pa.Array) -> pa.Table:
-    """Adds to rows of a flight's current table, in Arrow, what `_labels` computes.
+def with_labels(rows: pa.Table, requested: pa.Array | int) -> pa.Table:
+    """Adds `LABELS` to rows of a flight of `PARTED`, in Arrow, as `_labels` computes them.
 
     Args:
         rows: The rows with the columns `label_columns`.
-        current: Current snapshot id of the table of each row (int64).
+        requested: Id of the requested snapshot of the table of each row (int64), or of all.
     """
-    is_exact = pc.equal(rows["snapshot_id"], current)
+    is_exact = pc.equal(rows["snapshot_id"], requested)
     label = pc.if_else(is_exact, EXACT, INHERITED)
     labels = {"freshness": label, "usable_for": usable_for_arrow(label, rows)}
     if "ndv_exact" in rows.column_names:
-        has_exact = pc.equal(rows["distribution_snapshot_id"], current)
+        has_exact = pc.equal(rows["distribution_snapshot_id"], requested)
         labels["distribution_freshness"] = pc.if_else(has_exact, EXACT, INHERITED)
         labels["ndv_exact"] = pc.if_else(rows["ndv_exact"], has_exact, rows["ndv_exact"])
         rows = rows.drop_columns(["ndv_exact"])
@@ -242,18 +243,14 @@ def _seen(scope: ReadScope) -> str:
     return _NOT_DROPPED if scope.any_dropped and scope.only is None else "true"
 
 
-def _requested(scope: ReadScope, parameters: list[Any]) -> str:
-    """Subquery: table_key, snapshot_id, ordinal, schema_hash, schema_key of the requested snapshot of each table;
-    appends its parameters."""
-    columns = "n.table_key, n.snapshot_id, n.ordinal, n.schema_hash, n.schema_key"
-    condition = limited_to("n", scope, parameters)
+def _requested(scope: ReadScope, parameters: list[Any], condition: str) -> str:
+    """SQL of a join with `a`, the rows of `snapshots` that are requested, by a condition; appends its parameters."""
+    condition = f"{limited_to('a', scope, parameters)} AND {condition}"
     if scope.snapshot is not None:
-        return f"(SELECT {columns} FROM snapshots n WHERE n.snapshot_id = {int(scope.snapshot)} AND {condition})"
-    pins = "(SELECT table_key, current_snapshot_id AS snapshot_id FROM tables)" if scope.current else "pins"
-    return (
-        f"(SELECT {columns} FROM {pins} p JOIN snapshots n ON n.table_key = p.table_key"
-        f" AND n.snapshot_id = p.snapshot_id WHERE {condition})"
-    )
+        return f" JOIN snapshots a ON a.snapshot_id = {int(scope.snapshot)} AND {condition}"
+    pins, snapshot = ("tables", "current_snapshot_id") if scope.current else ("pins", "snapshot_id")
+    same = f"a.table_key = p.table_key AND a.snapshot_id = p.{snapshot}"
+    return f" JOIN ({pins} p JOIN snapshots a ON {same}) ON {condition}"
 
 
 # Ranking of versions: for readers that allow STALE rows, and for sketches.
@@ -281,16 +278,16 @@ def _best_rows(name: str, scope: ReadScope, parameters: list[Any], records: str)
     the best distribution, with its labels. `records` is the table of the rows."""
     label, valid, best = _choice("r", "r.schema_hash" if "schema_hash" in stored_columns(name) else "NULL", scope)
     of_distribution, limits = label, ""
-    requested = _requested(scope, parameters)
+    requested = _requested(scope, parameters, "a.table_key = r.table_key")
     if scope.is_limited and name != "stats.tables":
         of_distribution = distribution_freshness_sql(label, "n.ordinal", "b.oldest")
-        limits = f" LEFT JOIN {oldest_sql(_requested(scope, parameters))} b ON b.table_key = r.table_key"
+        before = _requested(scope, parameters, "a.table_key = k.table_key AND a.ordinal >= k.ordinal")
+        limits = f" LEFT JOIN {oldest_sql(before)} b ON b.table_key = r.table_key"
     if name not in PARTED:  # sketches
         label, valid = of_distribution, _valid(of_distribution, scope)
     by = ", ".join(["r.table_key", *(f'r."{column}"' for column in IDENTITY[name])])
     rows = (
-        f" FROM {records} r JOIN {requested} a"
-        " ON a.table_key = r.table_key JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
+        f" FROM {records} r{requested} JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
         f"{limits} WHERE {limited_to('r', scope, parameters)} AND {valid}"
         f" QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY "
     )
@@ -343,7 +340,7 @@ def _by_span(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
         label, valid, best = _choice("f", "NULL", scope)
         listings = (
             f"SELECT f.table_key, f.snapshot_id, f.pos, {label} AS freshness"
-            f" FROM file_snapshots f JOIN {_requested(scope, parameters)} a ON a.table_key = f.table_key"
+            f" FROM file_snapshots f{_requested(scope, parameters, 'a.table_key = f.table_key')}"
             " JOIN snapshots n ON n.table_key = f.table_key AND n.snapshot_id = f.snapshot_id"
             f" WHERE f.family = '{name}' AND {valid}"
             f" QUALIFY row_number() OVER (PARTITION BY f.table_key ORDER BY {best}) = 1"

@@ -62,12 +62,12 @@ def oldest_sql(requested: str) -> str:
     whose distributions may be inherited.
 
     Args:
-        requested: Subquery of table_key and ordinal of the requested snapshots.
+        requested: A join of the snapshots `k` with the requested snapshots that are not older.
     """
     return (
         "(SELECT table_key, min(ordinal) AS oldest FROM (SELECT k.table_key, k.ordinal FROM snapshots k"
         " JOIN tables x ON x.table_key = k.table_key AND x.max_snapshots_behind IS NOT NULL"
-        f" JOIN {requested} q ON q.table_key = k.table_key AND k.ordinal <= q.ordinal"
+        f"{requested}"
         " QUALIFY row_number() OVER (PARTITION BY k.table_key ORDER BY k.ordinal DESC) <= x.max_snapshots_behind + 1)"
         " GROUP BY 1)"
     )
