@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -132,6 +136,22 @@ def partition_facts(values: pa.Array, rows: pa.Array | None) -> dict[str, Any]:
         columns["nan_count"] = pc.if_else(nan, rows, pa.scalar(0, pa.int64()))
         values = numbers(values)
     return columns | {"lower": values, "upper": values}
+
+
+def partition_json(values: Mapping[str, Any]) -> str:
+    """A partition as `partition_data_json` of `stats.files`: bytes as base64, dates and numbers that JSON lacks as
+    text."""
+    return json.dumps({name: _json_value(value) for name, value in values.items()}, ensure_ascii=False)
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return bounds.java_double(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def numbers(values: pa.Array) -> pa.Array:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from capture.connectors.delta.log import DeltaColumn, DeltaSchema
 from capture.connectors.delta.log_files import one_array
 from capture.connectors.delta.log_statistics import TIGHT, typed
 from capture.connectors.delta.table_log import LogSlice
+from capture.connectors.file_columns import partition_json
 from capture.connectors.footers.reader import Footer
 from capture.connectors.spi import file_table
 from store.model.logical_types import parse
@@ -164,10 +163,8 @@ def _partition_json(version: TableVersion) -> pa.Array:
     values = version.column("partition")
     if values is None or not version.partitions:
         return pa.nulls(len(version), pa.string())
-    return pa.array([json.dumps(row, ensure_ascii=False, default=_json) for row in values.to_pylist()], pa.string())
-
-
-def _json(value: Any) -> str:
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    names = [values.type.field(i).name for i in range(values.type.num_fields)]
+    # Python has no dates before the year 1
+    columns = [c.cast(pa.string()) if pa.types.is_date(c.type) else c for c in values.flatten()]
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
+    return pa.array([partition_json(dict(zip(names, row, strict=True))) for row in rows], pa.string())

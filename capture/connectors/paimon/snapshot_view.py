@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
 from functools import cached_property
 from typing import Any, Final
 
+from capture.connectors.file_columns import partition_json
 from capture.connectors.paimon.analyzed import Analyzed, parse_analyzed
 from capture.connectors.paimon.library import quiet, snapshot_ids
 from capture.connectors.spi import delete_file
@@ -56,14 +55,13 @@ class File:
 
     def row(self) -> dict[str, Any]:
         """The file as a row of `stats.files`."""
-        partition = {name: _partition_value(value) for name, value in self.partition.items()}
         return {
             "file_path": self.path,
             "file_format": self.path.rpartition(".")[2].upper(),
             "file_content": "DATA",
             "row_count": self.live,
             "size_bytes": self.meta.file_size,
-            "partition_data_json": json.dumps(partition, ensure_ascii=False) if partition else None,
+            "partition_data_json": partition_json(self.partition) if self.partition else None,
             "sequence_number": self.meta.max_sequence_number,
             "delete_files": [] if self.deletion is None else [
                 delete_file(plain_path(str(self.deletion.dv_index_path)), "DELETION_VECTOR", self.deletion.offset,
@@ -223,12 +221,6 @@ class SnapshotView:
         except (ValueError, RecursionError) as error:
             self.remarks.append(f"the statistics file {name} is refused: {str(error)[:200]}")
         return None
-
-
-def _partition_value(value: Any) -> Any:
-    if isinstance(value, date | datetime):
-        return value.isoformat()
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def fingerprint(unit: Sequence[File]) -> str:
