@@ -112,11 +112,11 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def _lines(source: LogFile) -> Iterator[bytes]:
-    """The lines of a file; small files are read once."""
+    """The lines of a file that are not blank; small files are read once."""
     key = (*source.key, "lines")
     cached: bytes | None = FILES.get(key)
     if cached is not None:
-        yield from filter(None, cached.split(b"\n"))
+        yield from filter(bytes.strip, cached.split(b"\n"))
         return
     with source.place.file_system.open_input_stream(source.place.path) as stream:
         rest = b""
@@ -124,7 +124,7 @@ def _lines(source: LogFile) -> Iterator[bytes]:
             if not rest and len(chunk) == source.size <= _KEPT_BYTES:
                 FILES.put(key, bytes(chunk), len(chunk))
             *whole, rest = (rest + chunk).split(b"\n")
-            yield from filter(None, whole)
+            yield from filter(bytes.strip, whole)
         if rest.strip():
             yield rest
 

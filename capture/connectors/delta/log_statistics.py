@@ -140,8 +140,9 @@ def _structure(schema: DeltaSchema, partitions: Sequence[str]) -> _Structure:
 
 
 def _transformed(adds: pa.Table, structure: _Structure) -> pa.StructArray:
-    """`stats` as structs; null if they are not JSON."""
-    stats = one_array(adds["stats"])
+    """`stats` as structs; null if they are not a JSON object."""
+    stats = one_array(adds["stats"])  # pyarrow crashes on a block that begins with the JSON null
+    stats = pc.if_else(pc.match_substring_regex(stats, r"^\s*\{"), stats, pa.scalar(None, pa.string()))
     with suppress(pa.ArrowInvalid):
         objects = pc.fill_null(pc.replace_substring_regex(stats, "[\r\n]", " "), "{}")
         block = max(_BLOCK_BYTES, 2 * (pc.max(pc.binary_length(objects)).as_py() or 0))
@@ -155,7 +156,7 @@ def _transformed(adds: pa.Table, structure: _Structure) -> pa.StructArray:
             return pa.StructArray.from_arrays(columns, list(structure), mask=pc.is_null(stats))
     sql = "SELECT TRY(from_json(stats, $structure)) AS stats FROM {adds}"
     given = {"structure": json.dumps(_sql_types(structure))}
-    return one_array(query(_database().cursor(), sql, given, adds=adds.select(["stats"]))["stats"])
+    return one_array(query(_database().cursor(), sql, given, adds=pa.table({"stats": stats}))["stats"])
 
 
 def _fields(structure: Mapping[str, Any]) -> list[tuple[str, pa.DataType]]:

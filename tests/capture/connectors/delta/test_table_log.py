@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pytest
 
@@ -13,7 +15,7 @@ from capture.connectors.storage.places import open_place
 from store.model import bounds
 from store.model.logical_types import parse, to_arrow
 from tests.capture.connectors.delta.lakes import LAKES, captured, connector, ids_of, needs_lakes
-from tests.capture.connectors.delta.test_bounds import add, metadata, write_commit
+from tests.capture.connectors.delta.test_bounds import add, metadata, protocol, write_commit
 
 deltalake = pytest.importorskip("deltalake")
 
@@ -156,6 +158,35 @@ def test_slice_with_a_removed_file_is_a_new_part(log, in_slices):
     after = content(log, "t", 14)[4]
     assert len({part.key for part in before} - {part.key for part in after}) == 1
     assert sum(part.files.num_rows for part in after) == sum(part.files.num_rows for part in before) - 1
+
+
+def test_partition_values_that_json_or_python_cannot_represent_have_a_text(tmp_path):
+    columns = metadata(v="long", p="double", d="date", b="binary")
+    columns["metaData"]["partitionColumns"] = ["p", "d", "b"]
+    adds = [add(f"{number}.parquet", numRecords=1) for number in range(3)]
+    values = (("NaN", "0000-01-01", "a"), ("-Infinity", "9999-12-31", "b"), ("1.5", "1970-01-01", None))
+    for item, (p, d, b) in zip(adds, values, strict=True):
+        item["add"]["partitionValues"] = {"p": p, "d": d, "b": b}
+    write_commit(tmp_path / "t", protocol(), columns, *adds)
+    stats = connector(tmp_path).capture_snapshot_target_stats("default", "t", 0, {"v": 1}, frozenset())
+    assert [json.loads(text) for text in stats.files["partition_data_json"].to_pylist()] == [
+        {"p": "NaN", "d": "0000-01-01", "b": "YQ=="}, {"p": "-Infinity", "d": "9999-12-31", "b": "Yg=="},
+        {"p": 1.5, "d": "1970-01-01", "b": None}]  # fmt: skip
+
+
+def test_a_log_with_the_line_ends_of_windows_is_read(tmp_path):
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"v": [1, 2]}))
+    commit = tmp_path / f"t/_delta_log/{0:020}.json"
+    commit.write_bytes(commit.read_bytes().replace(b"\n", b"\r\n") + b"\r\n\r\n")
+    assert captured(connector(tmp_path), "t")[0].row_count == 2
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "7", '""', " "])
+def test_statistics_that_are_no_object_are_unknown(text):
+    schema = parse_schema(metadata(a="long")["metaData"]["schemaString"], {})
+    adds = pa.table({"stats": [text, '{"numRecords": 2, "minValues": {"a": 1}}', None]})
+    assert row_counts(adds).to_pylist() == [None, 2, None]
+    assert statistics(adds, schema, ())["min"].to_pylist() == [None, {"a": 1}, None]
 
 
 def test_statistics_of_unknown_form_are_unknown(tmp_path):
