@@ -124,7 +124,8 @@ class Columns:
         return inner, {"field-id": id, "names": [name]} | ({"fields": below} if below else {})
 
     def partition(self, names: Sequence[str]) -> Partition:
-        """Names and types of the columns of the partition.
+        """Names and types of the columns of the partition, whose values readers take, not those in a file: columns of
+        files with these names are mapped to none of the table.
 
         Raises:
             Unimplemented: One of them has no type of Iceberg.
@@ -133,6 +134,10 @@ class Columns:
         for name in names:
             if not isinstance(types.get(name), str) or types[name] in ("binary", "float", "double"):
                 raise Unimplemented(f"Iceberg has no partitions by {name}, for its type")
+        ids = {field["id"] for field in self.fields if field["name"] in names}
+        for mapped in self.mapping:
+            if mapped["field-id"] in ids:
+                mapped["field-id"] = next(self._ids)
         return [(name, types[name]) for name in names]
 
 

@@ -60,7 +60,6 @@ from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Folder, 
 from capture.connectors.storage.places import Place, Unreadable, unknown_table
 from store.model.errors import NotFound, UpstreamError
 from store.model.logical_types import Kind, LogicalType, parse
-from store.model.names import column_key
 
 OWN_OPTIONS: Final = ("hive_partitioning",)
 _PART: Final = 256  # approximate number of files per `FilePart`
@@ -331,6 +330,7 @@ class ParquetConnector(Connector):
         return cached[1]
 
     def _unified(self, namespace: str, name: str, listing: FileListing) -> Layout:
+        types = self._partition_types(namespace, name, listing)
         merged: dict[str, Merged] = {}
         files = 0
         last: tuple[FooterLeaf, ...] | None = None
@@ -341,12 +341,18 @@ class ParquetConnector(Connector):
             comments |= footer.comments
             if footer.leaves is not last:
                 has_field_ids = has_field_ids or any(leaf.field_id is not None for leaf in footer.leaves)
+            # readers take the value of the directory for a column that is in the file, too
+            leaves = [leaf for leaf in footer.leaves if leaf.parts[0] not in types]
             if last is not None and same_columns(footer.leaves, last):
-                for leaf in footer.leaves:
+                for leaf in leaves:
                     merged[leaf.key].files += 1
                 continue
             last = footer.leaves
-            for leaf in footer.leaves:
+            for leaf in leaves:
+                if footer.leaf(leaf.key) is not leaf:
+                    raise Unreadable(
+                        f'table "{namespace}.{name}": file "{footer.place.stem}" has two columns {leaf.name}'
+                    )
                 if leaf.key in merged:
                     merged[leaf.key].add(leaf, footer, f"{namespace}.{name}")
                 else:
@@ -355,14 +361,12 @@ class ParquetConnector(Connector):
             Column(column.leaf.name, column.type.text, column.nullable or column.files < files, None, column.leaf.parts)
             for column in merged.values()
         ]
-        types = self._partition_types(namespace, name, listing)
-        partitions = {key: type_ for key, type_ in types.items() if column_key([key]) not in merged}
         columns = structs_first(columns)
-        for key, (kind, nullable) in partitions.items():
+        for key, (kind, nullable) in types.items():
             columns.append(Column(key, kind.text, nullable, None, (key,)))
         ints = {key: column.widths for key, column in merged.items() if column.type.kind is Kind.INT}
         widths = {key: max(widths_seen) for key, widths_seen in ints.items() if len(widths_seen) > 1}
-        kinds = {key: kind for key, (kind, _) in partitions.items()}
+        kinds = {key: kind for key, (kind, _) in types.items()}
         return Layout(Schema(tuple(columns)), kinds, widths, comments, has_field_ids)
 
     def _partition_types(self, namespace: str, name: str, listing: FileListing) -> dict[str, tuple[LogicalType, bool]]:

@@ -256,6 +256,38 @@ def test_uneven_hive_partitions_are_ignored_or_refused(tmp_path):
         connector(tmp_path, hive_partitioning="true").describe("default", "t")
 
 
+@pytest.mark.parametrize("column", [[1, 2], ["a", "b"], [{"y": 1}, {"y": 2}]], ids=str)
+def test_a_column_of_the_directories_takes_precedence_over_one_in_the_files(tmp_path, column):
+    """As DuckDB, polars and Spark read it."""
+    for part in (7, 8):
+        write(tmp_path / f"t/x={part}/f.parquet", pa.table({"x": column, "v": [3, 4]}))
+    found = connector(tmp_path)
+    stats, rows = captured(found, "t")
+    assert [(c.name, c.logical_type) for c in found.describe("default", "t").schema.columns] == [
+        ("v", "INT"), ("x", "INT")]  # fmt: skip
+    assert [(r["min"], r["max"]) for r in rows["x"]] == [("7", "7"), ("8", "8")]
+    assert [json.loads(text) for text in stats.files["partition_data_json"].to_pylist()] == [{"x": 7}, {"x": 8}]
+    tasks = found.plan_files("default", "t", found.enumerate_snapshots("default", "t").current_snapshot_id, {"x": 1})
+    assert [task.columns[0].constant.to_pylist() for task in tasks] == [[7], [8]]
+
+
+def test_a_file_with_two_columns_of_one_name_is_refused(tmp_path):
+    write(tmp_path / "t/f.parquet", pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"]))
+    with pytest.raises(Unreadable, match=r'table "default\.t": file "f\.parquet" has two columns x'):
+        connector(tmp_path).describe("default", "t")
+
+
+def test_bounds_that_no_row_attains_are_not_exact(tmp_path):
+    """Arrow's bounds of a dictionary with nulls may be those of an entry that is not used."""
+    words = pa.DictionaryArray.from_arrays(pa.array([0, 0, None, 1]), pa.array(["a", "b", "z"]))
+    full = pa.DictionaryArray.from_arrays(pa.array([0, 2, 0, 1]), pa.array(["a", "b", "z"]))
+    write(tmp_path / "t/f.parquet", pa.table({"words": words, "full": full, "plain": ["a", "b", None, "z"]}))
+    _, rows = captured(connector(tmp_path), "t")
+    assert rows["words"][0]["max"] >= "b" and rows["words"][0]["max_is_exact"] is None
+    assert [(rows[name][0]["max"], rows[name][0]["max_is_exact"]) for name in ("full", "plain")] == [
+        ("z", True), ("z", True)]  # fmt: skip
+
+
 # Locations.
 
 
