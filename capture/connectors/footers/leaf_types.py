@@ -43,6 +43,7 @@ class FooterLeaf:
     required: bool = False
     old_bounds: bool = False  # the deprecated `min`/`max` are usable
     is_bytes: bool = False  # values that a writer may truncate
+    is_coded: bool = False  # texts that Arrow wrote from a dictionary
     is_float: bool = False
     untyped: bool = False  # Arrow's null type; another file's type of the column takes precedence
     field_id: int | None = None
@@ -142,6 +143,7 @@ def _leaf(parts: tuple[str, ...], field: pa.Field, nullable: bool, index: int, c
         required=column.max_definition_level == 0,
         old_bounds=kind.kind in _SIGNED and physical in _NUMBERS and not unsigned,
         is_bytes=kind.kind in (Kind.STRING, Kind.BINARY),
+        is_coded=pa.types.is_dictionary(type),
         is_float=kind.kind in FLOATING,
         untyped=pa.types.is_null(type),
         field_id=int(number) if number else None,

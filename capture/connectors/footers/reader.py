@@ -8,7 +8,8 @@ because pyarrow exposes neither exactness nor NaN counts, and crashes the proces
 * numbers, dates, times, booleans have exact bounds. Bounds of floats skip NaN (store/SEMANTICS.md §4) and are exact as
   least and greatest number; a NaN bound is ignored, and nan_count is known only if the footer has it;
 * writers known to be wrong (`writers`) have no bounds of the types concerned;
-* byte arrays: exactness as flagged; without a flag, exact if the writer never truncates, else unknown (null).
+* byte arrays: exactness as flagged; without a flag, exact if the writer never truncates, else unknown (null). Of
+  dictionaries with nulls it is unknown: Arrow's bounds may be those of an entry that no row has.
 """
 
 from __future__ import annotations
@@ -201,11 +202,14 @@ def _rolled_up(footer: Footer, leaf: FooterLeaf) -> LeafStats:
         if low is None or high is None or low[0] > high[1]:
             bounded = False
             continue
+        uncertain = leaf.is_coded and leaf.is_bytes and here != 0
         if lower is None or low[0] <= lower:
-            lower_exact = _merged(lower_exact, _exact(leaf, footer, chunk.min_exact, low[2]), lower, low[0])
+            exact = None if uncertain else _exact(leaf, footer, chunk.min_exact, low[2])
+            lower_exact = _merged(lower_exact, exact, lower, low[0])
             lower = low[0]
         if upper is None or high[1] >= upper:
-            upper_exact = _merged(upper_exact, _exact(leaf, footer, chunk.max_exact, high[2]), upper, high[1])
+            exact = None if uncertain else _exact(leaf, footer, chunk.max_exact, high[2])
+            upper_exact = _merged(upper_exact, exact, upper, high[1])
             upper = high[1]
     if not bounded or lower is None:
         lower = upper = lower_exact = upper_exact = None
