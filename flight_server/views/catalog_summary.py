@@ -28,17 +28,12 @@ def tables(reader: Reader) -> pa.Table:
     # Imported here, because `ls`, which has few tables, needs neither.
     import pyarrow.compute as pc
 
-    listed, stats, about = parts = _parts(reader)
-    of_listed, of_stats, of_about = _codes(parts)
-    more = pc.invert(pc.is_in(of_about, of_listed))
-    found = pa.concat_tables([listed, about.select(KEY).filter(more)]).combine_chunks()
-    order = pc.sort_indices(found, [(name, "ascending") for name in KEY])
-    found, codes = found.take(order), pa.concat_arrays([of_listed, of_about.filter(more)]).take(order)
-    for part, names, codes_of in ((stats, STATS, of_stats), (about, ABOUT, of_about)):
-        chosen = part.select(names).take(pc.index_in(codes, codes_of))  # null where there is none
-        for name in names:
-            found = found.append_column(SCHEMA.field(name), chosen[name])
-    return found
+    found, stats = parts = _parts(reader)
+    of_found, of_stats = _codes(parts)
+    chosen = stats.select(STATS).take(pc.index_in(of_found, of_stats))  # null where there is none
+    for name in STATS:
+        found = found.append_column(name, chosen[name])
+    return found.select(SCHEMA.names).sort_by([(name, "ascending") for name in KEY])
 
 
 def _codes(tables: Sequence[pa.Table]) -> list[pa.Array]:
@@ -55,15 +50,11 @@ def _codes(tables: Sequence[pa.Table]) -> list[pa.Array]:
 def rows(reader: Reader) -> list[dict[str, Any]]:
     """The rows of `tables`, joined without Acero, whose import takes longer than the join of a few tables."""
     unknown = dict.fromkeys(SCHEMA.names)
-    listed, stats, about = ({tuple(map(row.get, KEY)): row for row in part.to_pylist()} for part in _parts(reader))
-    return [
-        unknown | listed.get(key, {}) | (stats.get(key, {}) if key in listed else {}) | about.get(key, {})
-        for key in sorted(listed.keys() | about.keys())
-    ]
+    found, stats = ({tuple(map(row.get, KEY)): row for row in part.to_pylist()} for part in _parts(reader))
+    return [unknown | found[key] | stats.get(key, {}) for key in sorted(found)]
 
 
-def _parts(reader: Reader) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Tables that are listed, their statistics, and `sys.tables`, which may know more."""
-    listed = reader.read("information_schema.tables", list(KEY))
-    stats = reader.read("stats.tables", [*KEY, *STATS], None, "current", True)
-    return listed, stats, reader.read("sys.tables", [*KEY, *ABOUT])
+def _parts(reader: Reader) -> tuple[pa.Table, pa.Table]:
+    """The tables, and the statistics of those that have some."""
+    found = reader.read("sys.tables", [*KEY, *ABOUT])
+    return found, reader.read("stats.tables", [*KEY, *STATS], None, "current", True)

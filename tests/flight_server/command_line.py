@@ -29,6 +29,7 @@ def serve_tables(server, *names):
     do_get = server.do_get
     tables = {name: KEY | {"table_name": name} for name in names}
     server.rows("information_schema.tables", *(row | {"table_type": "BASE TABLE"} for row in tables.values()))
+    server.rows("sys.tables", *tables.values())
 
     def filtered_by_table(context, ticket):
         command = json.loads(ticket.ticket)

@@ -15,6 +15,7 @@ from tests.flight_server.fake_server import FakeServer
 def server():
     with FakeServer() as server:
         server.rows("information_schema.tables", KEY | {"table_type": "BASE TABLE"})
+        server.rows("sys.tables", KEY)
         server.rows("information_schema.columns", KEY | {"column_name": "id", "column_id": 1, "data_type": "INT"})
         yield server
 

@@ -147,7 +147,8 @@ def test_failed_table_is_reported_and_the_others_are_processed(server, run, tabl
 def test_ls_prints_a_line_for_each_table(server, run, tables):
     server.rows("stats.tables", KEY | {"table_name": "a", "row_count": 1234, "total_size_bytes": 2048,
                                        "freshness": "EXACT", "snapshot_id": 1})  # fmt: skip
-    server.rows("sys.tables", KEY | {"table_name": "broken", "state": "FAILING", "last_error": "no log"})
+    broken = KEY | {"table_name": "broken", "state": "FAILING", "last_error": "no log"}
+    server.rows("sys.tables", *server.tables["sys.tables"].to_pylist(), broken)
     status, out, _ = run("ls")
     assert status == 0
     lines = {line.split()[0]: line for line in out.splitlines()[1:]}

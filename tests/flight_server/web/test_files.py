@@ -22,9 +22,7 @@ COLUMN = KEY | {"row_count": 100, "null_count": 5, "ndv": 50.0, "ndv_exact": Tru
 @pytest.fixture
 def server():
     with FakeServer() as server:
-        server.rows(
-            "information_schema.tables", {key: KEY[key] for key in list(KEY)[:3]} | {"table_type": "BASE TABLE"}
-        )
+        server.rows("sys.tables", {name: KEY[name] for name in list(KEY)[:3]})
         server.rows("stats.tables", KEY | {"row_count": 100, "data_file_count": 2, "total_size_bytes": 4096})
         server.rows(
             "stats.columns",
