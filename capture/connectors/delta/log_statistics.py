@@ -30,7 +30,7 @@ _BOUNDED: Final = frozenset({
     Kind.TIMESTAMPTZ,
 })  # fmt: skip
 _SQL: Final = {pa.bool_(): "BOOLEAN", pa.int64(): "BIGINT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE"}
-_NAMES: Final = {"null_count": "nullCount", "min": "minValues", "max": "maxValues"}
+STATISTICS: Final = {"null_count": "nullCount", "min": "minValues", "max": "maxValues"}
 _ROWS: Final = r'^\s*\{\s*"numRecords"\s*:\s*(?P<rows>-?\d+)\s*[,}]'  # as all known writers begin
 _ZONE: Final = r"(Z|[+-]\d\d:?\d\d)$"
 _BLOCK_BYTES: Final = 1 << 20  # parsed at once; at least the longest statistics
@@ -61,7 +61,7 @@ def statistics(adds: pa.Table, schema: DeltaSchema, partitions: Sequence[str]) -
         one_array(adds[PARSED]) if PARSED in adds.column_names else _transformed(adds, _structure(schema, partitions))
     )
     tight = _child(parsed, "tightBounds", pa.bool_())
-    columns = {name: _child(parsed, there) for name, there in _NAMES.items()}
+    columns = {name: _child(parsed, there) for name, there in STATISTICS.items()}
     return pa.table(columns | {TIGHT: pc.if_else(pc.is_valid(parsed), pc.fill_null(tight, True), tight)})
 
 

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from capture.connectors.delta.lake_table import LakeTable
 from capture.connectors.delta.log import DeltaColumn
+from capture.connectors.delta.log_statistics import typed
 from capture.connectors.delta.table_version import TableVersion, has_statistics, position_in, wanted_columns
 from capture.connectors.file_columns import (
     ROWS_PER_TABLE,
@@ -82,40 +83,50 @@ def column_statistics(
 def _tables(
     files: TableVersion, leaves: Sequence[DeltaColumn], ids: ColumnIds, footers: Sequence[Statistics]
 ) -> Iterator[pa.Table]:
-    """Rows of some files, few columns at once because each call has a fixed cost."""
+    """Rows of some files, few columns at once; those alike together, because each call has a fixed cost."""
 
-    def kind(leaf: DeltaColumn) -> tuple[Any, ...]:
-        logged = (files.statistic(name, leaf.physical) is None for name in ("null_count", "min", "max"))
-        return leaf.column.logical_type, files.is_partition(leaf), "float" in leaf.widened_from, *logged
+    def kind(logged: tuple[Any, ...]) -> tuple[Any, ...]:
+        leaf, *values = logged
+        types = [None if each is None else each.type for each in values]
+        return leaf.column.logical_type, files.is_partition(leaf), "float" in leaf.widened_from, *types
 
     for some in batched(leaves, max(1, ROWS_PER_TABLE // len(files))):
         tables = []
-        for group in alike(some, kind):
-            facts = _facts(files, group, footers)
-            tables.append(column_rows(files.paths, [leaf.column for leaf in group], ids, files.rows, **facts))
+        for group in alike([(leaf, *files.statistics(leaf)) for leaf in some], kind):
+            columns, *logged = zip(*group, strict=True)
+            facts = _facts(files, columns, [_joined(values) for values in logged], footers)
+            tables.append(column_rows(files.paths, [leaf.column for leaf in columns], ids, files.rows, **facts))
         yield pa.concat_tables(tables).combine_chunks()
 
 
-def _facts(files: TableVersion, group: Sequence[DeltaColumn], footers: Sequence[Statistics]) -> dict[str, Any]:
-    """Arguments of `column_rows` for columns alike: from the log, what it does not have from footers."""
+def _joined(values: Sequence[pa.Array | None]) -> pa.Array | None:
+    return None if values[0] is None else pa.concat_arrays(values)
 
-    def joined(of_column: Callable[[DeltaColumn], pa.Array | None]) -> pa.Array | None:
-        values = [of_column(leaf) for leaf in group]
-        return None if values[0] is None else pa.concat_arrays(values)
 
+def _facts(
+    files: TableVersion, group: Sequence[DeltaColumn], logged: Sequence[pa.Array | None], footers: Sequence[Statistics]
+) -> dict[str, Any]:
+    """Arguments of `column_rows` for columns alike: from the log, what it does not have from footers.
+
+    Args:
+        logged: Null counts, least and greatest values in the log, those of a column after those of another.
+    """
     count = len(group)
     rows = repeated(files.rows, count)
     if files.is_partition(group[0]):
-        values = joined(files.partition)
+        values = _joined([files.partition(leaf) for leaf in group])
         return {} if values is None else partition_facts(values, rows)
     kind, tight = parse(group[0].column.logical_type), repeated(files.has_tight_statistics, count)
-    nulls = joined(files.null_counts)
+    nulls, *bounds = logged
     records = files.column("num_records")
+    lower, upper = (
+        None if values is None or not kind.orderable else typed(values, kind, lenient=True) for values in bounds
+    )
     facts = log_facts(
         kind,
-        nulls,
-        joined(partial(files.bound, "min")),
-        joined(partial(files.bound, "max")),
+        None if nulls is None else nulls.cast(pa.int64()),
+        lower,
+        upper,
         rows,
         None if records is None else repeated(records, count),
         tight,

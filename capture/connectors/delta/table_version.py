@@ -12,12 +12,11 @@ import pyarrow.compute as pc
 
 from capture.connectors.delta.log import DeltaColumn, DeltaSchema
 from capture.connectors.delta.log_files import one_array
-from capture.connectors.delta.log_statistics import TIGHT, typed
+from capture.connectors.delta.log_statistics import STATISTICS, TIGHT
 from capture.connectors.delta.table_log import LogSlice
 from capture.connectors.file_columns import partition_json
 from capture.connectors.footers.reader import Footer
 from capture.connectors.spi import file_table
-from store.model.logical_types import parse
 from store.model.names import column_key
 
 
@@ -58,9 +57,8 @@ class TableVersion:
 
     def column(self, name: str) -> pa.Array | None:
         """A column of the add actions, one value per file; None if there is no such column."""
-        if name not in self.actions.column_names:
-            return None
-        return one_array(self.actions[name])
+        at = self.actions.schema.get_field_index(name)
+        return None if at < 0 else one_array(self.actions.column(at))
 
     @property
     def has_deletes(self) -> pa.Array:
@@ -84,10 +82,9 @@ class TableVersion:
             values = pc.struct_field(values, [at]) if values.null_count else values.field(at)
         return None if values is None or pa.types.is_struct(values.type) else values
 
-    def null_counts(self, leaf: DeltaColumn) -> pa.Array | None:
-        """Null counts of a column (int64); None if the log does not have them."""
-        counts = self.statistic("null_count", leaf.physical)
-        return None if counts is None else counts.cast(pa.int64())
+    def statistics(self, leaf: DeltaColumn) -> tuple[pa.Array | None, ...]:
+        """Null counts, least and greatest values of a column, each as logged; None for what the log does not have."""
+        return tuple(self.statistic(name, leaf.physical) for name in STATISTICS)
 
     def is_partition(self, leaf: DeltaColumn) -> bool:
         """True for a partition column, whose values are in the log."""
@@ -96,12 +93,6 @@ class TableVersion:
     def partition(self, leaf: DeltaColumn) -> pa.Array | None:
         """The values of a partition column, one per file; None for other columns."""
         return self.statistic("partition", leaf.logical[:1])
-
-    def bound(self, name: str, leaf: DeltaColumn) -> pa.Array | None:
-        """`min` or `max` of a column in its own type; None if the log does not have it."""
-        values = self.statistic(name, leaf.physical)
-        kind = parse(leaf.column.logical_type)
-        return None if values is None or not kind.orderable else typed(values, kind, lenient=True)
 
 
 def file_rows(version: TableVersion) -> pa.Table:
