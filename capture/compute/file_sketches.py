@@ -37,12 +37,13 @@ def cut(part: Partial, size_bytes: int, files: int, path: str) -> Partial:
         path: The file's path. It decides which values stand for their neighbours, so that errors of files cancel out.
     """
     theta, kll, most = part.theta, part.kll, SHARE * size_bytes
-    if theta is not None and len(theta) > most:
-        theta = sketches.union([theta], min(THETA_K, max(FEW, math.ceil(_UNION / files))))
+    hashes = max(FEW, math.ceil(_UNION / files))
+    if theta is not None and len(theta) > most and hashes < THETA_K:
+        theta = sketches.union([theta], hashes)
     k = max(8, math.ceil(_SIGMAS * KLL_K / math.sqrt(files)))
     if kll is not None and len(kll) > most and k < KLL_K:
         kll = min(kll, sketches.merge_kll([kll], k, zlib.crc32(path.encode())), key=len)
-    return replace(part, theta=theta, kll=kll)
+    return part if (theta, kll) == (part.theta, part.kll) else replace(part, theta=theta, kll=kll)
 
 
 def cut_k(role: str, head: bytes) -> int | None:

@@ -74,7 +74,8 @@ class Fold:
             return Partial(0, 0, theta=sketches.union([]))
         if not parts:
             return kernels.summarise(pa.chunked_array([], pa.null()), self.lt)
-        theta = None if self._no_theta else sketches.union(self._thetas)
+        thetas = self._thetas
+        theta = None if self._no_theta else thetas[0] if len(thetas) == 1 else sketches.union(thetas)
         return replace(kernels.merge(parts, self.lt), theta=theta)
 
     def _push(self, level: int, part: Partial) -> None:
@@ -270,7 +271,7 @@ def _taken(table: pa.Table, rows: list[int]) -> pa.Table:
     return table if rows == list(range(table.num_rows)) else table.take(pa.array(rows, pa.int64()))
 
 
-def params(role: str, lt: LogicalType, fingerprint: str = "", **more: Any) -> str:
+def params(role: str, lt: LogicalType, **more: Any) -> str:
     """Parameters of a sketch as JSON, keys sorted.
 
     NDV: k, seed and the form of hashed values; QUANTILES: k and the unit of the doubles; MCV: map size and number of
@@ -278,15 +279,13 @@ def params(role: str, lt: LogicalType, fingerprint: str = "", **more: Any) -> st
 
     Args:
         role: NDV, TUPLE_NDV, QUANTILES or MCV.
-        fingerprint: Fingerprint of the scanned file; empty for a sketch of a whole column.
-        more: Further parameters; `files` is the digest of all files of the table.
+        more: Further parameters: `fingerprint` of the scanned file, or `files`, the digest of all files of the table.
     """
-    text = _params(role, lt, fingerprint)
-    return json.dumps(json.loads(text) | more, sort_keys=True) if more else text
+    return json.dumps(_params(role, lt) | more, sort_keys=True)
 
 
 @lru_cache(4096)
-def _params(role: str, lt: LogicalType, fingerprint: str) -> str:
+def _params(role: str, lt: LogicalType) -> dict[str, Any]:
     """Parameters common to all columns of a type, cached."""
     parameters: dict[str, Any] = {}
     match role:
@@ -297,9 +296,7 @@ def _params(role: str, lt: LogicalType, fingerprint: str) -> str:
             parameters = {"k": sketches.KLL_K, "unit": units.get(lt.kind, "value"), "rank_error": 2 / sketches.KLL_K}
         case "MCV":
             parameters = {"lg_max_map_size": sketches.FREQUENT_LG, "items": sketches.FREQUENT_ITEMS_KEPT}
-    if fingerprint:
-        parameters["fingerprint"] = fingerprint
-    return json.dumps(parameters, sort_keys=True)
+    return parameters
 
 
 SKETCHES: Final = (

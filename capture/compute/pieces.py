@@ -33,7 +33,8 @@ def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
         work: Columns, groups and sketches to compute.
     """
     pieces = divided(task)
-    return _merged(number, task, [file_scan.scan(number, piece, work) for piece in pieces])
+    answers = [file_scan.scan(number, piece, work) for piece in pieces]
+    return answers[0] if len(answers) == 1 else _merged(number, task, answers)
 
 
 def divided(task: ScanTask) -> list[ScanTask]:
