@@ -20,7 +20,7 @@ from capture.connectors.spi import COUNTED, ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place
 from store.model import logical_types
 from store.model.logical_types import Kind, LogicalType
-from store.model.names import dotted_name
+from store.model.names import column_key, dotted_name
 
 BLOCK_BYTES: Final = 32 << 20  # uncompressed bytes of columns that are read together
 _LOCAL_BLOCK_BYTES: Final = 4 << 20  # for local files: reads have no latency, and small blocks stay in the CPU cache
@@ -47,10 +47,11 @@ class ParquetReader(TaskReader):
         schema = self._file.schema
         # by key, and by dotted path if it is unique
         self._leaves = {schema.column(i).path: i for i in range(len(schema))}
-        with suppress(ValueError):  # Arrow's schema differs from the file's
-            for column in leaves_of(self._metadata, self._file.schema_arrow):
-                if column.index is not None:
-                    self._leaves[column.key] = column.index
+        if any(column_key([path]) != path for path in self._leaves):
+            with suppress(ValueError):  # Arrow's schema differs from the file's
+                for column in leaves_of(self._metadata, self._file.schema_arrow):
+                    if column.index is not None:
+                        self._leaves[column.key] = column.index
         groups = range(self._metadata.num_row_groups)
         self._groups: list[int] | None = None
         if "row_groups" in task.arguments:
