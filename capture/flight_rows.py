@@ -22,7 +22,7 @@ def flight_rows(flight: str, rows: Sequence[Mapping[str, Any]], constants: Mappi
         constants: Values that are the same in all rows; they take precedence.
     """
     schema = _schema(flight)
-    columns = pa.array(rows, pa.struct(list(schema))).flatten()  # half the cost of an array for each column
+    columns = pa.array(rows, _struct(flight)).flatten()  # half the cost of an array for each column
     for name, value in constants.items():
         at = schema.get_field_index(name)
         columns[at] = repeated(value, schema.field(at).type, len(rows))
@@ -51,6 +51,11 @@ def repeated(value: Any, type: pa.DataType, count: int) -> pa.Array:
 @lru_cache(64)
 def _schema(flight: str) -> pa.Schema:
     return pa.schema([field for field in FLIGHTS[flight].schema if field.name not in COMPUTED])
+
+
+@lru_cache(64)
+def _struct(flight: str) -> pa.DataType:
+    return pa.struct(list(_schema(flight)))
 
 
 @lru_cache(256)
