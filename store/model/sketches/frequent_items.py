@@ -69,9 +69,8 @@ def frequent(items: Sequence[str], weights: Sequence[int], total: int, offset: i
     texts = [item.encode() for _, item in pairs]
     size = max(3, (len(pairs) * 4 // 3).bit_length())
     head = struct.pack("<BBBBBxxxIIQQ", 4, 1, 10, max(FREQUENT_LG, size), size, len(pairs), 0, total, offset)
-    lengths = np.array(list(map(len, texts)), "<u4").tobytes()
-    body = [part for n, text in enumerate(texts) for part in (lengths[4 * n : 4 * n + 4], text)]
-    return b"".join([head, np.array([-w for w, _ in pairs], "<u8").tobytes(), *body])
+    weighed = struct.pack(f"<{len(pairs)}Q", *[-w for w, _ in pairs])
+    return b"".join([head, weighed, *(part for text in texts for part in (len(text).to_bytes(4, "little"), text))])
 
 
 def read_frequent(data: bytes) -> tuple[dict[str, int], int, int]:
