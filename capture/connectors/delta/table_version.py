@@ -152,7 +152,7 @@ def position_in(column: DeltaColumn, footer: Footer) -> int | None:
 
 def _partition_json(version: TableVersion) -> pa.Array:
     values = version.column("partition")
-    if values is None or not version.partitions:
+    if values is None or not pa.types.is_struct(values.type):
         return pa.nulls(len(version), pa.string())
     names = [values.type.field(i).name for i in range(values.type.num_fields)]
     # Python has no dates before the year 1

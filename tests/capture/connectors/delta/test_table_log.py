@@ -174,6 +174,14 @@ def test_partition_values_that_json_or_python_cannot_represent_have_a_text(tmp_p
         {"p": 1.5, "d": "1970-01-01", "b": None}]  # fmt: skip
 
 
+def test_a_partitioned_table_without_files(tmp_path):
+    columns = metadata(v="long", p="string")
+    columns["metaData"]["partitionColumns"] = ["p"]
+    write_commit(tmp_path / "t", protocol(), columns)
+    stats = connector(tmp_path).capture_snapshot_target_stats("default", "t", 0, {"v": 1}, frozenset())
+    assert (stats.row_count, stats.data_file_count, stats.files["partition_data_json"].to_pylist()) == (0, 0, [])
+
+
 def test_a_log_with_the_line_ends_of_windows_is_read(tmp_path):
     deltalake.write_deltalake(tmp_path / "t", pa.table({"v": [1, 2]}))
     commit = tmp_path / f"t/_delta_log/{0:020}.json"
