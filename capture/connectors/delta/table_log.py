@@ -28,6 +28,7 @@ from capture.connectors.storage.immutable_cache import FILES
 from capture.connectors.storage.places import Unreadable
 
 MAX_COMMITS: Final = 500  # commits replayed on a cached checkpoint in place of a newer one
+_LISTED_BYTES: Final = 8 << 20  # of adds that are not parsed again for their statistics
 MAX_READER: Final = 3  # newest version of the reader protocol
 _FEATURES: Final = frozenset({
     "columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck",
@@ -107,6 +108,8 @@ class TableLog:
     def __init__(self, table: LakeTable, sources: Sequence[LogFile]):
         self._table, self._sources = table, sources
         self._reading: tuple[LogFile, int, Iterator[pa.Table]] | None = None
+        self._listed: dict[LogFile, pa.Table] = {}  # adds of small sources, until their statistics are asked for
+        self._room = _LISTED_BYTES
 
     @classmethod
     def of(cls, table: LakeTable, files: LogFiles, version: int, scope: str) -> TableLog:
@@ -198,6 +201,8 @@ class TableLog:
 
     def adds(self, source: LogFile, number: int) -> pa.Table:
         """The adds of one slice of a source; slices in sequence are read in one pass."""
+        if (listed := self._listed.pop(source, None)) is not None:
+            return listed
         at = self._reading
         if at is None or at[0] != source or at[1] > number:
             at = source, 0, adds_of(source, [])
@@ -225,7 +230,11 @@ class TableLog:
         if cached is not None:
             return cached
         paths: list[pa.Array] = []
-        briefs = tuple(self._brief(adds) for adds in adds_of(source, paths))
+        briefs: tuple[_Brief, ...] = ()
+        for adds in adds_of(source, paths):
+            briefs += (self._brief(adds),)
+        if len(briefs) == 1 and (size := adds.get_total_buffer_size()) <= self._room:
+            self._listed[source], self._room = adds, self._room - size
         listed = pa.concat_arrays(paths) if paths and source.is_commit else pa.array([], pa.string())
         read = _Read(briefs, listed)
         FILES.put(self._key(source), read, listed.nbytes + sum(brief.size_bytes for brief in briefs))
