@@ -24,7 +24,7 @@ log = logging.getLogger("statflight.worker")
 _MOST_CELLS: Final = 1_000_000  # files × columns that are compared, of which the metadata is in memory meanwhile
 _LOGGED: Final = 5  # contradictions of a column that are logged
 _COUNTS: Final = ("row_count", "null_count", "nan_count")
-_COMPARED: Final = ("file_path", "column_id", *_COUNTS, "min", "max")
+_COMPARED: Final = (*_COUNTS, "min", "max")
 _SHOWN: Final = 60  # characters of a bound in a message
 
 
@@ -79,16 +79,17 @@ class StatedFiles:
         of_files, of_columns = pa.array(paths, pa.string()), pa.array(column_ids, pa.int64())
         tables = []
         for part in native.file_columns():
-            rows = part.select(_COMPARED)
-            wanted = pc.and_(pc.is_in(rows["column_id"], of_columns), pc.is_in(rows["file_path"], of_files))
-            tables.append(rows.filter(wanted))
+            places = pc.index_in(part["file_path"], of_files), pc.index_in(part["column_id"], of_columns)
+            rows = pa.table([*places, *(part[name] for name in _COMPARED)], ["file", "column", *_COMPARED])
+            if any(place.null_count for place in places):
+                rows = rows.filter(pc.and_(pc.is_valid(places[0]), pc.is_valid(places[1])))
+            tables.append(rows)
         self._row_of: npt.NDArray[np.int32] = np.full((len(paths), len(column_ids)), -1, np.int32)
         self._values: dict[str, pa.Array] = {}
         if tables:
-            found = pa.concat_tables(tables).combine_chunks()
-            places = [pc.index_in(found["file_path"], of_files), pc.index_in(found["column_id"], of_columns)]
-            self._row_of[tuple(place.to_numpy() for place in places)] = np.arange(found.num_rows)
-            self._values = {name: pa.array(found[name].to_pylist(), found[name].type) for name in _COMPARED[2:]}
+            found = pa.concat_tables(tables)
+            self._row_of[found["file"].to_numpy(), found["column"].to_numpy()] = np.arange(found.num_rows)
+            self._values = {name: found[name].combine_chunks() for name in _COMPARED}
 
     def contradiction(self, path: str, column_id: int, lt: LogicalType, part: Partial, *, whole: bool = True) -> str:
         """The first difference that could make a reader skip rows, or count them wrongly.
