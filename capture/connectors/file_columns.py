@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,8 @@ from store.model import bounds
 from store.model.logical_types import FLOATING, LogicalType, parse, to_arrow
 
 Item = TypeVar("Item")
+Group: TypeAlias = tuple[Sequence[Column], Mapping[str, Any]]
+"""Columns of one type, and what is known of them, see `rows_of_groups`."""
 
 ROWS_PER_TABLE = 262_144
 """Approximate maximum of rows in one table of file columns."""
@@ -47,7 +49,7 @@ def repeated(values: pa.Array, times: int) -> pa.Array:
 
 
 def joined(facts: Sequence[Mapping[str, Any]], kind: LogicalType) -> dict[str, pa.Array]:
-    """Arguments of `column_rows` for columns of one type, from those of each, which are arrays of the same names."""
+    """Facts for `rows_of_groups` about columns of one type, from those about each: arrays of the same names."""
     type = to_arrow(kind)
     sides = {name: [of[name].cast(type) for of in facts] for name in ("lower", "upper")}
     others = {name: [of[name] for of in facts] for name in facts[0] if name not in sides}
@@ -55,57 +57,44 @@ def joined(facts: Sequence[Mapping[str, Any]], kind: LogicalType) -> dict[str, p
 
 
 def column_rows(
-    file_paths: pa.Array,
-    columns: Sequence[Column],
-    ids: ColumnIds,
-    row_count: pa.Array,
-    *,
-    null_count: pa.Array | None = None,
-    nan_count: pa.Array | None = None,
-    lower: pa.Array | None = None,
-    upper: pa.Array | None = None,
-    lower_exact: pa.Array | bool | None = None,
-    upper_exact: pa.Array | bool | None = None,
-    size_bytes: pa.Array | None = None,
+    file_paths: pa.Array, columns: Sequence[Column], ids: ColumnIds, row_count: pa.Array, **facts: Any
 ) -> pa.Table:
-    """Builds the rows of columns of one type, one per file, column after column.
+    """`rows_of_groups` for columns of one type."""
+    return rows_of_groups(file_paths, [(columns, facts)], ids, row_count)
+
+
+def rows_of_groups(file_paths: pa.Array, groups: Sequence[Group], ids: ColumnIds, row_count: pa.Array) -> pa.Table:
+    """Builds the rows of columns, one per file, column after column.
 
     Contradictory values become null: a null count below zero or above the row count, a lower bound above the upper.
     Files without rows have no bounds, not even from their partition.
 
     Args:
         file_paths: Paths of the files.
-        columns: Columns of one logical type.
-        row_count: Live rows of each file. What follows has a value for each column and file, as the result.
-        size_bytes: Compressed bytes of the column in the file.
+        groups: Columns of one type each, and what is known of them: `null_count`, `nan_count`, `size_bytes` (compressed
+            bytes of the column in the file), `lower`, `upper`, `lower_exact` and `upper_exact`, arrays with a value for
+            each column and file, as in the result. An exactness may be one value for all.
+        row_count: Live rows of each file.
     """
-    logical_type, count = columns[0].logical_type, len(columns)
-    rows = len(file_paths) * count
-    row_count = repeated(row_count, count)
-    column_of = pa.array(np.repeat(np.arange(count), len(file_paths)))
-    arrays = dict(_blank(rows))
-    arrays["file_path"] = repeated(file_paths, count)
+    columns = [column for group, _ in groups for column in group]
+    count, files = len(columns), len(file_paths)
+    column_of = pa.array(np.repeat(np.arange(count), files))
+    arrays = dict(_blank(count * files))
+    arrays["file_path"], arrays["row_count"] = repeated(file_paths, count), repeated(row_count, count)
     arrays["column_id"] = pa.array([column.id_in(ids) for column in columns], pa.int64()).take(column_of)
     arrays["column_name"] = pa.array([column.name for column in columns], pa.string()).take(column_of)
-    arrays["logical_type"] = pa.repeat(logical_type, rows)
-    arrays["row_count"] = row_count
-    if size_bytes is not None:
-        arrays["bytes_scanned"] = pc.if_else(pc.less(size_bytes, 0), pa.scalar(None, pa.int64()), size_bytes)
-    kind = parse(logical_type)
-    nans = nan_count if kind.kind in FLOATING else None
-    for name, counts in (("null_count", null_count), ("nan_count", nans)):
-        if counts is not None:
-            arrays[name] = _plausible(counts, row_count)
-    if kind.orderable:
-        lower, upper = _in_order(lower, upper)
-        if rows and pc.min(row_count).as_py() == 0:
-            filled = pc.not_equal(row_count, 0).fill_null(True)
-            lower, upper = (
-                None if side is None else pc.if_else(filled, side, pa.scalar(None, side.type))
-                for side in (lower, upper)
-            )
-        arrays["min"], arrays["min_is_exact"] = _bound(lower, kind, lower_exact, rows)
-        arrays["max"], arrays["max_is_exact"] = _bound(upper, kind, upper_exact, rows)
+    arrays["logical_type"] = pa.array([column.logical_type for column in columns], pa.string()).take(column_of)
+    sizes = _counts(groups, "size_bytes", files)
+    if sizes is not None:
+        arrays["bytes_scanned"] = pc.if_else(pc.less(sizes, 0), pa.scalar(None, pa.int64()), sizes)
+    floating = [(group, facts if group[0].logical_type in FLOATING else {}) for group, facts in groups]
+    for name, known in (("null_count", groups), ("nan_count", floating)):
+        if (counts := _counts(known, name, files)) is not None:
+            arrays[name] = _plausible(counts, arrays["row_count"])
+    filled = pc.not_equal(row_count, 0).fill_null(True) if files and pc.min(row_count).as_py() == 0 else None
+    sides = [_sides(facts, parse(group[0].logical_type), len(group) * files, filled) for group, facts in groups]
+    for name, parts in zip(("min", "min_is_exact", "max", "max_is_exact"), zip(*sides, strict=True), strict=True):
+        arrays[name] = pa.concat_arrays(parts)
     return pa.table([arrays[name] for name in FILE_COLUMN_SCHEMA.names], FILE_COLUMN_SCHEMA)
 
 
@@ -165,8 +154,18 @@ def _blank(rows: int) -> Mapping[str, pa.Array]:
     return {item.name: pa.nulls(rows, item.type) for item in FILE_COLUMN_SCHEMA}
 
 
+def _counts(groups: Sequence[Group], name: str, files: int) -> pa.Array | None:
+    """One of the facts about all groups (int64); None if it is known of none."""
+    given = [facts.get(name) for _, facts in groups]
+    if all(counts is None for counts in given):
+        return None
+    return pa.concat_arrays([
+        pa.nulls(len(group) * files, pa.int64()) if counts is None else counts.cast(pa.int64())
+        for (group, _), counts in zip(groups, given, strict=True)
+    ])  # fmt: skip
+
+
 def _plausible(count: pa.Array, row_count: pa.Array) -> pa.Array:
-    count = count.cast(pa.int64())
     if len(count) and not (count.null_count or row_count.null_count):  # fast path for the usual case
         extent, most = pc.min_max(count).as_py(), pc.min(row_count).as_py()
         if extent["min"] >= 0 and extent["max"] <= most:
@@ -175,6 +174,18 @@ def _plausible(count: pa.Array, row_count: pa.Array) -> pa.Array:
         pc.greater_equal(count, 0), pc.or_kleene(pc.is_null(row_count), pc.less_equal(count, row_count))
     )
     return pc.if_else(pc.fill_null(sound, False), count, pa.scalar(None, pa.int64()))
+
+
+def _sides(facts: Mapping[str, Any], kind: LogicalType, rows: int, filled: pa.Array | None) -> tuple[pa.Array, ...]:
+    """`min`, `min_is_exact`, `max` and `max_is_exact` of a group, null in files that are not `filled`."""
+    lower, upper = _in_order(facts.get("lower"), facts.get("upper")) if kind.orderable else (None, None)
+    if filled is not None:
+        filled = repeated(filled, rows // len(filled))
+        lower, upper = (
+            None if side is None else pc.if_else(filled, side, pa.scalar(None, side.type)) for side in (lower, upper)
+        )
+    exact = facts.get("lower_exact"), facts.get("upper_exact")
+    return *_bound(lower, kind, exact[0], rows), *_bound(upper, kind, exact[1], rows)
 
 
 def _in_order(lower: pa.Array | None, upper: pa.Array | None) -> tuple[pa.Array | None, pa.Array | None]:

@@ -28,11 +28,11 @@ from capture.connectors.delta.table_version import TableVersion, has_statistics,
 from capture.connectors.file_columns import (
     ROWS_PER_TABLE,
     alike,
-    column_rows,
     live_counts,
     numbers,
     partition_facts,
     repeated,
+    rows_of_groups,
 )
 from capture.connectors.footers.reader import batched
 from capture.connectors.footers.statistics import (
@@ -90,13 +90,14 @@ def _tables(
         types = [None if each is None else each.type for each in values]
         return leaf.column.logical_type, files.is_partition(leaf), "float" in leaf.widened_from, *types
 
+    tight = files.has_tight_statistics
     for some in batched(leaves, max(1, ROWS_PER_TABLE // len(files))):
-        tables = []
+        groups = []
         for group in alike([(leaf, *files.statistics(leaf)) for leaf in some], kind):
             columns, *logged = zip(*group, strict=True)
-            facts = _facts(files, columns, [_joined(values) for values in logged], footers)
-            tables.append(column_rows(files.paths, [leaf.column for leaf in columns], ids, files.rows, **facts))
-        yield pa.concat_tables(tables).combine_chunks()
+            facts = _facts(files, columns, [_joined(values) for values in logged], tight, footers)
+            groups.append(([leaf.column for leaf in columns], facts))
+        yield rows_of_groups(files.paths, groups, ids, files.rows)
 
 
 def _joined(values: Sequence[pa.Array | None]) -> pa.Array | None:
@@ -104,19 +105,21 @@ def _joined(values: Sequence[pa.Array | None]) -> pa.Array | None:
 
 
 def _facts(
-    files: TableVersion, group: Sequence[DeltaColumn], logged: Sequence[pa.Array | None], footers: Sequence[Statistics]
-) -> dict[str, Any]:
-    """Arguments of `column_rows` for columns alike: from the log, what it does not have from footers.
+    files: TableVersion, group: Sequence[DeltaColumn], logged: Sequence[pa.Array | None], tight: pa.Array,
+    footers: Sequence[Statistics],
+) -> dict[str, Any]:  # fmt: skip
+    """Facts for `rows_of_groups` about columns alike: from the log, what it does not have from footers.
 
     Args:
         logged: Null counts, least and greatest values in the log, those of a column after those of another.
+        tight: `files.has_tight_statistics`.
     """
     count = len(group)
     rows = repeated(files.rows, count)
     if files.is_partition(group[0]):
         values = _joined([files.partition(leaf) for leaf in group])
         return {} if values is None else partition_facts(values, rows)
-    kind, tight = parse(group[0].column.logical_type), repeated(files.has_tight_statistics, count)
+    kind, tight = parse(group[0].column.logical_type), repeated(tight, count)
     nulls, *bounds = logged
     records = files.column("num_records")
     lower, upper = (
@@ -161,7 +164,7 @@ def log_facts(
     *,
     was_float: bool = False,
 ) -> dict[str, Any]:
-    """Arguments of `file_columns.column_rows` for a column, from the log and adjusted for deleted rows.
+    """Facts for `file_columns.rows_of_groups` about columns, from the log and adjusted for deleted rows.
 
     Args:
         nulls: Null counts in the log, one per file.

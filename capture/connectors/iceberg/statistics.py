@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform
 from pyiceberg.types import TimestampNanoType, TimestamptzNanoType
 
-from capture.connectors.file_columns import alike, column_rows, joined, live_counts
+from capture.connectors.file_columns import alike, joined, live_counts, rows_of_groups
 from capture.connectors.footers.reader import Footer, batched
 from capture.connectors.footers.statistics import (
     MAX_FOOTERS,
@@ -56,17 +56,17 @@ class ColumnStatistics:
         rows = rows_left(block, live)
         footers = self._footers_for(block, metrics)
         for some in batched(self._leaves, max(1, BATCH_ROWS // len(block))):
-            tables = []
+            groups = []
             for group in alike(some, lambda leaf: leaf.logical):
                 facts = [self._column(leaf, block, metrics, rows, footers) for leaf in group]
-                columns, ids = [leaf.column for leaf in group], {leaf.column.key: leaf.field_id for leaf in group}
-                tables.append(column_rows(block.locations, columns, ids, rows, **joined(facts, group[0].logical)))
-            yield pa.concat_tables(tables).combine_chunks()
+                groups.append(([leaf.column for leaf in group], joined(facts, group[0].logical)))
+            ids = {leaf.column.key: leaf.field_id for leaf in some}
+            yield rows_of_groups(block.locations, groups, ids, rows)
 
     def _column(
         self, leaf: IcebergLeaf, block: Files, metrics: Columns, rows: pa.Array, footers: Sequence[Statistics]
     ) -> dict[str, Any]:
-        """Arguments of `column_rows` for one column."""
+        """Facts for `rows_of_groups` about one column."""
         of_column = metrics.get(leaf.field_id) or Metrics.unknown(len(block))
         statistics = self._facts(leaf, block, of_column, rows)
         is_absent = block.known_ids and leaf.field_id not in block.known_ids

@@ -220,7 +220,7 @@ def _decoded(row: Any, at: int) -> Any:
 
 
 def _manifest_facts(column: Column, fields: Fields, known: Sequence[_Known], rows: _Rows) -> dict[str, Any]:
-    """Arguments of `column_rows` for a column, from manifests."""
+    """Facts for `column_rows` about a column, from manifests."""
     facts: dict[str, Any] = {"null_count": live_counts(pa.array([k.nulls for k in known], pa.int64()), *rows)}
     cut, kept = beyond_micros(fields[-1]), [k.kept for k in known]
     for side, values in (("lower", [k.low for k in known]), ("upper", [k.high for k in known])):

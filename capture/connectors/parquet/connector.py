@@ -14,7 +14,7 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from capture.connectors.file_columns import ROWS_PER_TABLE, absent, alike
+from capture.connectors.file_columns import ROWS_PER_TABLE, absent, alike, rows_of_groups
 from capture.connectors.footers.leaf_types import FooterLeaf
 from capture.connectors.footers.reader import Footer, batched
 from capture.connectors.footers.statistics import FooterCache
@@ -25,15 +25,15 @@ from capture.connectors.parquet.files import (
     FileListing,
     Layout,
     Merged,
-    footer_rows,
     glob_pattern,
     is_data,
+    partition_group,
     partition_json,
     partition_of,
-    partition_rows,
     partition_type,
     partition_values,
     same_columns,
+    stored_group,
     structs_first,
 )
 from capture.connectors.secrets import mask_uri
@@ -209,15 +209,14 @@ class ParquetConnector(Connector):
                 footers = self._footers.statistics(files)
             paths = pa.array([file.place.name for file in files], pa.string())
             rows = pa.array([footer.row_count for footer, _ in footers], pa.int64())
-            parts = [
-                partition_rows(files, paths, rows, column, layout.partitions[column.name], ids)
+            groups = [
+                partition_group(files, rows, column, layout.partitions[column.name])
                 for column in leaves
                 if layout.is_partition(column)
             ]
             stored = [column for column in leaves if not layout.is_partition(column)]
-            groups = alike(stored, lambda column: column.logical_type)
-            parts += [footer_rows(footers, paths, rows, columns, ids) for columns in groups]
-            yield pa.concat_tables(parts).combine_chunks() if parts else FILE_COLUMN_SCHEMA.empty_table()
+            groups += [stored_group(footers, columns) for columns in alike(stored, lambda column: column.logical_type)]
+            yield rows_of_groups(paths, groups, ids, rows) if groups else FILE_COLUMN_SCHEMA.empty_table()
 
     def plan_files(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None

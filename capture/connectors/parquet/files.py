@@ -12,11 +12,11 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from capture.connectors.file_columns import column_rows, partition_facts
+from capture.connectors.file_columns import Group, partition_facts
 from capture.connectors.footers.leaf_types import FooterLeaf, promoted
 from capture.connectors.footers.reader import Footer
 from capture.connectors.footers.statistics import FileStats, footer_facts
-from capture.connectors.spi import Column, ColumnIds, Schema
+from capture.connectors.spi import Column, Schema
 from capture.connectors.storage.places import Place, Unreadable
 from store.model.errors import InvalidArgument
 from store.model.logical_types import Kind, LogicalType, parse
@@ -204,28 +204,22 @@ def structs_first(columns: list[Column]) -> list[Column]:
     return sorted(columns, key=key)
 
 
-def footer_rows(
-    footers: list[tuple[Footer, FileStats]], paths: pa.Array, rows: pa.Array, columns: list[Column], ids: ColumnIds
-) -> pa.Table:
-    """Rows of FILE_COLUMN_SCHEMA for columns of one type, from footers."""
+def stored_group(footers: list[tuple[Footer, FileStats]], columns: list[Column]) -> Group:
+    """What footers have of columns of one type."""
 
     def position(column: Column) -> Callable[[Footer], int | None]:
         return lambda footer: footer.positions.get(column.key)
 
-    statistics = footer_facts(footers, list(map(position, columns)), parse(columns[0].logical_type))
-    return column_rows(paths, columns, ids, rows, **statistics)
+    return columns, footer_facts(footers, list(map(position, columns)), parse(columns[0].logical_type))
 
 
-def partition_rows(
-    files: list[DataFile], paths: pa.Array, rows: pa.Array, column: Column, kind: LogicalType, ids: ColumnIds
-) -> pa.Table:
-    """Rows of FILE_COLUMN_SCHEMA for a partition column, whose value in a file is both bounds.
+def partition_group(files: list[DataFile], rows: pa.Array, column: Column, kind: LogicalType) -> Group:
+    """A partition column, whose value in a file is both bounds.
 
     Args:
         files: N files.
-        paths: Paths of the files, N strings.
         rows: Row counts of the files, N integers.
         kind: Type of the column: INT, DATE or STRING.
     """
     values = partition_values([dict(file.partition).get(column.name) for file in files], kind)
-    return column_rows(paths, [column], ids, rows, **partition_facts(values, rows))
+    return [column], partition_facts(values, rows)
