@@ -36,7 +36,11 @@ class LanceReader(TaskReader):
             if column.constant is not None or column.path is None:
                 yield constant(column, self.rows)
             else:
-                yield values_read(column, self._task, lambda path: self._fragment.to_table(columns=[path]))
+                yield values_read(column, self._task, self._read)
+
+    def _read(self, path: str) -> pa.Table:
+        # Lance quotes in its own way: of a name with quotes it gets the top-level column
+        return self._fragment.to_table(columns=[column_parts(path)[0] if '"' in path else path])
 
     def close(self) -> None:
         self._fragment = None

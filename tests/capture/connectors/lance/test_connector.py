@@ -142,6 +142,16 @@ def test_structs_have_leaves_with_logical_types(tmp_path):
     assert {column.name: values.to_pylist()[0] for column, values in read(task, task.columns)}["s.b.c"] == "x"
 
 
+def test_columns_with_quotes_in_their_names_are_read(tmp_path):
+    table = pa.table({'a "b" c': [1, 2], "s": [{'x"y': "p"}, {'x"y': None}]})
+    lance.write_dataset(table, tmp_path / "points")
+    connector = connect(tmp_path)
+    columns = connector.describe("default", "points").schema.columns
+    (task,) = connector.plan_files("default", "points", 1, {c.key: i for i, c in enumerate(columns, 1) if c.is_leaf})
+    values = {column.name: values.to_pylist() for column, values in read(task, task.columns)}
+    assert values == {'a "b" c': [1, 2], 's.x"y': ["p", None]}
+
+
 def test_deletions_of_a_fragment_are_its_delete_file(path):
     cut, whole = sorted(stats(connect(path), 3).files.to_pylist(), key=lambda row: row["row_count"], reverse=True)
     (deletes,) = cut["delete_files"]
