@@ -37,11 +37,12 @@ def resolve(reader: AvroFile[Any], entry: Schema, file_id: int) -> Callable[[Any
         if the manifest does not have it.
     """
     stats = _struct(next(item for item in reader.schema.fields if item.field_id == file_id)).field(CONTENT_STATS_ID)
-    fields = list(entry.fields)
     if stats is not None:
+        fields = list(entry.fields)
         at = next(at for at, item in enumerate(fields) if item.field_id == file_id)
         fields[at] = fields[at].model_copy(update={"field_type": StructType(*_struct(fields[at]).fields, stats)})
-    reader.reader = resolve_reader(reader.schema, Schema(*fields), reader.read_types, reader.read_enums)
+        entry = Schema(*fields)
+    reader.reader = resolve_reader(reader.schema, entry, reader.read_types, reader.read_enums)
     if stats is None:
         return None
     columns = [
