@@ -8,7 +8,7 @@ metadata records: such a bound encloses, and whether it is attained is unknown.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -51,15 +51,23 @@ _STORED: Mapping[type, np.dtype[Any]] = {
 }  # fmt: skip
 
 
-def decoded(raw: pa.Array, leaf: IcebergLeaf, *, upper: bool) -> tuple[pa.Array, pa.Array]:
-    """Decodes bounds of a column in many files, with a mask of exact ones (null: unknown).
+def decoded(raws: Sequence[pa.Array], leaf: IcebergLeaf, *, upper: bool) -> tuple[pa.Array, pa.Array]:
+    """Decodes bounds of columns of one type in many files, with a mask of exact ones (null: unknown).
 
     Args:
-        raw: Bytes of the column's type, or of the one it was promoted from.
-        leaf: The column; all leaves of Iceberg have an order.
+        raws: For each column bytes of its type, or of the one it was promoted from.
+        leaf: One of the columns; all leaves of Iceberg have an order.
+
+    Returns:
+        Values and mask, those of a column after those of another.
     """
+    raw = pa.concat_arrays(raws)
     if (at_once := _decoded_at_once(raw, leaf)) is not None:
         return at_once
+    if len(raws) > 1:
+        each = [decoded([raw], leaf, upper=upper) for raw in raws]
+        type = to_arrow(leaf.logical)
+        return pa.concat_arrays([side.cast(type) for side, _ in each]), pa.concat_arrays([exact for _, exact in each])
     values = [(None, False) if value is None else _decoded(value, leaf, upper) for value in raw.to_pylist()]
     return typed_array([value for value, _ in values], leaf.logical), pa.array([e for _, e in values], pa.bool_())
 

@@ -57,18 +57,22 @@ class ColumnStatistics:
         footers = self._footers_for(block, metrics)
         for some in batched(self._leaves, max(1, BATCH_ROWS // len(block))):
             groups = []
-            for group in alike(some, lambda leaf: leaf.logical):
-                facts = [self._column(leaf, block, metrics, rows, footers) for leaf in group]
+            for group in alike(some, lambda leaf: (leaf.logical, str(leaf.type))):
+                known = _known(group, block, metrics)
+                facts = [
+                    self._column(leaf, block, metrics, rows, footers, *of_column)
+                    for leaf, of_column in zip(group, known, strict=True)
+                ]
                 groups.append(([leaf.column for leaf in group], joined(facts, group[0].logical)))
             ids = {leaf.column.key: leaf.field_id for leaf in some}
             yield rows_of_groups(block.locations, groups, ids, rows)
 
     def _column(
-        self, leaf: IcebergLeaf, block: Files, metrics: Columns, rows: pa.Array, footers: Sequence[Statistics]
-    ) -> dict[str, Any]:
+        self, leaf: IcebergLeaf, block: Files, metrics: Columns, rows: pa.Array, footers: Sequence[Statistics],
+        of_column: Metrics, bounds: _Bounds,
+    ) -> dict[str, Any]:  # fmt: skip
         """Facts for `rows_of_groups` about one column."""
-        of_column = metrics.get(leaf.field_id) or Metrics.unknown(len(block))
-        statistics = self._facts(leaf, block, of_column, rows)
+        statistics = self._facts(leaf, block, of_column, bounds, rows)
         is_absent = block.known_ids and leaf.field_id not in block.known_ids
         statistics["size_bytes"] = pa.repeat(pa.scalar(0, pa.int64()), len(block)) if is_absent else of_column.sizes
         lacking = self._lacking(leaf, block, metrics) if footers else None
@@ -79,13 +83,12 @@ class ColumnStatistics:
             statistics = completed(statistics, facts, lacking)
         return statistics
 
-    def _facts(self, leaf: IcebergLeaf, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, Any]:
+    def _facts(
+        self, leaf: IcebergLeaf, block: Files, metrics: Metrics, bounds: _Bounds, rows: pa.Array
+    ) -> dict[str, Any]:
         """The same without sizes: from manifests, else from partition values and defaults."""
         nulls, nans = metrics.nulls, metrics.nans
-        low, low_exact = decoded(metrics.lower, leaf, upper=False)
-        high, high_exact = decoded(metrics.upper, leaf, upper=True)
-        is_one = pc.equal(low, high).fill_null(False)  # one value, which both bounds are
-        exact = [pc.if_else(is_one, True, _attained(side, metrics.tight)) for side in (low_exact, high_exact)]
+        low, high, *exact = bounds
 
         def of_files(values: Sequence[bool]) -> pa.Array:
             """A value of each partition for each file."""
@@ -195,6 +198,18 @@ def rows_left(block: Files, live: Mapping[int, int]) -> pa.Array:
     return pa.array(rows)
 
 
+def _known(group: Sequence[IcebergLeaf], block: Files, metrics: Columns) -> Iterator[tuple[Metrics, _Bounds]]:
+    """The metrics and the bounds of columns of one type, decoded together because each call has a fixed cost."""
+    files, of_columns = len(block), [metrics.get(leaf.field_id) or Metrics.unknown(len(block)) for leaf in group]
+    tight = pa.concat_arrays([of_column.tight for of_column in of_columns])
+    low, low_exact = decoded([of_column.lower for of_column in of_columns], group[0], upper=False)
+    high, high_exact = decoded([of_column.upper for of_column in of_columns], group[0], upper=True)
+    is_one = pc.equal(low, high).fill_null(False)  # one value, which both bounds are
+    exact = [pc.if_else(is_one, True, _attained(side, tight)) for side in (low_exact, high_exact)]
+    for at, of_column in enumerate(of_columns):
+        yield of_column, _Bounds(*(side.slice(at * files, files) for side in (low, high, *exact)))
+
+
 def _attained(exact: pa.Array, tight: pa.Array) -> pa.Array:
     """True where bounds are values of the file: their type says no other, nor does the manifest; null if unknown."""
     return pc.if_else(pc.is_valid(tight), pc.and_(pc.fill_null(exact, True), tight), exact)
@@ -209,6 +224,15 @@ def _is_reliable(footer: Footer, leaf: IcebergLeaf) -> bool:
 
 def _position(footer: Footer, field_id: int) -> int | None:
     return next((i for i, leaf in enumerate(footer.leaves) if leaf.is_leaf and leaf.field_id == field_id), None)
+
+
+class _Bounds(NamedTuple):
+    """The bounds of a column in each file, and whether they are values of it."""
+
+    low: pa.Array
+    high: pa.Array
+    low_exact: pa.Array
+    high_exact: pa.Array
 
 
 class _Span(NamedTuple):

@@ -68,6 +68,22 @@ def test_bounds_of_each_type_and_their_exactness(tmp_path):
     assert {c for _, c in found} == set(data.column_names)
 
 
+def test_a_promoted_column_beside_others_of_its_type(tmp_path):
+    schema = Schema(NestedField(1, "was_int", IntegerType()), NestedField(2, "n", LongType()))
+    table = built.simple_table(
+        tmp_path, schema, pa.table({"was_int": pa.array([-5, 7], pa.int32()), "n": pa.array([1 << 40, None])})
+    )
+    with table.update_schema() as change:
+        change.update_column("was_int", LongType())
+    table.append(pa.table({"was_int": [1 << 40], "n": [2]}))
+    found = file_columns(stats(directory(home(table)))).items()
+    bounds = {c: {(r["min"], r["min_is_exact"], r["max"], r["max_is_exact"]) for (_, of), r in found if of == c}
+              for c in ("was_int", "n")}  # fmt: skip
+    most = str(1 << 40)
+    assert bounds["was_int"] == {("-5", True, "7", True), (most, True, most, True)}
+    assert bounds["n"] == {("2", True, "2", True), (most, True, most, True)}
+
+
 def test_metrics_missing_in_manifests_come_from_footers(tmp_path):
     properties = {"write.metadata.metrics.default": "none", "write.metadata.metrics.column.id": "full"}
     table = built.simple_table(tmp_path, NESTED, name="db.t", properties=properties)
