@@ -165,8 +165,8 @@ class _Guard:
 
 
 def _keys_of(rows: pa.Table) -> set[tuple[Any, ...]]:
-    """The distinct rows. Constant columns, the usual case, are ten times cheaper than a group-by."""
-    if rows.num_rows and all(len(column.unique()) == 1 for column in rows.columns):
+    """The distinct rows. Equal ones, the usual case, are ten times cheaper than a group-by."""
+    if rows.num_rows and rows.slice(1).equals(rows.slice(0, rows.num_rows - 1)):
         return {tuple(column[0].as_py() for column in rows.columns)}
     distinct = rows.group_by(rows.column_names, use_threads=False).aggregate([])
     return set(zip(*(column.to_pylist() for column in distinct.columns), strict=True))
