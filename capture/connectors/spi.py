@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -102,13 +102,13 @@ class Column:
         return ids.get(self.key, ids.get(self.name))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: the hash is cached
 class Schema:
     """The columns of one snapshot in order, a struct before its leaves; lists and maps are not expanded."""
 
     columns: tuple[Column, ...]
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """SHA-256 in hex of the ordered (name, type, nullable) triples."""
         digest = hashlib.sha256()
