@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -58,6 +59,12 @@ def encoded(held: Held) -> dict[str, Any]:
         writer.write_table(rows)
     command = {"table": held.flight, "extra": held.extra, "whole": held.whole, "checked": held.checked}
     return command | {"ipc": stream.getvalue()}
+
+
+@cache
+def _nothing(flight: str) -> pa.Table:
+    """No rows of a flight; made once, since its columns are many."""
+    return FLIGHTS[flight].schema.empty_table()
 
 
 class DraftSink(Sink):
@@ -139,15 +146,13 @@ class DraftSink(Sink):
     def requested(self, flight: str, table: TableHandle, columns: Sequence[str]) -> pa.Table:
         parts = [rows for key, held in self._held.items() if key[:2] == (flight, False) for rows in held]
         names = ["snapshot_id", *columns]
-        rows = (
-            pa.concat_tables([part.select(names) for part in parts]) if parts else FLIGHTS[flight].schema.empty_table()
-        )
+        rows = pa.concat_tables([part.select(names) for part in parts]) if parts else _nothing(flight)
         return rows.filter(pc.equal(rows["snapshot_id"], table.snapshot_id)).select(columns)
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
         self.keeper.touched = time.monotonic()
         if not self.has_statistics:
-            nothing = FLIGHTS[flight].schema.empty_table()
+            nothing = _nothing(flight)
             return nothing if columns is None else nothing.select(list(columns))
         predicates = [{"column": column, "op": "EQ", "values": [table.key[column]]} for column in _NAME]
         command: dict[str, Any] = {"table": flight, "predicates": predicates, "snapshot": table.snapshot_id,
