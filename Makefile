@@ -35,12 +35,13 @@ demo: install
 
 # Spark's tests share one session, so they are a run of their own. It waits most of the time, so it goes on beside the
 # other, and beside what FIRST names; its output follows at the end. The others wait for processes of their own: three
-# of them keep two cores busy.
+# of them keep two cores busy, and each takes tests of the same files, whose servers it then starts once.
 FIRST ?= true
 test: install
 	@$(BIN)/pytest -m spark tests/integration >$(VENV)/spark_tests.log 2>&1 & spark=$$!; trap "kill $$spark" INT TERM; \
 	$(FIRST) || { kill $$spark; exit 1; }; \
-	$(BIN)/pytest -n $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2)) -m "not spark and not benchmark and not interop"; others=$$?; \
+	$(BIN)/pytest -n $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2)) --dist worksteal \
+		-m "not spark and not benchmark and not interop"; others=$$?; \
 	wait $$spark; spark=$$?; cat $(VENV)/spark_tests.log; exit $$((others | spark))
 
 lint: install
