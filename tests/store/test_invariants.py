@@ -111,6 +111,11 @@ def test_whole_database_has_no_violations(whole, tmp_path):
     assert broken(whole, tmp_path) == []
 
 
+def test_a_table_that_was_dropped_and_created_again_is_no_violation(whole, tmp_path):
+    dropped = "99 AS table_key, * EXCLUDE (table_key) REPLACE (TRUE AS dropped, NULL AS current_snapshot_id)"
+    assert broken(whole, tmp_path, f"INSERT INTO tables SELECT {dropped} FROM tables LIMIT 1") == []
+
+
 # What is broken → what the checks call it; {0} is every table of the kind.
 FILES = ("stats_files", "stats_file_columns", "file_sketches")
 CURRENT = ("stats_tables_current", "stats_columns_current", "stats_expressions_current", "stats_column_groups_current")
