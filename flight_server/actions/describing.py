@@ -6,7 +6,7 @@ from typing import Final
 
 from flight_server.actions.registry import Call, Results, action
 from flight_server.views.reader import read_table
-from store.model.errors import InvalidField
+from store.model.errors import InvalidField, NotFound
 from store.model.structs import Struct, Table, Text
 
 LONGEST: Final = 10_000  # characters of the notes, or of all tags
@@ -32,5 +32,7 @@ def describe(call: Call, body: _Description) -> Results:
     table = call.app.access.table(body.table, call.principal, scope)
     if said:
         call.app.database.write(lambda connection: call.app.catalog.annotate(connection, table, said))
-    (now,) = read_table(call.reader, "sys.tables", table.full_name, ["description", *given]).to_pylist()
-    yield {"table": table.full_name, **now}
+    rows = read_table(call.reader, "sys.tables", table.full_name, ["description", *given]).to_pylist()
+    if not rows:
+        raise NotFound(f'"{table.full_name}" was dropped meanwhile', code="UNKNOWN_TABLE")
+    yield {"table": table.full_name, **rows[0]}

@@ -80,3 +80,11 @@ def test_what_is_not_text_or_too_long_is_refused(app, said):
     put(app, [KEY | {"row_count": 1}], "stats.tables")
     with pytest.raises(InvalidField):
         describe(app, **said)
+
+
+def test_table_that_is_dropped_meanwhile_is_unknown(app, monkeypatch):
+    put(app, [KEY | {"row_count": 1}], "stats.tables")
+    drop = app.catalog.change
+    monkeypatch.setattr(app.catalog, "annotate", lambda connection, table, _: drop(connection, table, dropped=True))
+    with pytest.raises(NotFound, match=r'"lake\.default\.t" was dropped meanwhile'):
+        describe(app, owner="ann")
