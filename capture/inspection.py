@@ -8,6 +8,7 @@ from capture.connectors.comments import comments_in
 from capture.connectors.secrets import mask
 from capture.connectors.spi import Connector, Snapshot, SnapshotListing
 from capture.connectors.storage.places import unknown_snapshot
+from store.model.catalog_entries import is_another_table
 
 
 def look_at_table(
@@ -19,7 +20,8 @@ def look_at_table(
     Args:
         known: Ids of snapshots to leave out.
         full: Lists all snapshots, `known` ones included.
-        identity: Identity of a known snapshot (`SnapshotListing.identities`); lists all if it is another one.
+        identity: Id and identity of the known current snapshot (`SnapshotListing.identities`); lists all snapshots if
+            this is another table.
         only: Ids of the snapshots to list, besides the current one; None for those that `known` and `full` say.
 
     Returns:
@@ -31,14 +33,14 @@ def look_at_table(
     """
     described = connector.describe(namespace, name)
     if only is not None:
-        listing = _listed(connector, namespace, name, only)
-        known, identity = frozenset(), None
+        listing = _listed(connector, namespace, name, only, known)
     else:
         listing = connector.enumerate_snapshots(namespace, name, full_rescan=full, known_snapshot_ids=known)
-    newest = max(known & listing.live_snapshot_ids, default=None)
-    if identity is not None and newest == identity[0] and listing.identities.get(newest, identity[1]) != identity[1]:
-        listing = connector.enumerate_snapshots(namespace, name, full_rescan=True)  # another table of the same name
-    wanted = (newest, listing.current_snapshot_id)
+    if identity is not None and is_another_table(
+        identity, listing.identities, listing.live_snapshot_ids, listing.current_snapshot_id
+    ):
+        listing = connector.enumerate_snapshots(namespace, name, full_rescan=True, known_snapshot_ids=known)
+    wanted = (max(known & listing.live_snapshot_ids, default=None), listing.current_snapshot_id)
     identities = [
         [i, listing.identities[i]] for i in dict.fromkeys(wanted) if i is not None and i in listing.identities
     ]
@@ -61,14 +63,17 @@ def look_at_table(
     }  # fmt: skip
 
 
-def _listed(connector: Connector, namespace: str, name: str, only: frozenset[int]) -> SnapshotListing:
+def _listed(
+    connector: Connector, namespace: str, name: str, only: frozenset[int], known: frozenset[int]
+) -> SnapshotListing:
     """The listing of some snapshots and the current one."""
-    listing = connector.enumerate_snapshots(namespace, name, target_snapshot_ids=only)
+    listing = connector.enumerate_snapshots(namespace, name, known_snapshot_ids=known, target_snapshot_ids=only)
     if missing := only - listing.live_snapshot_ids:
         raise unknown_snapshot(namespace, name, min(missing))
     if listing.current_snapshot_id is None or listing.current_snapshot_id in only:
         return listing
-    return connector.enumerate_snapshots(namespace, name, target_snapshot_ids=only | {listing.current_snapshot_id})
+    wanted = only | {listing.current_snapshot_id}
+    return connector.enumerate_snapshots(namespace, name, known_snapshot_ids=known, target_snapshot_ids=wanted)
 
 
 def _snapshot(snapshot: Snapshot) -> dict[str, Any]:

@@ -169,8 +169,8 @@ def checks() -> Sequence[Check]:
         Check("tables: several of one key", _twice("tables", "table_key"), RESTORE),
         Check("tables: several of one name",
               _twice("tables", "table_catalog", "table_schema", "table_name", among="NOT dropped"), RESTORE),
-        Check("tables: the current snapshot is not registered", _unregistered("tables", "current_snapshot_id"),
-              RESTORE),
+        Check("tables: the current snapshot is not registered",
+              _unregistered("(FROM tables WHERE NOT dropped)", "current_snapshot_id"), RESTORE),
         Check("snapshots: several of one id", _twice("snapshots", "table_key", "snapshot_id"), RESTORE),
         Check("snapshots: another schema key than the schema gives", "SELECT table_key FROM snapshots"
               f" WHERE schema_key IS DISTINCT FROM {schema_key_sql('snapshots')}", RESTORE),

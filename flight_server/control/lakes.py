@@ -252,10 +252,10 @@ class Lakes:
     def _scope(
         self, catalog: str | None, only: Sequence[Sequence[str]] | None = None, full: bool = False
     ) -> dict[str, Any]:
-        """Arguments of a `discover` job, with the stored snapshots, which need not be listed again."""
+        """Arguments of a `discover` job, with the stored snapshots, which need not be listed again if not `full`."""
         known: dict[str, list[int]] = {}
         identities: dict[str, tuple[int, str]] = {}
-        if catalog is not None and not full:
+        if catalog is not None:
             entries = self._catalog.tables() if only is None else (self._catalog.find((catalog, s, n)) for s, n in only)
             keys = {t.table_key: f"{t.table_schema}\0{t.table_name}"
                     for t in entries if t is not None and t.table_catalog == catalog}  # fmt: skip

@@ -17,7 +17,7 @@ from store.catalog.deletion import delete_records
 from store.duckdb.arrow_sql import among, execute
 from store.duckdb.layout import Connection, insert_rows
 from store.history.spans import schema_key_sql
-from store.model.catalog_entries import EXTERNAL, Place, TableEntry, new_column_ids
+from store.model.catalog_entries import EXTERNAL, Place, TableEntry, is_another_table, new_column_ids
 from store.model.names import column_key
 
 log = logging.getLogger("statflight.store")
@@ -161,7 +161,11 @@ class Discovery:
     def _without_stored(self, connection: Connection, catalog: str, found: Sequence[Found]) -> list[Found]:
         """The tables without the snapshots that another inspection has stored in the meantime."""
         known = self._catalog.uncommitted.by_name
-        entries = [known.get((catalog, item["schema"], item["name"])) for item in found]
+        of_names = (known.get((catalog, item["schema"], item["name"])) for item in found)
+        entries = [  # of these tables, not of others that had their names
+            entry if entry is not None and item["table_id"] in (None, entry.table_id) else None
+            for entry, item in zip(of_names, found, strict=True)
+        ]
         places = [
             (entry.table_key, snapshot["snapshot_id"])
             for entry, item in zip(entries, found, strict=True) if entry is not None for snapshot in item["snapshots"]
@@ -275,8 +279,9 @@ class Discovery:
     def _forget_replaced(self, connection: Connection, found: Sequence[tuple[TableEntry, Found]]) -> None:
         """Deletes the records and snapshots of tables that were dropped and created again under their name: another
         table's, though some snapshots of both have the same id."""
-        given = {entry.table_key: dict(map(tuple, item.get("identities", ()))) for entry, item in found}
-        keys = [key for key, identities in given.items() if identities]
+        given = {entry.table_key: item for entry, item in found}
+        # formats without identities have none of any snapshot
+        keys = [key for key, item in given.items() if item.get("identities") or item["current_snapshot_id"] is None]
         if not keys:
             return
         rows = execute(
@@ -284,7 +289,11 @@ class Discovery:
             moved=pa.table({"key": pa.array(keys, pa.int64())}),
         )  # fmt: skip
         for key, snapshot_id, identity in rows:
-            if given[key].get(snapshot_id, identity) == identity:
+            item = given[key]
+            if not is_another_table(
+                (snapshot_id, identity), dict(map(tuple, item.get("identities", ()))),
+                item.get("live_snapshot_ids", ()), item["current_snapshot_id"],
+            ):  # fmt: skip
                 continue
             entry = self._catalog.uncommitted.by_key[key]
             log.warning("%s was dropped and created again: its statistics are deleted", entry.full_name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -62,6 +62,24 @@ class SnapshotEntry:
     ordinal: int
     schema_hash: str | None
     is_live: bool | None  # None: registered by a put, not yet seen in the lake
+
+
+def is_another_table(
+    known: tuple[int, str], identities: Mapping[int, str], live: Collection[int], current: int | None
+) -> bool:
+    """True if a table is not the one that was known under its name: a snapshot has another identity, or history ends
+    before it, because the table was created again, restored from a backup, or rolled back. What follows reuses ids.
+
+    Args:
+        known: Id and identity of the snapshot that was the current one, in a format whose ids ascend.
+        identities: Snapshot id → identity, as found now.
+        live: Ids of the snapshots that the table has now.
+        current: Id of its current snapshot; None if it has none.
+    """
+    snapshot_id, identity = known
+    if identities.get(snapshot_id, identity) != identity:
+        return True
+    return snapshot_id not in live and (current is None or current < snapshot_id)
 
 
 @dataclass(frozen=True, slots=True)

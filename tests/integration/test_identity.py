@@ -115,6 +115,88 @@ def test_table_created_again_under_its_name_has_nothing_of_the_old_one(tmp_path,
     assert len(facts(client, table)) == 2, "the same table stays"
 
 
+def append(format: str, root: Path, value: int) -> None:
+    """Makes a version of one more row."""
+    rows = pa.table({"a": [value], "b": [None]}, OLD.schema)
+    if format == "lance":
+        import lance
+
+        lance.write_dataset(rows, str(root / "t.lance"), mode="append" if (root / "t.lance").exists() else "create")
+    elif format == "delta":
+        from deltalake import write_deltalake
+
+        write_deltalake(str(root / "t"), rows, mode="append")
+    else:
+        import pypaimon
+
+        builder = (
+            pypaimon.CatalogFactory.create({"warehouse": str(root)}).get_table("default.t").new_batch_write_builder()
+        )
+        writer = builder.new_write()
+        writer.write_arrow(rows)
+        builder.new_commit().commit(writer.prepare_commit())
+        writer.close()
+
+
+def go_back(format: str, root: Path) -> None:
+    """Leaves a table with one version: created again, restored from a backup, or rolled back."""
+    if format == "lance":
+        shutil.rmtree(root / "t.lance")
+        append(format, root, 1)
+    elif format == "delta":
+        shutil.rmtree(root / "t")
+        shutil.copytree(root.parent / "backup", root / "t")
+    else:
+        import pypaimon
+
+        pypaimon.CatalogFactory.create({"warehouse": str(root)}).get_table("default.t").rollback_to(1)
+
+
+@pytest.mark.parametrize("format", ["lance", "delta", "paimon"])
+def test_table_whose_history_went_back_has_nothing_of_what_followed(tmp_path, client, format):
+    """Versions that were made later have the ids of others."""
+    root, name = tmp_path / "lake", f"{format}_back"
+    root.mkdir()
+    if format == "paimon":
+        paimon(root, pa.table({"a": [1], "b": [None]}, OLD.schema), False)
+    else:
+        append(format, root, 1)
+    if format == "delta":
+        shutil.copytree(root / "t", tmp_path / "backup")
+    client.act("register_connector", {"catalog": name, "format": format, "uri": str(root), "options": {}})
+    for value in (2, 3, 4):
+        (found,) = client.act("discover", {"catalog": name})
+        capture(client, found["table"])
+        append(format, root, value)
+    (found,) = client.act("discover", {"catalog": name})
+    go_back(format, root)
+    for value in (500, 600):
+        append(format, root, value)
+    (again,) = client.act("discover", {"catalog": name})
+    assert again["current_snapshot_id"] == found["current_snapshot_id"] - 1
+    assert facts(client, found["table"]) == {}
+    capture(client, found["table"])
+    assert facts(client, found["table"])["a"] == ("1", "600", 0)
+    client.act("discover", {"catalog": name})
+    assert facts(client, found["table"])["a"] == ("1", "600", 0), "the same table stays"
+
+
+@pytest.mark.parametrize("how", [{}, {"full_rescan": True}, {"table": "default.t", "snapshots": [1]}], ids=str)
+def test_no_way_to_discover_takes_old_versions_for_those_of_another_table(tmp_path, client, how):
+    name = f"lance_{len(str(how))}"
+    append("lance", tmp_path, 1)
+    client.act("register_connector", {"catalog": name, "format": "lance", "uri": str(tmp_path), "options": {}})
+    (found,) = client.act("discover", {"catalog": name})
+    capture(client, found["table"])
+    shutil.rmtree(tmp_path / "t.lance")
+    for value in (500, 600):
+        append("lance", tmp_path, value)
+    for arguments in (how, {}):
+        client.act("discover", {"catalog": name} | arguments)
+        command = {"table": "stats.columns", "snapshot": 1, "predicates": of(found["table"])}
+        assert client.get(command).num_rows == 0
+
+
 def test_iceberg_schema_without_a_new_snapshot_is_part_of_what_is_current(tmp_path, client):
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.types import LongType
