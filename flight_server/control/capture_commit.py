@@ -10,6 +10,7 @@ from flight_server.control.capture_counters import CaptureCounters
 from flight_server.writes.drafts import Draft, store_drafts
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection
+from store.history.file_listings import ListingChanged
 from store.model.catalog_entries import TableEntry
 from store.model.errors import StatflightError, UpstreamError
 from store.model.targets import Target
@@ -56,6 +57,12 @@ class CaptureCommit:
         self.on_committed: Callable[[TableEntry], None] = lambda _: None
         self.counters = CaptureCounters()
 
+    def begin(self, jobs: Sequence[Job]) -> None:
+        """Notes which tables the jobs read from their lease on: what is read of others is not stored."""
+        for job in jobs:
+            if job.table is not None:
+                job.life = self._catalog.lives[job.table.table_key]
+
     def draft(self, job: Job) -> Draft:
         """A new draft for a leased job."""
         return Draft(self._store, lambda: job.cancelled)
@@ -79,6 +86,8 @@ class CaptureCommit:
             states = {each.job.id: each.state() for each in tried}
             after = [states.get(end.job.id, "SUCCEEDED") for end in ends]
             captured = [end for end, state in zip(ends, after, strict=True) if state == "SUCCEEDED"]
+            if any(self._catalog.lives[end.table.table_key] != end.job.life for end in captured):
+                raise ListingChanged
             store_drafts(connection, self._store, [(end.draft, end.table) for end in captured])
             for end in ends:
                 self._note_files(connection, end)

@@ -261,6 +261,7 @@ class JobQueue:
         return self._begin(self._store.take(most, busy, _DURABLE[durable])) if durable in kinds else []
 
     def _hold(self, jobs: list[Job]) -> list[Job]:
+        self._commit.begin(jobs)
         with self.lock:
             for job in jobs:
                 job.token = uuid.uuid4().hex

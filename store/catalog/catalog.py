@@ -7,6 +7,7 @@ change only inside the writer's transaction; after a rollback they are read from
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -41,6 +42,7 @@ class Catalog(Publications, SnapshotRegistry):
         self.committed = Entries()  # the state that readers see
         self._changed = False
         self.table_digests: dict[int, str] = {}  # table key → digest of the table at its last inspection
+        self.lives: Counter[int] = Counter()  # table key → how often it became another table since the start
         self._next_key = 1
         self._connectors: dict[str, dict[str, Any]] = {}  # by catalog; cache
         self._has_connector_changed = False

@@ -298,6 +298,7 @@ class Discovery:
             entry = self._catalog.uncommitted.by_key[key]
             log.warning("%s was dropped and created again: its statistics are deleted", entry.full_name)
             delete_records(connection, self._catalog, entry, None)
+            self._catalog.lives[key] += 1
             for table in ("snapshots", "identities"):
                 connection.execute(f"DELETE FROM {table} WHERE table_key = ?", [key])
             self._catalog.forget_places()
@@ -323,6 +324,7 @@ class Discovery:
             "DELETE FROM schemas WHERE table_key = ? AND schema_hash = ?", [place[0], found["schema_hash"]]
         )
         delete_records(connection, self._catalog, entry, place[1])
+        self._catalog.lives[entry.table_key] += 1
         connection.execute(
             f"UPDATE snapshots SET schema_hash = $1, schema_key = {schema_key_sql('snapshots', '$1')}"
             " WHERE table_key = $2 AND snapshot_id = $3",

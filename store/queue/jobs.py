@@ -38,6 +38,7 @@ class Job:
         bundled: One call queued it along with others: a worker may lease several of them at once.
         attempts: Number of leases, those given back before their work began excluded.
         leased_at: Time of its lease, by the queue's clock; so `lease_until` and `touched_at`, of the last progress.
+        life: Life of its table (`Catalog.lives`) at its lease.
         is_ending: Its end is being stored; the lease takes no more rows.
         done: Set once it has ended, with `result` or `error`.
     """
@@ -58,6 +59,7 @@ class Job:
     queued_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     started_at: datetime | None = None
     token: str = ""
+    life: int = 0
     leased_at: float = 0.0
     lease_until: float = 0.0
     touched_at: float = 0.0

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from store.catalog.discovery import Discovery
 from store.model.errors import (
     Conflict,
     NotFound,
@@ -47,6 +48,34 @@ def test_upserted_rows_win_over_filled_rows_of_the_same_draft(control):
     control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
     control.finish(lease, outcome())
     assert control.row_count() == 7
+
+
+@pytest.mark.parametrize("kind", ["job", "sync"])
+def test_what_was_read_of_another_table_is_read_again(control, kind):
+    """The table is created again under its name, with the same snapshot id, while it is captured."""
+    snapshot = dict.fromkeys(("parent_snapshot_id", "sequence_number", "committed_at", "operation"))
+    found = {
+        "schema": "s", "name": "t", "table_id": None, "schema_hash": "h", "schemas": {"h": [["x", "INT", True, 1]]},
+        "snapshots": [snapshot | {"snapshot_id": 1, "ordinal": 1, "schema_hash": "h"}], "live_snapshot_ids": [1],
+        "current_snapshot_id": 1,
+    }  # fmt: skip
+
+    def discover(identity: str) -> None:
+        item = found | {"identities": [[1, identity]]}
+        control.database.write(lambda c: Discovery(control.catalog).store(c, "c", "lance", item, {("s", "t")}))
+
+    discover("old")
+    control.enqueue(kind)
+    lease = control.lease(kind)
+    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
+    discover("new")
+    assert control.finish(lease, outcome()) == "WAITING"
+    assert control.row_count() is None
+    control.seconds += LEASE
+    again = control.lease(kind)
+    control.queue.add_to_draft(again["lease_token"], control.rows(8), False)
+    assert control.finish(again, outcome()) == "SUCCEEDED"
+    assert control.row_count() == 8
 
 
 def test_draft_rows_with_an_unknown_token_are_lease_lost(control):
