@@ -292,9 +292,11 @@ class JobQueue:
     def _payloads(self, jobs: Sequence[Job]) -> Sequence[Mapping[str, Any] | StatflightError]:
         try:
             return self.payloads_of(jobs)
-        except Exception:  # a job must not stay leased to no worker
+        except Exception as error:  # a job must not stay leased to no worker
             if len(jobs) > 1:
                 return [payload for job in jobs for payload in self._payloads([job])]
+            if isinstance(error, StatflightError):
+                return [error]
             log.exception("job %s cannot be begun", jobs[0].id)
             return [InvalidArgument("the job cannot be begun")]
 
