@@ -12,7 +12,7 @@ from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection
 from store.history.file_listings import ListingChanged
 from store.model.catalog_entries import TableEntry
-from store.model.errors import StatflightError, UpstreamError
+from store.model.errors import NotFound, StatflightError, UpstreamError
 from store.model.targets import Target
 from store.queue.job_store import JobStore, Tried
 from store.queue.jobs import MAX_ATTEMPTS, Job
@@ -86,8 +86,8 @@ class CaptureCommit:
             states = {each.job.id: each.state() for each in tried}
             after = [states.get(end.job.id, "SUCCEEDED") for end in ends]
             captured = [end for end, state in zip(ends, after, strict=True) if state == "SUCCEEDED"]
-            if any(self._catalog.lives[end.table.table_key] != end.job.life for end in captured):
-                raise ListingChanged
+            for end in captured:
+                self._check_same(end)
             store_drafts(connection, self._store, [(end.draft, end.table) for end in captured])
             for end in ends:
                 self._note_files(connection, end)
@@ -110,6 +110,23 @@ class CaptureCommit:
         for end in committed:
             self.on_committed(self._catalog.by_key(end.table.table_key))
         return [*states]
+
+    def _check_same(self, end: End) -> None:
+        """Refuses what was captured of a table that is not the one of its name any more: rows name it, so that they
+        would become another's, or those of a new external table.
+
+        Raises:
+            NotFound: It was dropped, renamed or replaced.
+            ListingChanged: It was created again under the same id.
+        """
+        key = end.table.table_key
+        now = self._catalog.find(end.table.name)
+        if now is None or now.table_key != key:
+            raise NotFound(
+                f'"{end.table.full_name}" was dropped or replaced while it was captured', code="UNKNOWN_TABLE"
+            )
+        if self._catalog.lives[key] != end.job.life:
+            raise ListingChanged
 
     def _tried(self, connection: Connection, end: End) -> Tried:
         """The try of a durable job. After a partial success, targets that failed or lack files are queued as a new

@@ -78,6 +78,32 @@ def test_what_was_read_of_another_table_is_read_again(control, kind):
     assert control.row_count() == 8
 
 
+@pytest.mark.parametrize("kind", ["job", "sync"])
+def test_what_was_read_of_a_dropped_table_makes_no_other(control, kind):
+    job_id = control.enqueue(kind)
+    lease = control.lease(kind)
+    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.database.write(lambda connection: control.catalog.change(connection, control.table, dropped=True))
+    if kind == "job":
+        assert control.finish(lease, outcome()) == "FAILED"
+        assert "was dropped or replaced while it was captured" in control.jobs.get(job_id)["message"]
+    else:
+        with pytest.raises(NotFound, match="was dropped or replaced while it was captured"):
+            control.finish(lease, outcome())
+    assert control.catalog.tables() == []
+
+
+def test_job_whose_connector_is_gone_says_so(control):
+    def payloads_of(jobs):
+        raise NotFound('no connector "c"', code="UNKNOWN_CONNECTOR")
+
+    control.queue.payloads_of = payloads_of
+    job_id = control.durable()
+    assert control.lease() is None
+    job = control.jobs.get(job_id)
+    assert (job["state"], job["message"]) == ("FAILED", 'no connector "c"')
+
+
 def test_draft_rows_with_an_unknown_token_are_lease_lost(control):
     with pytest.raises(Conflict) as raised:
         control.queue.add_to_draft("no token", control.rows(7), False)
