@@ -37,7 +37,6 @@ from flight_server.worker.draft_sink import DraftSink
 from flight_server.worker.lake_inspection import inspect
 from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper, Renewals
 from flight_server.worker.reports import Ended, send
-from flight_server.worker.turns import Turns
 from store.model.errors import StatflightError, UpstreamError, first_line, may_pass, to_json
 
 log = logging.getLogger("statflight.worker")
@@ -208,7 +207,6 @@ class Worker:
         self._slots: list[_Slot] = []
         self._reports = ThreadPoolExecutor(REPORTS, "reports")
         self._renewals = Renewals(server)
-        self._turns = Turns()
         self._watch_lock = threading.Lock()
         self._watching: dict[str, _Slot] = {}  # by catalog; its connector stays open between two looks
 
@@ -391,7 +389,7 @@ class Worker:
         payload = lease["payload"]
         assert slot.keeper is not None
         sink = DraftSink(self.server, slot.keeper, has_statistics=payload["has_statistics"])
-        with self._turns.taken(), slot.connectors.opened(payload["connector"]) as connector:
+        with slot.connectors.opened(payload["connector"]) as connector:
             known = payload["snapshots"].items()
             handles = {int(i): _handle(payload, int(i), columns, connector) for i, columns in known}
             requests = [_request(payload, body, handles[body["snapshot_id"]]) for body in payload["requests"]]
