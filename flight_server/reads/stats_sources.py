@@ -121,7 +121,7 @@ def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None) -> FlightSou
     """A source without ranking: all stored records, or the rows that hold at the requested snapshots. It has no
     subquery but these snapshots, and only the joins that the used columns need."""
     parameters: list[Any] = []
-    base, at, requested = _plain_rows(flight.name, scope, parameters, used)
+    base, at, requested = _plain_rows(flight, scope, parameters, used)
     columns = {name: f's."{name}"' for name in flight.schema.names} | {"snapshot_id": f"{at}.snapshot_id"}
     columns |= _stored_labels(flight, at) if scope.is_stored else _labels(flight, at, requested)
     needed = {*LABELS, "distribution_snapshot_id", *_OF_TABLE} if requested.startswith("t.") else _OF_TABLE
@@ -134,10 +134,11 @@ def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None) -> FlightSou
 
 
 def _plain_rows(
-    name: str, scope: ReadScope, parameters: list[Any], used: Set[str] | None
+    flight: Flight, scope: ReadScope, parameters: list[Any], used: Set[str] | None
 ) -> tuple[str, str, str]:  # fmt: skip
     """The FROM clause of the rows `s`, whose parameters are appended; the alias that has their snapshot ids; and SQL of
     the id of the requested snapshot."""
+    name = flight.name
     base, at = f"{STORED[name]} s", "s"
     if name in BY_SPAN:
         at = "c"
@@ -148,7 +149,7 @@ def _plain_rows(
     elif scope.current:
         return f"{parts(name)[0]} s", at, "t.current_snapshot_id"
     elif not scope.is_stored:
-        named = used and {*IDENTITY[name], *used, *(USABLE_COLUMNS if used & LABELS else ())}
+        named = used and {*IDENTITY[name], *used, *(label_columns(flight) if used & LABELS else ())}
         given = [f'"{column}"' for column in stored_columns(name) if named is None or column in named]
         given += [*_SPANNED, *(["distribution_snapshot_id"] if name in GROUPED else [])]
         base = " UNION ALL ".join(f"SELECT {', '.join(given)} FROM {table}" for table in parts(name))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
+from flight_server.reads.stats_sources import LABELS
 from flight_server.reads.streams import MAX_BATCH_BYTES
 from flight_server.wire import scan_request
 from flight_server.wire.tickets import of_ticket, to_ticket
@@ -153,6 +154,11 @@ def test_limited_scans_of_all_tables_return_a_subset_of_all_rows():
             app.database.write(lambda c, e=entry, given=change: app.catalog.change(c, e, **given))
         check_limited(app)
         assert set(read(app, command(limit=99, snapshot="current"))["table_name"].to_pylist()) == {"renamed", "c"}
+        for snapshot, label in itertools.product(("current", 1, 2), LABELS):
+            whole, limited = (read(app, command(snapshot=snapshot, columns=[label], **limit))
+                              for limit in ({}, {"limit": 99}))  # fmt: skip
+            assert whole.num_rows > 0
+            assert Counter(limited[label].to_pylist()) == Counter(whole[label].to_pylist()), (snapshot, label)
 
 
 def check_limited(app):
