@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
@@ -37,6 +38,8 @@ _COUNTS: Final = (
     "snapshot_id", "row_count", "null_count", "nan_count", "size_bytes", "total_size_bytes", "merged_size_bytes",
     "data_file_count", "rows_scanned", "files_scanned", "row_groups_sampled", "bytes_scanned", "max_width_bytes",
 )  # fmt: skip
+_INSTANTS: Final = ("captured_at", "refreshed_at")
+_FIRST, _LAST = (pa.scalar(each.replace(tzinfo=UTC), schemas.INSTANT) for each in (datetime.min, datetime.max))
 _MEASURES: Final = ("ndv", "ndv_lower", "ndv_upper", "avg_width_bytes")
 _DISTINCT: Final = ("ndv", "ndv_lower", "ndv_upper")
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
@@ -242,6 +245,12 @@ class _Batch:
             if (column := self._given(name)) is not None:
                 fine = pc.and_(pc.is_finite(column), pc.greater_equal(column, 0.0))
                 self._require(fine, name, "must not be negative or infinite", "a finite number of at least 0")
+        for name in _INSTANTS:
+            if (column := self._given(name)) is not None:
+                fine = pc.and_(pc.greater_equal(column, _FIRST), pc.less_equal(column, _LAST))
+                if (index := pc.index(fine, False).as_py()) >= 0:  # Python has no such instant
+                    actual = Words(f"{column.cast(pa.int64())[index]} microseconds since 1970")
+                    raise self._refuse(index, name, "is out of range", "an instant of the years 1 to 9999", actual)
         if (column := self._given("confidence_level")) is not None:
             fine = pc.and_(pc.greater_equal(column, 0.0), pc.less_equal(column, 1.0))
             self._require(fine, "confidence_level", "is out of range", "a number from 0 to 1")

@@ -195,6 +195,8 @@ BAD_COLUMNS = [
     ({"column_id": 0}, ["column_id", "got 0"]),
     ({"column_id": -5}, ["column_id", "-5"]),
     ({"table_name": ""}, ["table_name", "empty"]),
+    *(({name: int(micros)}, [name, "years 1 to 9999", f"{micros} microseconds"])
+      for name, micros in (("captured_at", "-62135596800000001"), ("refreshed_at", "253402300800000000"))),
 ]  # fmt: skip
 
 
@@ -257,6 +259,7 @@ def test_every_statistic_may_be_null():
 def test_values_at_the_limits_are_accepted():
     put("stats.columns", GOOD | {"snapshot_id": 0, "null_count": 10, "confidence_level": 1.0, "min": "5", "max": "5"},
         GOOD | {"snapshot_id": 2**63 - 1, "confidence_level": 0.0, "ndv": 2.0, "ndv_lower": 2.0, "ndv_upper": 2.0,
+                "captured_at": datetime.min.replace(tzinfo=UTC), "refreshed_at": datetime.max.replace(tzinfo=UTC),
         })  # fmt: skip
 
 
