@@ -43,7 +43,7 @@ def join_name(catalog: str, schema: str, table: str) -> str:
 
 
 def _quoted(part: str) -> str:
-    return part if part and not set('."') & set(part) else _quote(part)
+    return part if part and part == part.strip() and not set('."') & set(part) else _quote(part)
 
 
 def _quote(part: str) -> str:

@@ -53,6 +53,7 @@ def test_full_name_has_three_parts(name, parts):
 @given(st.lists(st.text('ab."é ', min_size=1, max_size=5), min_size=3, max_size=3), st.text('ab."é ', max_size=12))
 def test_client_names_are_parsed_like_store_names(parts, text):
     assert join_name(*parts) == names.join_name(*parts)
+    assert split_name(join_name(*parts)) == (parts[0], parts[1], parts[2])
     results = []
     for split in (split_name, names.split_name):
         try:
