@@ -146,7 +146,7 @@ def _values(cursor: Connection, source: _Source, items: Sequence[Item], columns:
     (row,) = cursor.execute(
         f"WITH kept AS MATERIALIZED ({source.kept}){facts} SELECT (SELECT {{'files': count(*),"
         " 'some': count(*) FILTER (NOT matches), 'unknown': count(*) FILTER (NOT whole OR row_count IS NULL),"
-        f" 'rows': coalesce(sum(row_count), 0)::BIGINT}} FROM kept){sums}",
+        f" 'rows': coalesce(sum(row_count), 0)}} FROM kept){sums}",
         list(source.parameters),
     ).fetchall()
     kept, of_columns = row[0], dict(zip(named, row[1:], strict=True))
@@ -199,5 +199,5 @@ def _facts(column: Column, source: _Source) -> str:
         f" LEFT JOIN (SELECT s.* {source.rows(column.id)}) s ON {source.on} WHERE k.row_count <> 0),"
         f" f{column.id} AS (SELECT {{'unknown': count(*) FILTER (NOT known),"
         " 'no_nulls': count(*) FILTER (null_count IS NULL), 'nans': count(*) FILTER (nan_count > 0),"
-        f" 'values': coalesce(sum(row_count - null_count), 0)::BIGINT, {sides}}} FROM {c})"
+        f" 'values': coalesce(sum(row_count - null_count), 0), {sides}}} FROM {c})"
     )

@@ -88,19 +88,20 @@ def _jobs(scope: ReadScope, live: Callable[[], Rows]) -> FlightSource:
 _IS_DATA: Final = "coalesce(file_content, 'DATA') = 'DATA'"
 _OF_PARTITION: Final = {
     "row_count": f"CASE WHEN bool_and(row_count IS NOT NULL) FILTER ({_IS_DATA}) IS DISTINCT FROM false"
-    f" THEN coalesce(sum(row_count) FILTER ({_IS_DATA}), 0)::BIGINT END",
+    f" THEN TRY_CAST(coalesce(sum(row_count) FILTER ({_IS_DATA}), 0) AS BIGINT) END",
     "file_count": f"count(*) FILTER ({_IS_DATA})",
     "size_bytes": f"CASE WHEN bool_and(size_bytes IS NOT NULL) FILTER ({_IS_DATA}) IS DISTINCT FROM false"
-    f" THEN coalesce(sum(size_bytes) FILTER ({_IS_DATA}), 0)::BIGINT END",
+    f" THEN TRY_CAST(coalesce(sum(size_bytes) FILTER ({_IS_DATA}), 0) AS BIGINT) END",
     "delete_file_count": f"count(*) FILTER (NOT {_IS_DATA})",
     "last_sequence_number": "max(sequence_number)",
     "completeness": "CASE WHEN bool_and(completeness = 'COMPLETE') THEN 'COMPLETE' ELSE 'PARTIAL' END",
     "captured_at": "max(captured_at)",
     "refreshed_at": "max(refreshed_at)",
-    **{name: f"sum({name})::BIGINT" for name in ("rows_scanned", "files_scanned", "row_groups_sampled",
-                                                 "bytes_scanned")},
+    **{name: f"TRY_CAST(sum({name}) AS BIGINT)" for name in ("rows_scanned", "files_scanned", "row_groups_sampled",
+                                                             "bytes_scanned")},
 }  # fmt: skip
-"""SQL of a partition's columns over its files; of others, which all its files share, the least."""
+"""SQL of a partition's columns over its files, null for a sum beyond 64 bits; of others, which all its files share, the
+least."""
 
 
 _OF_EMPTY_TABLE: Final = {

@@ -101,6 +101,11 @@ def test_values_have_their_types(app):
     assert values(app, "min(day), max(amount), min(amount)") == [date(2026, 1, 31), Decimal(100), Decimal("-12.5")]
 
 
+def test_counts_beyond_64_bits_are_exact(app):
+    put_files(app, *spans(row_count=2**62), row_count=2**62)
+    assert values(app, "count(*), count(id)") == [FILES * 2**62] * 2
+
+
 def test_bounds_compare_by_value(app):
     put_files(app, {"id": {"min": "9", "max": "9"}}, {"id": {"min": "-10", "max": "10"}})
     assert values(app, "min(id), max(id)") == [-10, 10]

@@ -117,6 +117,15 @@ def test_partitions_sum_up_the_files_of_the_snapshot():
         assert _partitions(app, snapshot=1, filter=condition)[0] == expected[1:]
 
 
+def test_sums_of_a_partition_beyond_64_bits_are_unknown():
+    with app_in() as app:
+        huge = {"row_count": 2**62, "size_bytes": 2**62, "rows_scanned": 2**62}
+        put(app, [_file("a", **huge), _file("b", **huge), _file("c", partition="{}")], "stats.files")
+        found, rows = _partitions(app)
+        assert found == [('{"day": "1"}', None, 2, None, 0, 1), ("{}", 10, 1, 100, 0, 1)]
+        assert [row["rows_scanned"] for row in rows] == [None, None]
+
+
 def test_empty_table_without_partitions_has_one_row():
     names = ("table_catalog", "table_schema", "table_name", "snapshot_id", "row_count", "completeness")
     table = {name: value for name, value in _file("a").items() if name in names}
