@@ -336,7 +336,8 @@ class SqlEndpoint:
         if request.node is None or not self._may_keep(source, planned, caller):
             return None
         compared = {name.strip().lower() for name in tree.columns_of(request.node)}
-        if not all(pa.types.is_primitive(schema.field(name).type) for name in compared):
+        types = [schema.field(name).type for name in compared]
+        if not all(pa.types.is_primitive(type) and not pa.types.is_timestamp(type) for type in types):
             return None
         columns = tuple(name for name in schema.names if name in compared.union(source.columns))
         whole = ScanRequest(request.flight, columns, snapshot=request.snapshot)

@@ -2,6 +2,8 @@
 
 # ruff: noqa: E501  statements are read more easily on one line
 
+from datetime import UTC, datetime
+
 import duckdb
 import pytest
 
@@ -63,6 +65,14 @@ def test_cached_column_queries_recover_from_a_fatal_duckdb_error(sql):
     assert [sql(DASHBOARD.format(0)).num_rows for _ in range(3)] == [1, 1, 1]
     sql.endpoint._sandbox.error_for(duckdb.FatalException("FATAL"), ())
     assert [sql(DASHBOARD.format(0)).num_rows for _ in range(3)] == [1, 1, 1]
+
+
+def test_repeated_conditions_on_instants_give_the_same_result(app, sql):
+    put(app, [row | {"captured_at": datetime(2026, 1, 1, tzinfo=UTC)} for row in rows("u", 1, range(1, 3))])
+    statement = "SELECT column_id FROM stats.columns WHERE captured_at > '2025-12-31' ORDER BY 1"
+    for text in (statement, statement.removesuffix(" ORDER BY 1")):
+        for _ in range(3):
+            assert sorted(sql(text)["column_id"].to_pylist()) == [1, 2]
 
 
 ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range + b.range < 0"
