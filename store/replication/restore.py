@@ -123,9 +123,10 @@ def _read(log: Log, base: Base, segments: Sequence[Position], at: At) -> State:
                 break
             number += 1
             if position.number != number:
-                raise _damaged(log, f'"{base.position._replace(number=number).name}" is missing', last)
+                missing = base.position._replace(number=number).name
+                raise _damaged(f'replica "{log.place.url}": "{missing}" is missing', last)
             if isinstance(found, Damaged):
-                raise _damaged(log, found.message, last)
+                raise _damaged(f'replica "{log.place.url}": {found.message}', last)
             commits = list(takewhile(lambda commit: at.covers(commit.generation, commit.micros), found.commits))
             if commits:
                 last = commits[-1]
@@ -142,12 +143,9 @@ def _segment(log: Log, position: Position) -> Segment | Damaged:
         return error
 
 
-def _damaged(log: Log, what: str, last: Commit) -> Damaged:
+def _damaged(what: str, last: Commit | Span) -> Damaged:
     newest = f"the newest consistent generation is {last.generation} of {iso(last.micros)}"
-    return Damaged(
-        f'replica "{log.place.url}": {what}; {newest}',
-        hint=f"restore it with --at {last.generation}",
-    )
+    return Damaged(f"{what}; {newest}", hint=f"restore it with --at {last.generation}")
 
 
 def write_base(log: Log, base: Base, path: Path, old: Base | None = None, old_path: Path | None = None) -> None:
@@ -191,6 +189,14 @@ def _write_block(
     os.pwrite(file.fileno(), data, at * BLOCK_BYTES)
 
 
+def _is_whole(log: Log, base: Base, path: Path) -> bool:
+    try:
+        write_base(log, base, path)
+    except Damaged:
+        return False
+    return True
+
+
 def restore(log: Log, path: Path, at: At = NEWEST) -> State:
     """Makes a database of a replica. It is one of its own: it may be served alone, or replicated to another place.
 
@@ -212,7 +218,12 @@ def restore(log: Log, path: Path, at: At = NEWEST) -> State:
     state = find(log, at)
     partial = path.with_name(f".{path.name}.partial")
     try:
-        write_base(log, state.base, partial)
+        try:
+            write_base(log, state.base, partial)
+        except Damaged as error:
+            older = (span for span in spans(log) if span.base.generation < state.base.generation)
+            whole = next((span for span in older if _is_whole(log, span.base, partial)), None)
+            raise error if whole is None else _damaged(error.message, whole) from None
         wal(partial).write_bytes(state.log)
         try:
             with duckdb.connect(str(partial)) as connection:

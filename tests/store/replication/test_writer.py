@@ -13,7 +13,7 @@ from store.duckdb.database_files import CHECKPOINT_BYTES
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from store.replication import lease as leases
 from store.replication import writer as writers
-from store.replication.log import Damaged
+from store.replication.log import Damaged, block_name
 from store.replication.place import Directory
 from store.replication.restore import At, bases, spans
 from store.replication.role import ReadOnly
@@ -165,6 +165,19 @@ def test_damage_names_the_newest_consistent_generation(path, place, harm):
     with pytest.raises(Damaged, match=f"--at {generation - 2}"):
         restored(place)
     assert restored(place, At(generation=generation - 2)) == {"a"}
+
+
+@pytest.mark.parametrize("harm", ["damaged", "missing"])
+def test_damaged_base_names_the_newest_generation_before_it(path, place, harm):
+    for text in "ab":
+        with writing(path, place) as (database, _):
+            note(database, text)
+    newest, older, *_ = spans(log_at(place))
+    file = place / block_name(next(block for block in newest.base.blocks if block not in older.base.blocks))
+    file.write_bytes(b"") if harm == "damaged" else file.unlink()
+    with pytest.raises(Damaged, match=f"{harm}; the newest consistent generation is {older.generation} of"):
+        restored(place)
+    assert restored(place, At(generation=older.generation)) == {"a"}
 
 
 def test_generations_that_are_too_old_are_deleted(path, place):
