@@ -226,8 +226,9 @@ class StagedListing:
             self._change(connection, f"UPDATE {{0}} SET to_pos = {OPEN_END}", rid[reopened])
             self._change(connection, "DELETE FROM {0}", rid[other & (state >= _REQUESTED)])
             unchanged, replaced, repeated = (int(x.sum()) for x in (own & ~other, own & other, again & ~other))
+        rows = staged.rows.filter(pa.array(~done)) if done.any() else staged.rows  # a filter copies them
         staged.insert(
-            connection, self._physical, staged.rows.filter(pa.array(~done)).drop_columns(["snapshot_id"]),
+            connection, self._physical, rows.drop_columns(["snapshot_id"]),
             self._generation + (mode is PutMode.FILL), {"from_pos": self._pos, "to_pos": OPEN_END},
         )  # fmt: skip
         created = staged.rows.num_rows - unchanged - replaced - repeated
