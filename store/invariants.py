@@ -141,10 +141,10 @@ def _tables(changes: pa.Table) -> Sequence[int | None]:
     return list(changes["table_key"].to_pylist())
 
 
-def _twice(table: str, *columns: str, among: str = "TRUE") -> str:
-    """SQL of the rows that have the same values as others, among those that fulfil a condition."""
+def _twice(table: str, *columns: str) -> str:
+    """SQL of the rows that have the same values as others."""
     key = "any_value(table_key)" if table != "idempotency" else "NULL"
-    return f"SELECT {key} FROM {table} WHERE {among} GROUP BY {', '.join(columns)} HAVING count(*) > 1"
+    return f"SELECT {key} FROM {table} GROUP BY {', '.join(columns)} HAVING count(*) > 1"
 
 
 def _unregistered(table: str, column: str = "snapshot_id") -> str:
@@ -164,13 +164,11 @@ _WHOLE: Final = (
 @cache
 def checks() -> Sequence[Check]:
     """All checks but `_WHOLE`, which keep others from being run."""
-    files = tuple(BY_SPAN.items())
+    files, live = tuple(BY_SPAN.items()), "(FROM tables WHERE NOT dropped)"
     found = [
         Check("tables: several of one key", _twice("tables", "table_key"), RESTORE),
-        Check("tables: several of one name",
-              _twice("tables", "table_catalog", "table_schema", "table_name", among="NOT dropped"), RESTORE),
-        Check("tables: the current snapshot is not registered",
-              _unregistered("(FROM tables WHERE NOT dropped)", "current_snapshot_id"), RESTORE),
+        Check("tables: several of one name", _twice(live, "table_catalog", "table_schema", "table_name"), RESTORE),
+        Check("tables: the current snapshot is not registered", _unregistered(live, "current_snapshot_id"), RESTORE),
         Check("snapshots: several of one id", _twice("snapshots", "table_key", "snapshot_id"), RESTORE),
         Check("snapshots: another schema key than the schema gives", "SELECT table_key FROM snapshots"
               f" WHERE schema_key IS DISTINCT FROM {schema_key_sql('snapshots')}", RESTORE),
