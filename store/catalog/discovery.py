@@ -277,8 +277,8 @@ class Discovery:
         return entry
 
     def _forget_replaced(self, connection: Connection, found: Sequence[tuple[TableEntry, Found]]) -> None:
-        """Deletes the records and snapshots of tables that were dropped and created again under their name: another
-        table's, though some snapshots of both have the same id."""
+        """Deletes the records and snapshots of tables that are others now (`is_another_table`), though some snapshots
+        of both have the same id."""
         given = {entry.table_key: item for entry, item in found}
         # formats without identities have none of any snapshot
         keys = [key for key, item in given.items() if item.get("identities") or item["current_snapshot_id"] is None]

@@ -47,7 +47,7 @@ class ParquetReader(TaskReader):
         schema = self._file.schema
         # by key, and by dotted path if it is unique
         self._leaves = {schema.column(i).path: i for i in range(len(schema))}
-        if any(column_key([path]) != path for path in self._leaves):
+        if any(column_key([path]) != path for path in self._leaves):  # a name with dots or quotes, or a nested column
             with suppress(ValueError):  # Arrow's schema differs from the file's
                 for column in leaves_of(self._metadata, self._file.schema_arrow):
                     if column.index is not None:

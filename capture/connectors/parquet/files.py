@@ -205,7 +205,7 @@ def structs_first(columns: list[Column]) -> list[Column]:
 
 
 def stored_group(footers: list[tuple[Footer, FileStats]], columns: list[Column]) -> Group:
-    """What footers have of columns of one type."""
+    """Columns of one type with their statistics in the footers."""
 
     def position(column: Column) -> Callable[[Footer], int | None]:
         return lambda footer: footer.positions.get(column.key)
