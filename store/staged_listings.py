@@ -31,9 +31,10 @@ from store.history.file_listings import FAMILIES, ListingChanged, Marks, can_con
 from store.history.file_spans import end_staged, positions, tidy
 from store.history.span_merge import drop_orphaned_sketches
 from store.history.staged import Staged
+from store.history.target_bits import TargetBits
 from store.model.errors import StatflightError
 from store.model.names import join_name
-from store.model.puts import IDENTITY, Counts, Listing, Put, PutMode, codes, two_rows
+from store.model.puts import IDENTITY, Counts, Listing, Put, PutMode, is_constant, two_rows
 
 log = logging.getLogger("statflight.store")
 
@@ -83,8 +84,7 @@ class StagedListing:
         self._physical, self._file = BY_SPAN[family], IDENTITY[family][0]
         self._pos, self._has_rows, self._is_own = 0, False, False
         self._carried, self._near = 0, 0  # rows of earlier listings that this one has; the greatest id among the last
-        self._targets: dict[str, int] = {}  # path or storage id of a file → its targets, a bit each
-        self._bits: dict[tuple[Any, ...], int] = {}  # rest of a target's identity → its bit
+        self._targets = TargetBits(family)  # of the rows that are stored
         self.counts = Counts()  # of the rows that are stored, as of a put
         self._waiting: list[pa.Table] = []  # rows of one schema, which are no piece yet
         self._mode = PutMode.CREATE  # of these
@@ -172,30 +172,12 @@ class StagedListing:
     def _store(self, piece: pa.Table) -> None:
         keyed = piece.append_column("table_key", pa.repeat(pa.scalar(self.table_key, pa.int64()), piece.num_rows))
         staged = Staged(self.family, keyed, lambda _: self._full_name)
-        known, targets = self._known(staged.rows)
+        places = self._targets.places(staged.rows)
+        known = self._targets.has(places)
         merged = self._write(functools.partial(self._merge, staged=staged, mode=self._mode, known=known))
         self.counts += merged.counts
         self._carried, self._near = self._carried + merged.carried, merged.near
-        self._targets |= targets
-
-    def _known(self, rows: pa.Table) -> tuple[Mask, dict[str, int]]:
-        """A mask of the rows about targets put earlier; and the targets of their files, with these."""
-        file, *rest = IDENTITY[self.family]
-        paths = rows[file].combine_chunks().dictionary_encode()
-        places, files = paths.indices.to_numpy(), paths.dictionary.to_pylist()
-        _, first, at = np.unique(codes(rows, rest), return_index=True, return_inverse=True)
-        columns = (rows[name].take(pa.array(first)).to_pylist() for name in rest)
-        others = list(zip(*columns, strict=True)) or [()]
-        numbers = [self._bits.setdefault(other, len(self._bits)) for other in others]
-        bits = np.array(numbers, np.int64)[at]
-        word_bytes = 8 * (len(self._bits) // 64 + 1)
-        before = [self._targets.get(path, 0) for path in files]
-        words = np.frombuffer(b"".join(each.to_bytes(word_bytes, "little") for each in before), "<u8")
-        after = words.reshape(len(files), -1).copy()
-        place, bit = (places, bits >> 6), np.uint64(1) << (bits & 63).astype(np.uint64)
-        known = (after[place] & bit) != 0
-        np.bitwise_or.at(after, place, bit)
-        return known, {path: int.from_bytes(row.tobytes(), "little") for path, row in zip(files, after, strict=True)}
+        self._targets.add(places)
 
     def _merge(self, connection: Connection, staged: Staged, mode: PutMode, known: Mask) -> _Merged:
         """Stores a piece.
@@ -289,20 +271,16 @@ class StagedListing:
             self._store_waiting(1)
         if not self._is_exact or not self._has_rows or self._are_all_carried():
             return
-        self._end_all("NOT IN (SELECT file FROM {ended})", pa.table({"file": pa.array(self._targets, pa.string())}))
+        self._end_all("NOT IN (SELECT file FROM {ended})", pa.table({"file": self._targets.files()}))
         if not self._are_all_carried():  # files have fewer columns, or sketches, than before
             names = IDENTITY[self.family]
             with self._database.reading() as cursor:
                 cursor.execute(f"SELECT {', '.join(names)} FROM {self._physical} WHERE {self._earlier}")
                 rows = itertools.chain.from_iterable(iter(lambda: cursor.fetchmany(_TIDY_ROWS), []))
-                absent = [(file, *rest) for file, *rest in rows if not self._has(file, tuple(rest))]
+                absent = [target for target in rows if target not in self._targets]
             same = " AND ".join(f"e.{name} IS NOT DISTINCT FROM t.{name}" for name in names)
             columns = dict(zip(names, zip(*absent, strict=True), strict=False))
             self._end_all(f"IN (SELECT {self._file} FROM {{ended}} e WHERE {same})", pa.table(columns))
-
-    def _has(self, file: str, rest: tuple[Any, ...]) -> bool:
-        """True if a row was put about a target."""
-        return bool(self._targets[file] & 1 << self._bits.get(rest, len(self._bits)))
 
     @property
     def _earlier(self) -> str:
@@ -384,8 +362,8 @@ def family_of(put: Put) -> str | None:
 
 def place_of(rows: pa.Table) -> tuple[Any, ...] | None:
     """Catalog, schema, name and snapshot id of rows that have these in common, else None."""
-    values = [rows[name].unique() for name in ("table_catalog", "table_schema", "table_name", "snapshot_id")]
-    return tuple(value[0].as_py() for value in values) if all(len(value) == 1 for value in values) else None
+    columns = [rows[name] for name in ("table_catalog", "table_schema", "table_name", "snapshot_id")]
+    return tuple(column[0].as_py() for column in columns) if all(map(is_constant, columns)) else None
 
 
 def unstage(database: Database, family: str, table_key: int, generation: int | None = None) -> None:

@@ -144,7 +144,7 @@ def _numbers(column: pa.ChunkedArray) -> tuple[Codes, int]:
             return (values - low).astype(np.int64), span + 1
     if pa.types.is_list(column.type):
         column = _texts(column)
-    if len(column) and not column.null_count and _is_constant(column):
+    if is_constant(column):
         return np.zeros(len(column), np.int64), 1
     coded = (
         column.chunk(0).dictionary_encode() if column.num_chunks == 1 else column.dictionary_encode().combine_chunks()
@@ -155,8 +155,10 @@ def _numbers(column: pa.ChunkedArray) -> tuple[Codes, int]:
     return coded.indices.to_numpy().astype(np.int64), count
 
 
-def _is_constant(column: pa.ChunkedArray) -> bool:
-    """True if all values of a column, which has some and no nulls, are equal."""
+def is_constant(column: pa.ChunkedArray) -> bool:
+    """True if a column has values and no nulls, and all are equal."""
+    if not len(column) or column.null_count:
+        return False
     first, last = column[0], column[-1]
     return bool(first.equals(last) and pc.all(pc.equal(column, first)).as_py())
 
