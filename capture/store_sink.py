@@ -162,10 +162,10 @@ class LocalStore:
     ) -> TableHandle:
         table = look_at_table(connector, schema, name)
 
-        def store(connection: Connection) -> TableEntry:
-            return Discovery(self.catalog).store(connection, catalog, connector.format, table, ())
+        def store(connection: Connection) -> list[TableEntry]:
+            return Discovery(self.catalog).store(connection, catalog, connector.format, [table])
 
-        entry = self.database.write(store)
+        (entry,) = self.database.write(store)
         target_id = table["current_snapshot_id"] if snapshot_id is None else snapshot_id
         targets = None if target_id is None else frozenset({target_id})
         listing = connector.enumerate_snapshots(schema, name, target_snapshot_ids=targets)

@@ -166,9 +166,9 @@ class CaptureCommit:
         gone = [o["detail"] for o in of_current if o.get("attributes", {}).get("files_gone")]
         if gone:
             if table.capture_error is None:
-                self._catalog.change(connection, table, capture_error=f"capture: {gone[0]}")
+                self._catalog.change(connection, {table.table_key: {"capture_error": f"capture: {gone[0]}"}})
         elif table.capture_error is not None and any(map(_read_all, of_current)):
-            self._catalog.change(connection, table, capture_error=None)
+            self._catalog.change(connection, {table.table_key: {"capture_error": None}})
 
     def _retry_rest(self, connection: Connection, job: Job, outcomes: Sequence[Mapping[str, Any]]) -> str:
         """Queues the targets of a job that may be retried; returns a note about it, or an empty text."""

@@ -280,7 +280,7 @@ class Lakes:
         if whole:
             discovery.store_namespaces(connection, catalog, found.get("namespaces", []))
         tables = [table for table in found["tables"] if is_newest(table["schema"], table["name"])]
-        seen = discovery.store_all(connection, catalog, format, tables, present if whole else (), full=full)
+        seen = discovery.store(connection, catalog, format, tables, present if whole else (), full=full)
         discovery.note_tables(connection, [entry.table_key for entry in seen])
         results = []
         for table in found["tables"]:

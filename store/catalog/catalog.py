@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -23,9 +22,12 @@ from store.duckdb.arrow_sql import execute
 from store.duckdb.database import Connection, Database, insert_rows
 from store.history.presence import Presence
 from store.history.spans import Spans
-from store.model.catalog_entries import EXTERNAL, Entries, SnapshotEntry, TableEntry, new_column_ids
+from store.model.catalog_entries import EXTERNAL, Entries, SnapshotEntry, TableEntry
 from store.model.errors import InvalidArgument, NotFound, nearest
 from store.model.names import dotted_name, split_name, table_uuid
+
+_TYPES: Final = {  # of columns of `tables` that are no text
+    "current_snapshot_id": pa.int64(), "dropped": pa.bool_(), "partition_keys": pa.list_(pa.string())}  # fmt: skip
 
 
 class Catalog(Publications, SnapshotRegistry):
@@ -314,24 +316,34 @@ class Catalog(Publications, SnapshotRegistry):
         self._next_key += 1
         return self._next_key - 1
 
-    def change(
-        self, connection: Connection, entry: TableEntry, details: Mapping[str, Any] = MappingProxyType({}),
-        **changes: Any,
-    ) -> TableEntry:  # fmt: skip
-        """Changes fields of an entry, on disk and in memory; returns the new entry.
+    def change(self, connection: Connection, changes: Mapping[int, Mapping[str, Any]]) -> list[TableEntry]:
+        """Changes tables, on disk and in memory; returns their new entries.
 
         Args:
-            details: Values of other columns of `tables`.
+            changes: Table key → new values of columns of `tables`, of the same ones for each.
         """
-        if changes.get("current_snapshot_id", entry.current_snapshot_id) != entry.current_snapshot_id:
-            changes["capture_error"] = None  # of the files of another snapshot
-            self.spans.move([entry.table_key])
-        values = {**changes, **details}
-        sets = ", ".join(f"{name} = ?" for name in values)
-        connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*values.values(), entry.table_key])
-        entry = replace(self.uncommitted.by_key[entry.table_key], **changes)
-        self.set_entry(entry)
-        return entry
+        if not changes:
+            return []
+        old = {key: self.uncommitted.by_key[key] for key in changes}
+        wanted = {key: dict(values) for key, values in changes.items()}
+        for key, values in wanted.items():
+            if "current_snapshot_id" in values:
+                is_same = values["current_snapshot_id"] == old[key].current_snapshot_id
+                values["capture_error"] = old[key].capture_error if is_same else None  # of the files of its snapshot
+                if not is_same:
+                    self.spans.move([key])
+        names = list(next(iter(wanted.values())))
+        columns = {name: pa.array([values[name] for values in wanted.values()], _TYPES.get(name, pa.string()))
+                   for name in names}  # fmt: skip
+        execute(
+            connection, f"UPDATE tables SET {', '.join(f'{name} = v.{name}' for name in names)} FROM {{values}} v"
+            " WHERE tables.table_key = v.table_key",
+            values=pa.table({"table_key": pa.array(wanted, pa.int64()), **columns}),
+        )  # fmt: skip
+        fields = [name for name in names if name in TableEntry.__dataclass_fields__]
+        for key, values in wanted.items():
+            self.set_entry(replace(old[key], **{name: values[name] for name in fields}))
+        return [self.uncommitted.by_key[key] for key in wanted]
 
     def limit_inheritance(self, connection: Connection, limits: Mapping[int, int | None]) -> None:
         """Sets how many snapshots an inherited distribution may be behind: table key → number, None for any."""
@@ -363,30 +375,6 @@ class Catalog(Publications, SnapshotRegistry):
         if not entry.dropped:
             draft.by_name[entry.name] = entry
 
-    def assign_column_ids(
-        self, connection: Connection, entry: TableEntry, names: Iterable[str], given: Mapping[str, int] | None = None
-    ) -> dict[str, int]:
-        """Assigns ids to new column names: the given id, else the next free position.
-
-        Returns:
-            Name → id, for every name the table ever had.
-        """
-        stored: dict[str, int] = dict(
-            connection.execute(
-                "SELECT column_name, column_id FROM column_ids WHERE table_key = ?", [entry.table_key]
-            ).fetchall()
-        )
-        new = new_column_ids(stored, names, given)
-        if new:
-            replaced = [name for name in new if name in stored]
-            if replaced:
-                connection.execute(
-                    "DELETE FROM column_ids WHERE table_key = ? AND column_name IN (SELECT unnest(?))",
-                    [entry.table_key, replaced],
-                )
-            insert_rows(connection, "column_ids", [[entry.table_key, n, i] for n, i in new.items()])
-        return stored | new
-
     def put_connector(
         self, connection: Connection, catalog: str, format: str, uri: str, masked_options: Mapping[str, str]
     ) -> None:
@@ -414,6 +402,5 @@ class Catalog(Publications, SnapshotRegistry):
         self._has_connector_changed = True
         connection.execute("DELETE FROM connectors WHERE catalog = ?", [catalog])
         connection.execute("DELETE FROM namespaces WHERE table_catalog = ?", [catalog])
-        for entry in self.tables():
-            if entry.table_catalog == catalog and entry.format != EXTERNAL:
-                self.change(connection, entry, dropped=True)
+        tables = [t for t in self.tables() if t.table_catalog == catalog and t.format != EXTERNAL]
+        self.change(connection, {table.table_key: {"dropped": True} for table in tables})

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -47,22 +47,14 @@ def _column_key(column: Sequence[Any]) -> str:
     return str(column[0]) if path is None else column_key(path)
 
 
-def _schemas_in_order(found: Found) -> list[Sequence[Any]]:
-    """The columns of each schema, the current one last, because a column keeps the id of its first appearance."""
-    current = found["schemas"].get(found["schema_hash"], [])
-    return [columns for hash_, columns in found["schemas"].items() if hash_ != found["schema_hash"]] + [current]
-
-
-_DETAILS: Final = ("partition_keys", "properties", "metadata_location", "format_schema", "description")
-
-
-def _details(found: Found) -> tuple[list[str], str, str | None, str | None, str | None]:
-    """The values of `_DETAILS`; properties as JSON."""
-    properties = json.dumps(dict(found.get("properties", {})), sort_keys=True)
-    return (
-        list(found.get("partition_keys", ())), properties, found.get("metadata_location"), found.get("format_schema"),
-        found.get("description"),
-    )  # fmt: skip
+def _details(found: Found) -> dict[str, Any]:
+    """Columns of `tables` besides the fields of a table's entry."""
+    return {
+        "partition_keys": list(found.get("partition_keys", ())),
+        "properties": json.dumps(dict(found.get("properties", {})), sort_keys=True),
+        "metadata_location": found.get("metadata_location"), "format_schema": found.get("format_schema"),
+        "description": found.get("description"),
+    }  # fmt: skip
 
 
 def _fields(format: str, found: Found) -> dict[str, Any]:
@@ -126,170 +118,135 @@ class Discovery:
     def __init__(self, catalog: Catalog):
         self._catalog = catalog
 
-    def store_all(
-        self, connection: Connection, catalog: str, format: str, found: Sequence[Found], present: Collection[Any],
-        *, full: bool = True,
-    ) -> list[TableEntry]:  # fmt: skip
-        """`store` for many tables, in order; new ones are stored together.
-
-        Args:
-            present: (schema, name) of all tables of the lake; empty if not all were listed.
-            full: Store snapshots again that are stored already.
-        """
-        self._forget_replaced(connection, [
-            (entry, item) for item in found
-            if (entry := self._catalog.uncommitted.by_name.get((catalog, item["schema"], item["name"]))) is not None
-        ])  # fmt: skip
-        if not full:
-            found = self._without_stored(connection, catalog, found)
-        entries = self._catalog.uncommitted.by_key.values()
-        ids = {entry.table_id for entry in entries if entry.table_catalog == catalog}
-        names = {entry.name for entry in entries}
-        new = [
-            item for item in found
-            if (catalog, item["schema"], item["name"]) not in names and item["table_id"] not in ids
-        ]  # fmt: skip
-        new_ids = [item["table_id"] for item in new if item["table_id"]]
-        together = len(new) > 1 and len(set(new_ids)) == len(new_ids)  # copies of a table share its id
-        stored = self._store_new(connection, catalog, format, new) if together else {}
-        return [
-            stored.get((catalog, item["schema"], item["name"])) or self.store(
-                connection, catalog, format, item, present)
-            for item in found
-        ]  # fmt: skip
-
-    def _without_stored(self, connection: Connection, catalog: str, found: Sequence[Found]) -> list[Found]:
-        """The tables without the snapshots that another inspection has stored in the meantime."""
-        known = self._catalog.uncommitted.by_name
-        of_names = (known.get((catalog, item["schema"], item["name"])) for item in found)
-        entries = [  # of these tables, not of others that had their names
-            entry if entry is not None and item["table_id"] in (None, entry.table_id) else None
-            for entry, item in zip(of_names, found, strict=True)
-        ]
-        places = [
-            (entry.table_key, snapshot["snapshot_id"])
-            for entry, item in zip(entries, found, strict=True) if entry is not None for snapshot in item["snapshots"]
-        ]  # fmt: skip
-        if not places:
-            return list(found)
-        keys, ids = (pa.array(values, pa.int64()) for values in zip(*places, strict=True))
-        stored = set(execute(
-            connection, "SELECT s.table_key, s.snapshot_id FROM snapshots s SEMI JOIN {places} p"
-            " ON p.table_key = s.table_key AND p.snapshot_id = s.snapshot_id WHERE s.is_live",
-            places=pa.table({"table_key": keys, "snapshot_id": ids}),
-        ))  # fmt: skip
-        left: list[Found] = []
-        for entry, item in zip(entries, found, strict=True):
-            key = None if entry is None else entry.table_key
-            new = [snapshot for snapshot in item["snapshots"] if (key, snapshot["snapshot_id"]) not in stored]
-            left.append({**item, "snapshots": new})
-        return left
-
-    def _store_new(
-        self, connection: Connection, catalog: str, format: str, found: Sequence[Found]
-    ) -> dict[tuple[str, str, str], TableEntry]:
-        """Stores new tables, with one insert into each table of the catalog."""
-        names = {(catalog, item["schema"], item["name"]): item["table_id"] for item in found}
-        entries = self._catalog.register_all(connection, names, format)
-        rows: dict[str, list[list[Any]]] = {
-            "schemas": [], "column_ids": [], "table_columns": [], "table_constraints": [], "snapshots": [],
-            "identities": []}  # fmt: skip
-        updates = []
-        for item in found:
-            entry = entries[catalog, item["schema"], item["name"]]
-            key, ids = entry.table_key, {}  # type: int, dict[str, int]
-            for columns in _schemas_in_order(item):
-                keyed = {_column_key(c): c for c in columns}
-                ids |= new_column_ids(ids, keyed, {k: c[3] for k, c in keyed.items() if c[3] is not None})
-            rows["schemas"] += ([key, hash_, json.dumps(columns)] for hash_, columns in item["schemas"].items())
-            rows["column_ids"] += ([key, name, column_id] for name, column_id in ids.items())
-            rows["table_columns"] += _column_rows(key, item, ids)
-            rows["table_constraints"] += _constraint_rows(key, item)
-            rows["snapshots"] += _snapshot_rows(key, item)
-            rows["identities"] += _identity_rows(key, item)
-            entry = replace(entry, location=item.get("location"), current_snapshot_id=item["current_snapshot_id"])
-            updates.append([key, entry.location, entry.current_snapshot_id, *_details(item)])
-            self._catalog.set_entry(entry)
-            self._catalog.table_digests[key] = _digest(item)
-            entries[entry.name] = entry
-        for table, new_rows in rows.items():
-            insert_rows(connection, table, new_rows)
-        self._catalog.cache_places((row[0], row[1], Place(row[2], row[7])) for row in rows["snapshots"])
-        columns = ("table_key", "location", "current_snapshot_id", *_DETAILS)
-        text = pa.string()
-        types = (pa.int64(), text, pa.int64(), pa.list_(text), text, text, text, text)
-        values = {n: pa.array(v, t) for n, v, t in zip(columns, zip(*updates, strict=True), types, strict=True)}
-        changes = ", ".join(f"{name} = v.{name}" for name in columns[1:])
-        execute(connection, f"UPDATE tables SET {changes} FROM {{values}} v WHERE tables.table_key = v.table_key",
-                values=pa.table(values))  # fmt: skip
-        return entries
-
     def is_as_known(self, catalog: str, format: str, found: Found) -> bool:
         """True if a table is unchanged since its last inspection, so that only the time of the inspection is new."""
         entry = self._catalog.find((catalog, found["schema"], found["name"]))
-        if entry is None or found["snapshots"] or found["table_id"] not in (entry.table_id, None):
+        if entry is None or found["table_id"] not in (entry.table_id, None):
             return False
+        return self._is_stored(entry, format, found)
+
+    def _is_stored(self, entry: TableEntry, format: str, found: Found) -> bool:
         same = all(getattr(entry, field) == value for field, value in _fields(format, found).items())
-        return same and self._catalog.table_digests.get(entry.table_key) == _digest(found)
+        return same and not found["snapshots"] and self._catalog.table_digests.get(entry.table_key) == _digest(found)
 
     def store(
-        self, connection: Connection, catalog: str, format: str, found: Mapping[str, Any], present: Collection[Any]
-    ) -> TableEntry:
-        """Stores one table, with its column ids, columns, snapshots and constraints.
+        self, connection: Connection, catalog: str, format: str, found: Sequence[Found],
+        present: Collection[tuple[str, str]] = (), *, full: bool = True,
+    ) -> list[TableEntry]:  # fmt: skip
+        """Stores tables, with their column ids, columns, snapshots and constraints. The number of statements does not
+        depend on that of the tables.
 
         A table whose id is stored under another name was renamed if that name is no longer in `present`; else one of
         the two is a copy.
 
         Args:
+            found: The tables, of different names.
             present: (schema, name) of all tables of the lake; empty if not all were listed.
-        """
-        name = (catalog, found["schema"], found["name"])
-        entry = self._catalog.uncommitted.by_name.get(name)
-        if entry is None and found["table_id"] and present:
-            renamed = (
-                e for e in self._catalog.uncommitted.by_key.values()
-                if e.table_id == found["table_id"] and e.table_catalog == catalog
-                and (e.table_schema, e.table_name) not in present
-            )  # fmt: skip
-            entry = next(renamed, None)
-        if entry is not None and found["table_id"] and entry.table_id not in (found["table_id"], None):
-            if entry.format != EXTERNAL:  # another table of the same name: the old one was dropped
-                self._catalog.change(connection, entry, dropped=True)
-                entry = None
-            else:
-                entry = self._catalog.change(connection, entry, table_id=found["table_id"])
-        if entry is None:
-            dropped = (e for e in self._catalog.uncommitted.by_key.values() if e.name == name and e.dropped)
-            entry = next((e for e in dropped if found["table_id"] in (None, e.table_id)), None)
-        entry = entry or self._catalog.register(connection, name, found["table_id"], format)
-        changes, digest = _fields(format, found), _digest(found)
-        is_same = all(getattr(entry, field) == value for field, value in changes.items())
-        if is_same and not found["snapshots"] and self._catalog.table_digests.get(entry.table_key) == digest:
-            return entry  # unchanged since the last inspection
-        details = dict(zip(_DETAILS, _details(found), strict=True))
-        entry = self._catalog.change(connection, entry, details, **changes)
-        self._forget_replaced(connection, [(entry, found)])
-        self._forget_other_schema(connection, entry, found)
-        self._store_schemas(connection, entry, found)
-        self._store_snapshots(connection, entry, found)
-        self._renew(connection, "identities", entry, _identity_rows(entry.table_key, found))
-        self._catalog.table_digests[entry.table_key] = digest
-        return entry
+            full: Store snapshots again that are stored already.
 
-    def _forget_replaced(self, connection: Connection, found: Sequence[tuple[TableEntry, Found]]) -> None:
+        Returns:
+            The entries of the tables, in order.
+        """
+        keys = self._keys(connection, catalog, format, found, present)
+        tables = dict(zip(keys, found, strict=True))
+        self._forget_replaced(connection, tables)
+        if not full:
+            tables = self._without_stored(connection, tables)
+        entries = self._catalog.uncommitted.by_key
+        changed = {key: item for key, item in tables.items() if not self._is_stored(entries[key], format, item)}
+        if changed:
+            changes = {key: _fields(format, item) | _details(item) for key, item in changed.items()}
+            self._catalog.change(connection, changes)
+            places = self._stored_places(connection, changed)
+            self._forget_other_schemas(connection, changed, places)
+            ids = self._store_schemas(connection, changed)
+            self._store_snapshots(connection, changed, places)
+            columns = (row for key, item in changed.items() for row in _column_rows(key, item, ids[key]))
+            constraints = (row for key, item in changed.items() for row in _constraint_rows(key, item))
+            _renew(connection, "table_columns", changed, list(columns))
+            _renew(connection, "table_constraints", changed, list(constraints))
+            identities = [row for key, item in changed.items() for row in _identity_rows(key, item)]
+            _replace(connection, "identities", changed, identities)
+            self._catalog.table_digests |= {key: _digest(item) for key, item in changed.items()}
+        return [entries[key] for key in keys]
+
+    def _keys(
+        self, connection: Connection, catalog: str, format: str, found: Sequence[Found],
+        present: Collection[tuple[str, str]],
+    ) -> list[int]:  # fmt: skip
+        """The keys of tables, of which new ones are registered, and those are dropped that others replace."""
+        known = self._catalog.uncommitted
+        keys: dict[tuple[str, str, str], int] = {}
+        others: dict[tuple[str, str, str], str | None] = {}  # name → id of tables that no table of the name is
+        replaced, adopted = [], {}
+        for item in found:
+            name, table_id = (catalog, item["schema"], item["name"]), item["table_id"]
+            entry = known.by_name.get(name)
+            if entry is not None and table_id and entry.table_id not in (table_id, None):
+                if entry.format == EXTERNAL:
+                    adopted[entry.table_key] = {"table_id": table_id}
+                else:  # another table of the same name: the old one was dropped
+                    replaced.append(entry.table_key)
+                    entry = None
+            if entry is None:
+                others[name] = table_id
+            else:
+                keys[name] = entry.table_key
+        self._catalog.change(connection, adopted)
+        self._catalog.change(connection, {key: {"dropped": True} for key in replaced})
+        if others:
+            keys |= self._known_elsewhere(others, present)
+            new = {name: table_id for name, table_id in others.items() if name not in keys}
+            registered = self._catalog.register_all(connection, new, format)
+            keys |= {name: entry.table_key for name, entry in registered.items()}
+        return [keys[catalog, item["schema"], item["name"]] for item in found]
+
+    def _known_elsewhere(
+        self, names: Mapping[tuple[str, str, str], str | None], present: Collection[tuple[str, str]]
+    ) -> dict[tuple[str, str, str], int]:
+        """The keys of tables that were renamed, or dropped under the same name. The arguments are those of `_keys`."""
+        by_id: dict[tuple[str, str | None], list[TableEntry]] = {}
+        dropped: dict[tuple[str, str, str], list[TableEntry]] = {}
+        for entry in self._catalog.uncommitted.by_key.values():
+            by_id.setdefault((entry.table_catalog, entry.table_id), []).append(entry)
+            if entry.dropped:
+                dropped.setdefault(entry.name, []).append(entry)
+        keys: dict[tuple[str, str, str], int] = {}
+        for name, table_id in names.items():
+            candidates = [e for e in dropped.get(name, ()) if table_id in (None, e.table_id)]
+            if table_id and present:
+                gone = (e for e in by_id.get((name[0], table_id), ()) if e.name[1:] not in present)
+                candidates = [*gone, *candidates]
+            taken = set(keys.values())
+            if (key := next((e.table_key for e in candidates if e.table_key not in taken), None)) is not None:
+                keys[name] = key
+        return keys
+
+    def _without_stored(self, connection: Connection, tables: Mapping[int, Found]) -> dict[int, Found]:
+        """The tables without the snapshots that another inspection has stored in the meantime."""
+        places = [(key, snapshot["snapshot_id"]) for key, item in tables.items() for snapshot in item["snapshots"]]
+        stored = set(execute(
+            connection, "SELECT s.table_key, s.snapshot_id FROM snapshots s SEMI JOIN {places} p"
+            " ON p.table_key = s.table_key AND p.snapshot_id = s.snapshot_id WHERE s.is_live", places=_places(places),
+        ))  # fmt: skip
+        return {
+            key: {**item, "snapshots": [s for s in item["snapshots"] if (key, s["snapshot_id"]) not in stored]}
+            for key, item in tables.items()
+        }
+
+    def _forget_replaced(self, connection: Connection, tables: Mapping[int, Found]) -> None:
         """Deletes the records and snapshots of tables that are others now (`is_another_table`), though some snapshots
         of both have the same id."""
-        given = {entry.table_key: item for entry, item in found}
         # formats without identities have none of any snapshot
-        keys = [key for key, item in given.items() if item.get("identities") or item["current_snapshot_id"] is None]
+        keys = [k for k, item in tables.items() if item.get("identities") or item["current_snapshot_id"] is None]
         if not keys:
             return
         rows = execute(
             connection, f"SELECT table_key, snapshot_id, identity FROM identities WHERE {among('table_key', keys)}",
-            moved=pa.table({"key": pa.array(keys, pa.int64())}),
+            moved=_as_table(keys),
         )  # fmt: skip
         for key, snapshot_id, identity in rows:
-            item = given[key]
+            item = tables[key]
             if not is_another_table(
                 (snapshot_id, identity), dict(map(tuple, item.get("identities", ()))),
                 item.get("live_snapshot_ids", ()), item["current_snapshot_id"],
@@ -304,61 +261,108 @@ class Discovery:
             self._catalog.forget_places()
             self._catalog.table_digests.pop(key, None)
 
-    def _forget_other_schema(self, connection: Connection, entry: TableEntry, found: Found) -> None:
-        """Deletes the records of a current snapshot whose table got another schema since: names and ids of columns may
-        mean others now."""
-        place = [entry.table_key, found["current_snapshot_id"]]
-        rows = connection.execute(
-            "SELECT n.schema_hash, s.columns FROM snapshots n LEFT JOIN schemas s ON s.table_key = n.table_key"
-            " AND s.schema_hash = n.schema_hash WHERE n.table_key = ? AND n.snapshot_id = ?", place,
-        ).fetchall()  # fmt: skip
-        columns = found["schemas"].get(found["schema_hash"])
-        if not rows or rows[0][0] is None or columns is None:
-            return
-        if rows[0] == (found["schema_hash"], None) or (
-            rows[0][0] == found["schema_hash"] and _named(json.loads(rows[0][1])) == _named(columns)
-        ):
-            return
-        # stored again with the new ids
-        connection.execute(
-            "DELETE FROM schemas WHERE table_key = ? AND schema_hash = ?", [place[0], found["schema_hash"]]
-        )
-        delete_records(connection, self._catalog, entry, place[1])
-        self._catalog.lives[entry.table_key] += 1
-        connection.execute(
-            f"UPDATE snapshots SET schema_hash = $1, schema_key = {schema_key_sql('snapshots', '$1')}"
-            " WHERE table_key = $2 AND snapshot_id = $3",
-            [found["schema_hash"], *place],
-        )
-        self._catalog.forget_places()
+    def _stored_places(
+        self, connection: Connection, tables: Mapping[int, Found]
+    ) -> dict[tuple[int, int], tuple[int, str | None]]:
+        """(table key, snapshot id) → ordinal and schema hash, of the stored ones of the found and current snapshots."""
+        current = [(k, i) for k, item in tables.items() if (i := item["current_snapshot_id"]) is not None]
+        found = [(key, snapshot["snapshot_id"]) for key, item in tables.items() for snapshot in item["snapshots"]]
+        rows = execute(
+            connection, "SELECT s.table_key, s.snapshot_id, s.ordinal, s.schema_hash FROM snapshots s"
+            " SEMI JOIN {places} p ON p.table_key = s.table_key AND p.snapshot_id = s.snapshot_id",
+            places=_places(current + found),
+        )  # fmt: skip
+        return {(key, snapshot_id): (ordinal, schema_hash) for key, snapshot_id, ordinal, schema_hash in rows}
 
-    def _store_schemas(self, connection: Connection, entry: TableEntry, found: Mapping[str, Any]) -> None:
-        known = {h for (h,) in connection.execute(
-            "SELECT schema_hash FROM schemas WHERE table_key = ?", [entry.table_key]).fetchall()}  # fmt: skip
-        ids: dict[str, int] = {}
-        for columns in _schemas_in_order(found):
-            keyed = {_column_key(c): c for c in columns}
-            given = {key: c[3] for key, c in keyed.items() if c[3] is not None}
-            self._adopt_dotted_names(connection, entry, keyed)
-            ids = self._catalog.assign_column_ids(connection, entry, list(keyed), given)
-        for schema_hash, columns in found["schemas"].items():
-            if schema_hash not in known:
-                connection.execute(
-                    "INSERT INTO schemas VALUES (?, ?, ?)", [entry.table_key, schema_hash, json.dumps(columns)]
-                )
-        self._renew(connection, "table_columns", entry, _column_rows(entry.table_key, found, ids))
-        self._renew(connection, "table_constraints", entry, _constraint_rows(entry.table_key, found))
+    def _forget_other_schemas(
+        self, connection: Connection, tables: Mapping[int, Found],
+        places: Mapping[tuple[int, int], tuple[int, str | None]],
+    ) -> None:  # fmt: skip
+        """Deletes the records of current snapshots whose table got another schema since: names and ids of columns may
+        mean others now.
 
-    def _adopt_dotted_names(
-        self, connection: Connection, entry: TableEntry, keyed: Mapping[str, Sequence[Any]]
-    ) -> None:
-        """Moves ids that an earlier layout stored under an unquoted name with dots to the quoted column key."""
-        for key, column in keyed.items():
-            if key != column[0] and column[0] not in keyed:
-                connection.execute(
-                    "UPDATE column_ids SET column_name = ? WHERE table_key = ? AND column_name = ?",
-                    [key, entry.table_key, column[0]],
-                )
+        Args:
+            places: Stored snapshots, as `_stored_places` returns them.
+        """
+        hashes = {key: of[1] for (key, snapshot_id), of in places.items()
+                  if of[1] is not None and snapshot_id == tables[key]["current_snapshot_id"]}  # fmt: skip
+        if not hashes:
+            return
+        rows = execute(connection, f"SELECT * FROM schemas WHERE {among('table_key', hashes)}", moved=_as_table(hashes))
+        stored = {(key, schema_hash): json.loads(columns) for key, schema_hash, columns in rows
+                  if schema_hash == hashes[key]}  # fmt: skip
+        for key, stored_hash in hashes.items():
+            item, snapshot_id = tables[key], tables[key]["current_snapshot_id"]
+            schema_hash, columns = item["schema_hash"], item["schemas"].get(item["schema_hash"])
+            before = stored.get((key, stored_hash), columns)
+            if columns is None or (stored_hash == schema_hash and _named(before) == _named(columns)):
+                continue
+            # stored again with the new ids
+            connection.execute("DELETE FROM schemas WHERE table_key = ? AND schema_hash = ?", [key, schema_hash])
+            delete_records(connection, self._catalog, self._catalog.uncommitted.by_key[key], snapshot_id)
+            self._catalog.lives[key] += 1
+            connection.execute(
+                f"UPDATE snapshots SET schema_hash = $1, schema_key = {schema_key_sql('snapshots', '$1')}"
+                " WHERE table_key = $2 AND snapshot_id = $3",
+                [schema_hash, key, snapshot_id],
+            )
+            self._catalog.forget_places()
+
+    def _store_schemas(self, connection: Connection, tables: Mapping[int, Found]) -> dict[int, dict[str, int]]:
+        """Stores the schemas that are new, and ids for the columns that are.
+
+        Returns:
+            Table key → column key → id, for every column the table ever had.
+        """
+        keys, moved = among("table_key", tables), _as_table(tables)
+        known = set(execute(connection, f"SELECT table_key, schema_hash FROM schemas WHERE {keys}", moved=moved))
+        insert_rows(connection, "schemas", [
+            [key, schema_hash, json.dumps(columns)] for key, item in tables.items()
+            for schema_hash, columns in item["schemas"].items() if (key, schema_hash) not in known
+        ])  # fmt: skip
+        stored: dict[int, dict[str, int]] = {key: {} for key in tables}
+        for key, name, column_id in execute(connection, f"SELECT * FROM column_ids WHERE {keys}", moved=moved):
+            stored[key][name] = column_id
+        ids = {key: _column_ids(stored[key], item) for key, item in tables.items()}
+        gone = [(k, name) for k, of in stored.items() for name, i in of.items() if ids[k].get(name) != i]
+        if gone:
+            names = dict(zip(("table_key", "column_name"), zip(*gone, strict=True), strict=True))
+            execute(connection, "DELETE FROM column_ids c USING {gone} g WHERE c.table_key = g.table_key"
+                    " AND c.column_name = g.column_name", gone=pa.table(names))  # fmt: skip
+        insert_rows(connection, "column_ids", [
+            [key, name, i] for key, of in ids.items() for name, i in of.items() if stored[key].get(name) != i
+        ])  # fmt: skip
+        return ids
+
+    def _store_snapshots(
+        self, connection: Connection, tables: Mapping[int, Found],
+        places: Mapping[tuple[int, int], tuple[int, str | None]],
+    ) -> None:  # fmt: skip
+        """Stores the snapshots found; `places` are the stored ones, as `_stored_places` returns them."""
+        new = [row for key, item in tables.items() for row in _snapshot_rows(key, item)]
+        if new:
+            again = [(row[0], row[1]) for row in new if (row[0], row[1]) in places]
+            if again:
+                execute(connection, "DELETE FROM snapshots s USING {places} p WHERE p.table_key = s.table_key"
+                        " AND p.snapshot_id = s.snapshot_id", places=_places(again))  # fmt: skip
+            insert_rows(connection, "snapshots", new)
+            self._catalog.cache_places((row[0], row[1], Place(row[2], row[7])) for row in new)
+            entries = self._catalog.uncommitted.by_key
+            self._catalog.spans.change({
+                row[0] for row in new
+                if entries[row[0]].max_snapshots_behind is not None
+                or places.get((row[0], row[1]), (row[2], row[7])) != (row[2], row[7])
+            })  # fmt: skip
+        listed = [key for key, item in tables.items() if item.get("live_snapshot_ids") is not None]
+        if listed:
+            execute(
+                connection, "UPDATE snapshots SET is_live = v.is_live FROM (SELECT s.table_key, s.snapshot_id,"
+                " p.snapshot_id IS NOT NULL AS is_live FROM snapshots s LEFT JOIN {live} p ON p.table_key = s.table_key"
+                f" AND p.snapshot_id = s.snapshot_id WHERE {among('s.table_key', listed)}) v"
+                " WHERE snapshots.table_key = v.table_key AND snapshots.snapshot_id = v.snapshot_id"
+                " AND snapshots.is_live IS DISTINCT FROM v.is_live",
+                moved=_as_table(listed), live=_places([(k, i) for k in listed for i in tables[k]["live_snapshot_ids"]]),
+            )  # fmt: skip
 
     def store_namespaces(self, connection: Connection, catalog: str, namespaces: Collection[str]) -> None:
         """Replaces the list of a catalog's namespaces, which may have no tables."""
@@ -385,7 +389,7 @@ class Discovery:
                 " checked_at = CASE WHEN $error IS NULL THEN $now ELSE checked_at END"
                 f" WHERE {among('table_key', keys)}",
                 {"now": datetime.now(UTC), "error": error},
-                moved=pa.table({"key": pa.array(keys, pa.int64())}),
+                moved=_as_table(keys),
             )  # fmt: skip
             for entry in map(self._catalog.uncommitted.by_key.__getitem__, keys):
                 if entry.last_error != error:
@@ -400,34 +404,6 @@ class Discovery:
         self.note_tables(connection, [entry.table_key], {entry.table_key: reason})
         return entry
 
-    def _renew(self, connection: Connection, table: str, entry: TableEntry, rows: Sequence[Sequence[Any]]) -> None:
-        old = connection.execute(f"SELECT * FROM {table} WHERE table_key = ?", [entry.table_key]).fetchall()
-        if sorted(map(str, (tuple(row) for row in rows))) == sorted(map(str, old)):
-            return
-        connection.execute(f"DELETE FROM {table} WHERE table_key = ?", [entry.table_key])
-        insert_rows(connection, table, rows)
-
-    def _store_snapshots(self, connection: Connection, entry: TableEntry, found: Mapping[str, Any]) -> None:
-        new = _snapshot_rows(entry.table_key, found)
-        if new:
-            known = (
-                "FROM snapshots WHERE table_key = ? AND snapshot_id IN (SELECT unnest(?::BIGINT[]))",
-                [entry.table_key, [row[1] for row in new]],
-            )
-            old = connection.execute(f"SELECT snapshot_id, ordinal, schema_hash {known[0]}", known[1]).fetchall()
-            if old:
-                connection.execute(f"DELETE {known[0]}", known[1])
-            insert_rows(connection, "snapshots", new)
-            self._catalog.cache_places((row[0], row[1], Place(row[2], row[7])) for row in new)
-            if entry.max_snapshots_behind is not None or not {*old} <= {(row[1], row[2], row[7]) for row in new}:
-                self._catalog.spans.change([entry.table_key])
-        if (live := found.get("live_snapshot_ids")) is not None:
-            connection.execute(
-                "UPDATE snapshots SET is_live = (snapshot_id IN (SELECT unnest(?::BIGINT[]))) WHERE table_key = ?"
-                " AND is_live IS DISTINCT FROM (snapshot_id IN (SELECT unnest(?::BIGINT[])))",
-                [list(live), entry.table_key, list(live)],
-            )
-
     def forget_missing(
         self, connection: Connection, catalog: str, present: Callable[[TableEntry], bool]
     ) -> list[TableEntry]:
@@ -435,4 +411,49 @@ class Discovery:
         gone = [
             e for e in self._catalog.tables() if e.table_catalog == catalog and e.format != EXTERNAL and not present(e)
         ]
-        return [self._catalog.change(connection, entry, dropped=True) for entry in gone]
+        return self._catalog.change(connection, {entry.table_key: {"dropped": True} for entry in gone})
+
+
+def _column_ids(stored: Mapping[str, int], found: Found) -> dict[str, int]:
+    """Column key → id of a table's stored and found columns; a column keeps the id of its first appearance."""
+    ids = dict(stored)
+    current = found["schemas"].get(found["schema_hash"], [])
+    for columns in (*(c for h, c in found["schemas"].items() if h != found["schema_hash"]), current):
+        keyed = {_column_key(c): c for c in columns}
+        for key, column in keyed.items():
+            if column[0] in ids and key != column[0] and column[0] not in keyed:  # stored before its path was known
+                ids[key] = ids.pop(column[0])
+        ids |= new_column_ids(ids, keyed, {key: c[3] for key, c in keyed.items() if c[3] is not None})
+    return ids
+
+
+def _renew(connection: Connection, table: str, keys: Collection[int], rows: list[list[Any]]) -> None:
+    """Makes `rows` the rows of tables in a table of the catalog; writes nothing about tables that have these already.
+
+    Args:
+        keys: Keys of the tables.
+    """
+    if rows:
+        wanted = pa.table({f"c{at}": column for at, column in enumerate(zip(*rows, strict=True))})
+        stored = f"(SELECT * FROM {table} WHERE {among('table_key', keys)})"
+        keys = {key for (key,) in execute(
+            connection, f"SELECT DISTINCT table_key FROM (({stored} EXCEPT ALL FROM {{wanted}}) UNION ALL"
+            f" (FROM {{wanted}} EXCEPT ALL {stored})) d (table_key)", wanted=wanted, moved=_as_table(keys),
+        )}  # fmt: skip
+    if keys:
+        _replace(connection, table, keys, [row for row in rows if row[0] in keys])
+
+
+def _replace(connection: Connection, table: str, keys: Collection[int], rows: list[list[Any]]) -> None:
+    execute(connection, f"DELETE FROM {table} WHERE {among('table_key', keys)}", moved=_as_table(keys))
+    insert_rows(connection, table, rows)
+
+
+def _as_table(keys: Collection[int]) -> pa.Table:
+    return pa.table({"key": pa.array(keys, pa.int64())})
+
+
+def _places(places: Sequence[Sequence[Any]]) -> pa.Table:
+    """Tables and snapshots, from rows that begin with table key and snapshot id."""
+    names = {"table_key": 0, "snapshot_id": 1}
+    return pa.table({name: pa.array([place[at] for place in places], pa.int64()) for name, at in names.items()})

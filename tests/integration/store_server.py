@@ -128,7 +128,7 @@ def make_lake(db: Path, name: str) -> None:
 
     def run(connection: Any) -> None:
         catalog.put_connector(connection, KEY["table_catalog"], "iceberg", "/nowhere", {})
-        Discovery(catalog).store(connection, KEY["table_catalog"], "iceberg", table, ())
+        Discovery(catalog).store(connection, KEY["table_catalog"], "iceberg", [table])
 
     database.write(run)
     database.close()

@@ -199,7 +199,7 @@ def test_stale_tables_are_counted_with_their_age(tmp_path):
                  "schemas": {"h": [["a", "INT", True, None]]}, "current_snapshot_id": 1, "live_snapshot_ids": [1],
                  "snapshots": [{"snapshot_id": 1, "ordinal": 1, "schema_hash": "h", "parent_snapshot_id": None,
                                 "sequence_number": None, "committed_at": at, "operation": None}]}  # fmt: skip
-        app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", found, ()))
+        app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
 
     with app_in(tmp_path) as app:
         discover(app, "captured", timedelta(days=9))

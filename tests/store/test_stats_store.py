@@ -100,7 +100,8 @@ def test_expire_deletes_the_snapshots_that_are_no_longer_live(duck):
         put(duck, "stats.files", rows("stats.files", {"file_path": f"f{snapshot}"}, snapshot=snapshot))
     table = duck.catalog.get("c.s.t")
     assert duck.expirable([table]) == {}, "the live snapshots of an external table are unknown"
-    discovered = duck.database.write(lambda c: duck.catalog.change(c, table, format="iceberg"))
+    changes = {table.table_key: {"format": "iceberg"}}
+    (discovered,) = duck.database.write(lambda c: duck.catalog.change(c, changes))
     duck.database.write(lambda c: c.execute("UPDATE snapshots SET is_live = false WHERE snapshot_id IN (1, 2)"))
     assert duck.expirable([discovered]) == {discovered.table_key: [1, 2]}
     put(duck, "stats.columns", columns((1, 9), snapshot=9))

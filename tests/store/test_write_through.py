@@ -105,7 +105,8 @@ def test_expired_snapshots_are_deleted_in_the_store():
         for snapshot in (1, 2):
             put(local, "stats.columns", columns((1, snapshot), snapshot=snapshot))
             put(local, "stats.files", rows("stats.files", {"file_path": f"f{snapshot}"}, snapshot=snapshot))
-        table = local.database.write(lambda c: local.catalog.change(c, local.catalog.get("c.s.t"), format="iceberg"))
+        changes = {local.catalog.get("c.s.t").table_key: {"format": "iceberg"}}
+        (table,) = local.database.write(lambda c: local.catalog.change(c, changes))
         local.database.write(lambda c: c.execute("UPDATE snapshots SET is_live = false WHERE snapshot_id = 1"))
         local.expire([table])
         assert local.captured_snapshots(table) == {2}
@@ -117,7 +118,7 @@ def test_table_created_again_under_its_name_has_nothing_of_the_former():
     with opened(place_for_database(), behind) as local:
         put(local, "stats.columns", columns((1, 10), (2, 20)))
         former = local.catalog.get("c.s.t")
-        local.database.write(lambda c: local.catalog.change(c, former, dropped=True))
+        local.database.write(lambda c: local.catalog.change(c, {former.table_key: {"dropped": True}}))
         put(local, "stats.columns", columns((1, 11)))
         check_same(local, behind)
         local.delete(former)

@@ -36,7 +36,7 @@ def discover(app, lake) -> None:
     connector = open_connector(ConnectorConfig("lake", "delta", str(lake)))
     found = look_at_table(connector, "default", "t", full=True)
     connector.close()
-    app.database.write(lambda c: Discovery(app.catalog).store_all(c, "lake", "delta", [found], {("default", "t")}))
+    app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found], {("default", "t")}))
 
 
 def test_what_is_said_survives_inspections_and_the_format_may_change_its_own(app, tmp_path):
@@ -85,6 +85,6 @@ def test_what_is_not_text_or_too_long_is_refused(app, said):
 def test_table_that_is_dropped_meanwhile_is_unknown(app, monkeypatch):
     put(app, [KEY | {"row_count": 1}], "stats.tables")
     drop = app.catalog.change
-    monkeypatch.setattr(app.catalog, "annotate", lambda connection, table, _: drop(connection, table, dropped=True))
+    monkeypatch.setattr(app.catalog, "annotate", lambda c, table, _: drop(c, {table.table_key: {"dropped": True}}))
     with pytest.raises(NotFound, match=r'"lake\.default\.t" was dropped meanwhile'):
         describe(app, owner="ann")

@@ -103,7 +103,7 @@ def lake():
             discovered = found | {"live_snapshot_ids": live}
             app.database.write(
                 lambda connection, discovered=discovered: Discovery(app.catalog).store(
-                    connection, "lake", "iceberg", discovered, ()
+                    connection, "lake", "iceberg", [discovered]
                 )
             )
         for snapshot in (1, 2, 3, 4):

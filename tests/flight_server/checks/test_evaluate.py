@@ -152,7 +152,7 @@ def test_drift_detail_names_an_inherited_sketch():
                       "sequence_number": None, "committed_at": None, "operation": None} for i in (1, 2, 3)
                  ]}  # fmt: skip
         app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
-        app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", found, ()))
+        app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
         for snapshot in (1, 3):
             at = KEY | {"snapshot_id": snapshot}
             put(app, [at | {"column_id": 1, "column_name": "id", "logical_type": "INT", "row_count": 9}])

@@ -40,7 +40,7 @@ def app():
                       "operation": None} for i in ids
                  ]}  # fmt: skip
         app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
-        app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", found, ()))
+        app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
         rows, tables, columns, sketches = 0, [], [], []
         for i in ids:
             rows += 1000 + int(random.integers(-30, 30))

@@ -75,7 +75,7 @@ def discover(app, current):
     ]  # fmt: skip
     found = {"schema": "s", "name": "t", "table_id": "id", "location": "l", "schema_hash": "h", "schemas": {"h": []},
              "current_snapshot_id": current, "snapshots": snapshots}  # fmt: skip
-    app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "iceberg", found, ()))
+    app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "iceberg", [found]))
 
 
 def test_a_policy_that_cannot_be_read_is_refused_and_ends_no_watch(tmp_path):

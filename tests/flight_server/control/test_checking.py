@@ -136,7 +136,7 @@ def loads(setup):
         found = {"schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
                  "schemas": {"h": [["id", "INT", True, None]]}, "current_snapshot_id": number,
                  "live_snapshot_ids": ids, "snapshots": snapshots}  # fmt: skip
-        app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", found, ()))
+        app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
 
     def captured(number, rows, ndv=None):
         at = KEY | {"snapshot_id": number, "row_count": rows}

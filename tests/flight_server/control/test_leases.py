@@ -62,7 +62,7 @@ def test_what_was_read_of_another_table_is_read_again(control, kind):
 
     def discover(identity: str) -> None:
         item = found | {"identities": [[1, identity]]}
-        control.database.write(lambda c: Discovery(control.catalog).store(c, "c", "lance", item, {("s", "t")}))
+        control.database.write(lambda c: Discovery(control.catalog).store(c, "c", "lance", [item], {("s", "t")}))
 
     discover("old")
     control.enqueue(kind)
@@ -83,7 +83,7 @@ def test_what_was_read_of_a_dropped_table_makes_no_other(control, kind):
     job_id = control.enqueue(kind)
     lease = control.lease(kind)
     control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
-    control.database.write(lambda connection: control.catalog.change(connection, control.table, dropped=True))
+    control.database.write(lambda c: control.catalog.change(c, {control.table.table_key: {"dropped": True}}))
     if kind == "job":
         assert control.finish(lease, outcome()) == "FAILED"
         assert "was dropped or replaced while it was captured" in control.jobs.get(job_id)["message"]

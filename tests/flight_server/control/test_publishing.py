@@ -34,7 +34,7 @@ class PublishingEnv:
 
         def register(connection: Any) -> TableEntry:
             made = self.catalog.register(connection, ("lake", "s", "t"), None, "delta")
-            return self.catalog.change(connection, made, current_snapshot_id=7)
+            return self.catalog.change(connection, {made.table_key: {"current_snapshot_id": 7}})[0]
 
         self.table = self.database.write(register)
 
@@ -57,7 +57,8 @@ class PublishingEnv:
         return self.publishing.republish()
 
     def set_snapshot(self, snapshot_id: int) -> None:
-        self.database.write(lambda c: self.catalog.change(c, self.table, current_snapshot_id=snapshot_id))
+        changes = {self.table.table_key: {"current_snapshot_id": snapshot_id}}
+        self.database.write(lambda c: self.catalog.change(c, changes))
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def test_limited_scans_of_all_tables_return_a_subset_of_all_rows():
             app.store.put([Put("stats.sketches", target_ids.with_storage_ids(prepared))])
         for name, change in (("a", {"table_name": "renamed"}), ("b", {"dropped": True})):
             entry = app.catalog.get(f"lake.s.{name}")
-            app.database.write(lambda c, e=entry, given=change: app.catalog.change(c, e, **given))
+            app.database.write(lambda c, e=entry, given=change: app.catalog.change(c, {e.table_key: given}))
         check_limited(app)
         assert set(read(app, command(limit=99, snapshot="current"))["table_name"].to_pylist()) == {"renamed", "c"}
         for snapshot, label in itertools.product(("current", 1, 2), LABELS):

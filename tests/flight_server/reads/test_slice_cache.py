@@ -150,7 +150,7 @@ def test_renamed_table_is_found_by_its_new_name_only(app):
     put(app, rows("old", 1, [1]))
     assert [read(app, command("old")).num_rows for _ in range(3)] == [1, 1, 1]
     entry = app.catalog.find((CATALOG, "s", "old"))
-    app.database.write(lambda connection: app.catalog.change(connection, entry, table_name="new"))
+    app.database.write(lambda connection: app.catalog.change(connection, {entry.table_key: {"table_name": "new"}}))
     assert read(app, command("old")).num_rows == 0
     assert [read(app, command("new"))["table_name"].to_pylist() for _ in range(3)] == [["new"]] * 3
 

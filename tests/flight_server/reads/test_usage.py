@@ -37,7 +37,7 @@ def discover(app: App, snapshot_id: int = 1, schema_hash: str = "h", name: str =
                  {"snapshot_id": snapshot_id, "ordinal": snapshot_id, "schema_hash": schema_hash,
                   "parent_snapshot_id": None, "sequence_number": None, "committed_at": None, "operation": None},
              ]}  # fmt: skip
-    app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", found, ()))
+    app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
 
 
 def put(app: App, flight: str, *rows: dict[str, Any]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from store.catalog.catalog import Catalog, table_uuid
 from store.catalog.discovery import Discovery
@@ -46,7 +48,8 @@ def discover(catalog, present=None, **table):
     """Stores a discovery of the whole lake, in which this table is the only one unless `present` names more."""
     row = found(**table)
     names = {(row["schema"], row["name"])} | {("s", name) for name in present or ()}
-    return write(catalog, Discovery(catalog).store, "lake", "iceberg", row, names)
+    (entry,) = write(catalog, Discovery(catalog).store, "lake", "iceberg", [row], names)
+    return entry
 
 
 def columns(catalog, entry):
@@ -94,8 +97,8 @@ def test_field_ids_of_the_format_take_precedence(catalog):
     assert columns(catalog, entry) == [("a", 7, "INT"), ("b", 3, "STRING")]
     renamed = discover(catalog, columns=[("x", "INT", True, 7), ("b", "STRING", False, 3)], schema_hash="h2")
     assert columns(catalog, renamed) == [("x", 7, "INT"), ("b", 3, "STRING")]
-    given = write(catalog, catalog.assign_column_ids, entry, ["new"])
-    assert given["new"] == 8, "a name without an id gets one that is free"
+    discover(catalog, columns=[("new", "INT")], schema_hash="h3")
+    assert catalog.column_ids(entry)["new"] == 8, "a name without an id gets one that is free"
 
 
 def test_renamed_table_keeps_its_key(catalog):
@@ -105,6 +108,13 @@ def test_renamed_table_keeps_its_key(catalog):
     for reader in (catalog, reopened(catalog)):
         assert reader.find(("lake", "s", "old")) is None
         assert reader.get("lake.s.new").table_id == A
+
+
+def test_table_renamed_to_the_name_of_another_keeps_its_key(catalog):
+    other, before = discover(catalog, name="a", table_id=B), discover(catalog, name="b", present=["a"])
+    assert discover(catalog, name="a").table_key == before.table_key
+    assert catalog.by_key(other.table_key).dropped
+    assert reopened(catalog).find(("lake", "s", "b")) is None
 
 
 def test_copy_with_the_same_table_id_is_not_a_rename(catalog):
@@ -175,7 +185,7 @@ def test_partial_discovery_writes_only_tables_with_new_snapshots(catalog, monkey
     items = [found(name=f"t{number}", table_id=f"id{number}") for number in range(3)]
 
     def store(items, full=False):
-        return write(catalog, Discovery(catalog).store_all, "lake", "parquet", items, (), full=full)
+        return write(catalog, Discovery(catalog).store, "lake", "parquet", items, (), full=full)
 
     entries = store(items)
     touched: list[int] = []
@@ -295,32 +305,46 @@ def test_ambiguous_column_name_is_refused_and_column_ids_resolve(catalog):
     catalog.refuse_ambiguous(entry, ["a", "#2", "nosuch"])
 
 
-def test_storing_many_new_tables_equals_storing_each():
+COLUMNS = {"h1": (("a", "INT"), ("b", "STRING")), "h2": ALIKE, "h3": (("b", "INT", True, 1), ("c", "INT", True, 7))}
+TABLES = st.builds(
+    lambda id, hashes, numbers, live, keys: found(
+        table_id=id, columns=COLUMNS[hashes[-1]], schema_hash=hashes[-1], snapshots=sorted(numbers),
+        live_snapshot_ids=live, constraints=[["PRIMARY KEY", "pk", keys, None]] if keys else [], partition_keys=keys,
+    ) | {"schemas": {h: [[*c, True, None] if len(c) == 2 else list(c) for c in COLUMNS[h]] for h in hashes}},
+    st.sampled_from([A, B, None]), st.lists(st.sampled_from(list(COLUMNS)), min_size=1, unique=True),
+    st.sets(st.integers(1, 4)), st.none() | st.lists(st.integers(1, 4), unique=True),
+    st.lists(st.sampled_from("ab"), unique=True),
+)  # fmt: skip
+LAKES = st.lists(st.dictionaries(st.sampled_from("abcd"), TABLES, max_size=4), min_size=1, max_size=3)
+
+
+@given(LAKES, st.booleans())
+def test_storing_many_tables_equals_storing_each(lakes, full):
+    """Over histories of a lake whose tables are renamed, replaced, copied, dropped, and get other schemas."""
     kept = []
     for together in (True, False):
         database = empty_database()
         catalog = Catalog(database)
-        lake = [found(f"t{n}", table_id=f"id-{n}", columns=ALIKE if n % 2 else (("a", "INT"), ("b", "STRING")),
-                      constraints=[["PRIMARY KEY", "pk", ["a"], None]], partition_keys=["a"], properties={"p": "v"})
-                for n in range(5)]  # fmt: skip
-        lake.append(found("older", table_id=None, columns=[["b", "INT", True, None]], schema_hash="h2",
-                          schemas={"h1": [["a", "INT", True, None]], "h2": [["b", "INT", True, None]]}))  # fmt: skip
-        present = {(item["schema"], item["name"]) for item in lake}
-        if together:
-            entries = write(catalog, Discovery(catalog).store_all, "lake", "iceberg", lake, present)
-        else:
-            entries = [write(catalog, Discovery(catalog).store, "lake", "iceberg", item, present) for item in lake]
-        assert [entry.table_name for entry in entries] == [item["name"] for item in lake]
-        tables = ("schemas", "column_ids", "table_columns", "table_constraints", "snapshots")
+        for lake in lakes:
+            items = [item | {"name": name, "location": f"/lake/{name}"} for name, item in lake.items()]
+            names = {("s", name) for name in lake}
+            store = Discovery(catalog).store
+            if together:
+                entries = write(catalog, store, "lake", "iceberg", items, names, full=full)
+            else:
+                entries = [write(catalog, store, "lake", "iceberg", [item], names, full=full)[0] for item in items]
+            assert [entry.table_name for entry in entries] == list(lake)
+            write(catalog, Discovery(catalog).forget_missing, "lake", lambda e: (e.table_schema, e.table_name) in names)  # noqa: B023
+            assert {t.table_name for t in catalog.tables()} == set(lake)
+        tables = ("schemas", "column_ids", "table_columns", "table_constraints", "snapshots", "identities")
         kept.append([database.rows(f"SELECT * FROM {table} ORDER BY ALL") for table in tables])
         kept[-1].append(database.rows("SELECT * EXCLUDE (discovered_at) FROM tables ORDER BY ALL"))
-        again = write(catalog, Discovery(catalog).store_all, "lake", "iceberg", lake, present)
-        assert [e.table_key for e in again] == [e.table_key for e in entries]
+        assert {e.table_key: e for e in reopened(catalog).tables()} == {e.table_key: e for e in catalog.tables()}
         database.close()
     assert kept[0] == kept[1]
 
 
 def test_two_new_tables_with_one_table_id_get_distinct_keys(catalog):
     lake = [found("a"), found("b")]
-    entries = write(catalog, Discovery(catalog).store_all, "lake", "iceberg", lake, {("s", "a"), ("s", "b")})
+    entries = write(catalog, Discovery(catalog).store, "lake", "iceberg", lake, {("s", "a"), ("s", "b")})
     assert len({entry.table_key for entry in entries}) == 2

@@ -171,7 +171,7 @@ def discover(store: DuckDBStatsStore, current: int, snapshots: Any) -> None:
                        "sequence_number": None, "committed_at": None, "operation": None, "schema_hash": h}
                       for s, h in {current: "x", **dict(snapshots)}.items()],
     }  # fmt: skip
-    store.database.write(lambda c: Discovery(store.catalog).store(c, "lake", "iceberg", found, ()))
+    store.database.write(lambda c: Discovery(store.catalog).store(c, "lake", "iceberg", [found]))
 
 
 def apply(store: DuckDBStatsStore, step: tuple[Any, ...]) -> None:
