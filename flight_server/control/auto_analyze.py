@@ -1,4 +1,4 @@
-"""Auto-analyze in the server: gathers the state of tables for `capture.policy`, queues what it decides, and records it.
+"""Auto-analyze in the server: asks `capture.policy` about tables, queues what it decides, and records it.
 
 Runs after every discovery, and on a schedule that discovers the lakes of connectors with a policy. A decision is a row
 of `sys.capture_decisions` (engine `policy`); one that repeats the last one about its target and snapshot is not stored.
@@ -14,18 +14,18 @@ from datetime import UTC, datetime
 from typing import Final
 
 from capture import policy
-from capture.connectors.spi import CONTAINERS
 from capture.policy import Policy, Rules, TableState, Verdict
 from capture.spec import CaptureSpec
 from flight_server.control.capture_plane import Captures
 from flight_server.control.lakes import Lakes
+from flight_server.control.table_states import states
 from flight_server.reads.usage import Usage
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import InvalidArgument, NotFound
 from store.model.targets import Target
-from store.queue.job_store import ACTIVE, JobStore
+from store.queue.job_store import JobStore
 
 ENGINE: Final = "policy"
 
@@ -79,12 +79,14 @@ class AutoAnalyze:
             return []
         now = now or datetime.now(UTC)
         with self._lock:
-            decided = [
-                self._decide(table, rules, now)
+            ruled = [
+                (table, rules)
                 for table in tables
                 if table.format != EXTERNAL
                 and (rules := chosen.rules(table.table_schema, table.table_name)) is not None
             ]
+            found = states(self._database, [table for table, _ in ruled], self._usage.reads())
+            decided = [self._decide(table, found[table.table_key], rules, now) for table, rules in ruled]
             self._record(decided)
             return self._queue(decided, now)
 
@@ -99,8 +101,7 @@ class AutoAnalyze:
         if limits:
             self._database.write(lambda connection: self._catalog.limit_inheritance(connection, limits))
 
-    def _decide(self, table: TableEntry, rules: Rules, now: datetime) -> _Decided:
-        state = self._state(table)
+    def _decide(self, table: TableEntry, state: TableState, rules: Rules, now: datetime) -> _Decided:
         verdicts = {}
         for kind, decide in (("TABLE", policy.table_verdict), ("COLUMN", policy.columns_verdict)):
             tried_at, snapshot_id = self._tried.get((table.table_key, kind), (None, None))
@@ -162,67 +163,3 @@ class AutoAnalyze:
         if made:
             self._database.write(lambda connection: self._jobs.record_decisions(made, connection))
             self._last |= last
-
-    def _state(self, table: TableEntry) -> TableState:
-        key, current, rows = table.table_key, table.current_snapshot_id, self._database.rows
-        if current is None:
-            return TableState(None, None, ())
-        snapshots = {s.snapshot_id: s for s in self._catalog.snapshots(table)}
-        schema_hash = snapshots[current].schema_hash if current in snapshots else None
-        ids = self._catalog.column_ids(table)
-        leaves = [c[0] for c in self._catalog.schema_columns(table, schema_hash) if c[1] not in CONTAINERS]
-        scans = rows(
-            "SELECT r.snapshot_id, max(coalesce(r.refreshed_at, r.captured_at, r.created_at)) FROM stats_columns r"
-            " LEFT JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
-            " WHERE r.table_key = ? AND r.producer = 'ENGINE_COMPUTED'"
-            " GROUP BY 1 ORDER BY max(n.ordinal) DESC LIMIT 1", key,
-        )  # fmt: skip
-        captured, captured_at = scans[0] if scans else (None, None)
-        known = list(snapshots)  # oldest first
-        is_behind = captured in snapshots and current in snapshots
-        names = {name: number for name, number in ids.items() if name in leaves}
-        used = {names[name]: reads for name, reads in self._usage.of(key).items() if name in names}
-        return TableState(
-            current, schema_hash, tuple(names.values()),
-            has_table_record=bool(
-                rows("SELECT 1 FROM stats_tables WHERE table_key = ? AND snapshot_id = ? LIMIT 1", key, current)
-            ),
-            captured_snapshot_id=captured,
-            captured_schema_hash=snapshots[captured].schema_hash if captured in snapshots else None,
-            captured_at=captured_at,
-            snapshots_behind=known.index(current) - known.index(captured) if is_behind else None,
-            captured_columns=frozenset(i for (i,) in rows(
-                "SELECT column_id FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
-                " AND producer = 'ENGINE_COMPUTED'", key, current)),
-            changed_share=None if captured is None else self._changed(key, captured, current),
-            least_changed_share=0.0 if captured is None else self._least_changed(key, captured, current), used=used,
-            busy=bool(rows(f"SELECT 1 FROM jobs WHERE table_key = ? AND state IN {ACTIVE} LIMIT 1", key)),
-        )  # fmt: skip
-
-    def _changed(self, table_key: int, before: int, current: int) -> float | None:
-        """Share of rows in files added since, or in files removed if that is larger; None where a file listing is
-        missing."""
-        places = dict(self._database.rows(
-            "SELECT snapshot_id, pos FROM file_snapshots WHERE table_key = ? AND family = 'stats.files'", table_key
-        ))  # fmt: skip
-        if before not in places or current not in places:
-            return None
-        ((were, are, stayed),) = self._database.rows(
-            "SELECT coalesce(sum(row_count) FILTER (was), 0), coalesce(sum(row_count) FILTER (is_now), 0),"
-            " coalesce(sum(row_count) FILTER (was AND is_now), 0) FROM (SELECT row_count,"
-            " from_pos <= ? AND to_pos > ? AS was, from_pos <= ? AND to_pos > ? AS is_now"
-            " FROM stats_files WHERE table_key = ? AND file_content = 'DATA')",
-            places[before], places[before], places[current], places[current], table_key,
-        )  # fmt: skip
-        return max((float(rows - stayed) / float(rows) for rows in (were, are) if rows), default=0.0)
-
-    def _least_changed(self, table_key: int, before: int, current: int) -> float:
-        """Share of rows added or removed since, by the row counts of two snapshots; 0 where one is unknown."""
-        counts = dict(self._database.rows(
-            "SELECT snapshot_id, max(row_count) FROM ("
-            "SELECT snapshot_id, row_count FROM stats_tables WHERE table_key = ?1"
-            " UNION ALL SELECT snapshot_id, row_count FROM stats_columns WHERE table_key = ?1)"
-            " WHERE snapshot_id IN (?2, ?3) GROUP BY 1", table_key, before, current,
-        ))  # fmt: skip
-        were, are = counts.get(before), counts.get(current)
-        return abs(are - were) / max(are, were) if were is not None and are is not None and max(are, were) else 0.0

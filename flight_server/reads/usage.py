@@ -109,11 +109,14 @@ class Usage:
                 named[key, name] = [before[0] + reads, max(before[1], last)]
         return named
 
-    def of(self, table_key: int) -> dict[str, int]:
-        """Column name → number of stored reads."""
-        return dict(self._database.rows(
-            "SELECT column_name, reads FROM column_usage WHERE table_key = ? AND column_name IS NOT NULL", table_key
-        ))  # fmt: skip
+    def reads(self) -> dict[int, dict[str, int]]:
+        """Table key → column name → number of stored reads."""
+        found: dict[int, dict[str, int]] = {}
+        for key, name, reads in self._database.rows(
+            "SELECT table_key, column_name, reads FROM column_usage WHERE column_name IS NOT NULL"
+        ):
+            found.setdefault(key, {})[name] = reads
+        return found
 
     def latest(self) -> list[int]:
         """Keys of the tables with stored reads, most recently read first."""

@@ -30,6 +30,12 @@ _TYPES: Final = {  # of columns of `tables` that are no text
     "current_snapshot_id": pa.int64(), "dropped": pa.bool_(), "partition_keys": pa.list_(pa.string())}  # fmt: skip
 
 
+def ids_by_name(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The ids of a table's columns from its rows of `column_ids`, as `Catalog.column_ids` returns them."""
+    ids = dict(rows)
+    return {dotted_name(key): id for key, id in ids.items() if '"' in key} | ids
+
+
 class Catalog(Publications, SnapshotRegistry):
     """The catalog of one database. Reading methods are thread-safe; writing methods take the writer's connection.
 
@@ -167,9 +173,9 @@ class Catalog(Publications, SnapshotRegistry):
     def column_ids(self, table: TableEntry) -> dict[str, int]:
         """Column key (`store.model.names.column_key`) → id, for every column the table ever had; a dotted name that
         belongs to one column only is a key too."""
-        rows = self.database.rows("SELECT column_name, column_id FROM column_ids WHERE table_key = ?", table.table_key)
-        ids: dict[str, int] = dict(rows)
-        return {dotted_name(key): id for key, id in rows if '"' in key} | ids
+        return ids_by_name(
+            self.database.rows("SELECT column_name, column_id FROM column_ids WHERE table_key = ?", table.table_key)
+        )
 
     def ambiguous_names(self, connection: Connection, table: TableEntry, names: Collection[str]) -> list[str]:
         """Finds the ambiguous names: those that several columns of the table's current schema share."""

@@ -22,6 +22,7 @@ import pytest
 from flight_server.app import App
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.config import Settings
+from flight_server.control.table_states import states
 from flight_server.wire import tickets
 from store.catalog.discovery import Discovery
 from store.history import validation
@@ -172,6 +173,22 @@ def test_new_snapshots_of_all_tables(tmp_path: Path) -> None:
     print(f"\na new snapshot of each of {FEW_TABLES} tables, over as many new tables: {known / new:.2f} (at most 2)")
     app.close()
     assert known / new <= 2
+
+
+def test_review_of_all_tables(tmp_path: Path) -> None:
+    """What a policy decides by, of many tables at once, beside that of one."""
+    app = App(Settings(db=tmp_path / "s.duckdb"))
+    for snapshot in (1, 2, 3):
+        app.store.put([Put("stats.columns", rows(snapshot, tables=FEW_TABLES))])
+    tables = app.catalog.tables()
+    times: dict[int, list[float]] = {1: [], FEW_TABLES: []}
+    for _ in range(ROUNDS):
+        for count, each in times.items():
+            each.append(timed(lambda: states(app.database, tables[:count], {})))  # noqa: B023
+    one, many = (statistics.median(each) for each in times.values())
+    print(f"\nstates of {FEW_TABLES} tables, over that of one: {many / one:.1f} (at most 20)")
+    app.close()
+    assert many / one <= 20
 
 
 def test_puts(tmp_path: Path) -> None:

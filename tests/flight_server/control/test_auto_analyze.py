@@ -8,9 +8,15 @@ import pytest
 
 from flight_server.actions import ACTIONS, Call
 from flight_server.auth.principal import ALL_SCOPES, Principal
+from flight_server.control.table_states import states
 from store.catalog.discovery import Discovery
 from store.model.errors import InvalidArgument
 from tests.flight_server.serving import app_in, command, put, read, rows
+
+
+def state_of(app):
+    table = app.catalog.get("lake.s.t")
+    return states(app.database, [table], app.usage.reads())[table.table_key]
 
 
 def test_state_counts_the_snapshots_since_the_newest_scan():
@@ -18,9 +24,9 @@ def test_state_counts_the_snapshots_since_the_newest_scan():
         put(app, rows("t", 1, [1], producer="ENGINE_COMPUTED"))
         for snapshot, behind in ((1, 0), (2, 1), (3, 2)):
             put(app, rows("t", snapshot, [2], producer="UPSTREAM_METADATA_DERIVED"))
-            assert app.auto._state(app.catalog.get("lake.s.t")).snapshots_behind == behind
+            assert state_of(app).snapshots_behind == behind
         put(app, rows("t", 3, [1], producer="ENGINE_COMPUTED"))
-        assert app.auto._state(app.catalog.get("lake.s.t")).snapshots_behind == 0
+        assert state_of(app).snapshots_behind == 0
 
 
 def test_doubled_rows_are_seen_without_a_listing_of_files():
@@ -30,8 +36,28 @@ def test_doubled_rows_are_seen_without_a_listing_of_files():
         put(app, [one])
         for snapshot, count, share in ((2, None, 0.0), (3, one["row_count"], 0.0), (4, 4 * one["row_count"], 0.75)):
             put(app, [key | {"snapshot_id": snapshot, "row_count": count}], "stats.tables")
-            state = app.auto._state(app.catalog.get("lake.s.t"))
+            state = state_of(app)
             assert (state.changed_share, state.least_changed_share) == (None, share)
+
+
+def test_states_of_many_tables_are_those_of_each():
+    with app_in() as app:
+        for number in range(20):  # more than conditions have literals
+            for snapshot in range(1, number % 4 + 1):
+                count = 100 + number * snapshot
+                producer = "ENGINE_COMPUTED" if (number + snapshot) % 3 else "UPSTREAM_METADATA_DERIVED"
+                put(app, rows(f"t{number}", snapshot, [1, 2], producer=producer, row_count=count))
+                key = {"table_catalog": "lake", "table_schema": "s", "table_name": f"t{number}"}
+                files = [
+                    {"file_path": f"f{at}", "file_content": "DATA", "row_count": at + 1}
+                    for at in range(snapshot, snapshot + number)
+                ]
+                put(app, [key | {"snapshot_id": snapshot} | file for file in files], "stats.files")
+        tables = app.catalog.tables()
+        used = {tables[0].table_key: {"c1": 3}}
+        found = states(app.database, tables, used)
+        assert found == {t.table_key: states(app.database, [t], used)[t.table_key] for t in tables}
+        assert len({(s.snapshots_behind, s.changed_share, s.least_changed_share) for s in found.values()}) == 5
 
 
 def test_policy_bounds_how_old_an_inherited_distribution_is():

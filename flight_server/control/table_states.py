@@ -1,0 +1,120 @@
+"""The states of tables that `capture.policy` decides by, gathered with a few queries for all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from capture.connectors.spi import CONTAINERS
+from capture.policy import TableState
+from store.catalog.catalog import ids_by_name
+from store.duckdb.arrow_sql import among, execute
+from store.duckdb.database import Connection, Database
+from store.model.catalog_entries import TableEntry
+from store.queue.job_store import ACTIVE
+
+# `{c}` has each table's key and current snapshot id.
+_CAPTURES: Final = """
+WITH places AS (
+    SELECT table_key, snapshot_id, schema_hash,
+        row_number() OVER (PARTITION BY table_key ORDER BY ordinal, snapshot_id) AS place
+    FROM snapshots WHERE {of_these}
+), scans AS (
+    SELECT table_key, snapshot_id, max(coalesce(refreshed_at, captured_at, created_at)) AS captured_at
+    FROM stats_columns WHERE {of_these} AND producer = 'ENGINE_COMPUTED' GROUP BY ALL
+), newest AS (
+    SELECT s.*, p.schema_hash, p.place FROM scans s LEFT JOIN places p USING (table_key, snapshot_id)
+    QUALIFY row_number() OVER (PARTITION BY s.table_key ORDER BY p.place DESC NULLS LAST) = 1
+)
+SELECT c.table_key, a.schema_hash, n.snapshot_id, n.schema_hash, n.captured_at, a.place - n.place,
+    c.table_key IN (SELECT r.table_key FROM stats_tables r SEMI JOIN {c} x
+        ON x.table_key = r.table_key AND x.snapshot_id = r.snapshot_id WHERE {of_these}), coalesce(r.columns, [])
+FROM {c} c LEFT JOIN places a USING (table_key, snapshot_id) LEFT JOIN newest n ON n.table_key = c.table_key
+LEFT JOIN (SELECT r.table_key, list(r.column_id) AS columns FROM stats_columns r SEMI JOIN {c} x
+    ON x.table_key = r.table_key AND x.snapshot_id = r.snapshot_id
+    WHERE {of_these} AND r.producer = 'ENGINE_COMPUTED' GROUP BY 1) r ON r.table_key = c.table_key
+"""
+
+# `{p}` has key, current snapshot id and that of the newest scan. Rows are of tables with a listing of files of both.
+_CHANGED: Final = """
+SELECT p.table_key, coalesce(sum(f.row_count) FILTER (f.from_pos <= b.pos AND f.to_pos > b.pos), 0),
+    coalesce(sum(f.row_count) FILTER (f.from_pos <= a.pos AND f.to_pos > a.pos), 0),
+    coalesce(sum(f.row_count) FILTER (f.from_pos <= least(a.pos, b.pos) AND f.to_pos > greatest(a.pos, b.pos)), 0)
+FROM {p} p JOIN file_snapshots b ON b.table_key = p.table_key AND b.snapshot_id = p.before AND b.family = 'stats.files'
+JOIN file_snapshots a ON a.table_key = p.table_key AND a.snapshot_id = p.snapshot_id AND a.family = 'stats.files'
+LEFT JOIN (SELECT * FROM stats_files WHERE {of_these} AND file_content = 'DATA') f
+    ON f.table_key = p.table_key AND p.before <> p.snapshot_id GROUP BY 1
+"""
+
+_ROW_COUNTS: Final = """
+WITH counts AS (
+    SELECT table_key, snapshot_id, row_count FROM stats_tables WHERE {of_these}
+    UNION ALL SELECT table_key, snapshot_id, row_count FROM stats_columns WHERE {of_these}
+)
+SELECT p.table_key, max(r.row_count) FILTER (r.snapshot_id = p.before),
+    max(r.row_count) FILTER (r.snapshot_id = p.snapshot_id)
+FROM {p} p JOIN counts r ON r.table_key = p.table_key AND r.snapshot_id IN (p.before, p.snapshot_id)
+WHERE p.before <> p.snapshot_id GROUP BY 1
+"""
+
+
+def states(
+    database: Database, tables: Sequence[TableEntry], used: Mapping[int, Mapping[str, int]]
+) -> dict[int, TableState]:
+    """The state of each table, by its key.
+
+    Args:
+        used: Table key → column name → reads.
+    """
+    found = {table.table_key: TableState(None, None, ()) for table in tables}
+    current = {t.table_key: i for t in tables if (i := t.current_snapshot_id) is not None}
+    if not current:
+        return found
+    with database.reading() as cursor:
+        captures = _rows(cursor, _CAPTURES, current, c=_table(current))
+        scanned = {key: captured for key, _, captured, *_ in captures if captured is not None}
+        pairs = _table({key: current[key] for key in scanned}, before=pa.array(scanned.values(), pa.int64()))
+        changed = {key: _share(were, are, stayed) for key, *(were, are, stayed) in
+                   (_rows(cursor, _CHANGED, scanned, p=pairs) if scanned else ())}  # fmt: skip
+        least = {key: _share(were, are, min(were, are)) for key, were, are in
+                 (_rows(cursor, _ROW_COUNTS, scanned, p=pairs) if scanned else ())
+                 if were is not None and are is not None}  # fmt: skip
+        hashes = {key: schema_hash for key, schema_hash, *_ in captures if schema_hash is not None}
+        schemas = {key: json.loads(columns) for key, schema_hash, columns in
+                   _rows(cursor, "SELECT * FROM schemas WHERE {of_these}", current)
+                   if hashes.get(key) == schema_hash}  # fmt: skip
+        ids: dict[int, list[tuple[str, int]]] = {}
+        for key, name, column_id in _rows(cursor, "SELECT * FROM column_ids WHERE {of_these}", current):
+            ids.setdefault(key, []).append((name, column_id))
+        active = f"SELECT DISTINCT table_key FROM jobs WHERE {{of_these}} AND state IN {ACTIVE}"
+        busy = {key for (key,) in _rows(cursor, active, current)}
+    for key, schema_hash, captured, captured_hash, captured_at, behind, has_record, columns in captures:
+        leaves = {column[0] for column in schemas.get(key, ()) if column[1] not in CONTAINERS}
+        names = {name: i for name, i in ids_by_name(ids.get(key, ())).items() if name in leaves}
+        found[key] = TableState(
+            current[key], schema_hash, tuple(names.values()), has_table_record=has_record,
+            captured_snapshot_id=captured, captured_schema_hash=captured_hash, captured_at=captured_at,
+            captured_columns=frozenset(columns), snapshots_behind=behind, changed_share=changed.get(key),
+            least_changed_share=least.get(key, 0.0),
+            used={names[name]: reads for name, reads in used.get(key, {}).items() if name in names}, busy=key in busy,
+        )  # fmt: skip
+    return found
+
+
+def _table(of: Mapping[int, int], **more: pa.Array) -> pa.Table:
+    """Tables and snapshot ids, with further columns."""
+    return pa.table({"table_key": pa.array(of, pa.int64()), "snapshot_id": pa.array(of.values(), pa.int64())} | more)
+
+
+def _rows(cursor: Connection, sql: str, keys: Mapping[int, Any], **given: pa.Table) -> list[tuple[Any, ...]]:
+    """The rows of a query about tables; `{of_these}` is its condition on `table_key`."""
+    moved = pa.table({"key": pa.array(keys, pa.int64())})
+    return execute(cursor, sql.replace("{of_these}", among("table_key", keys)), moved=moved, **given)
+
+
+def _share(were: int, are: int, stayed: int) -> float:
+    """Share of rows that were added, or that were removed if that is larger."""
+    return max((float(rows - stayed) / float(rows) for rows in (were, are) if rows), default=0.0)
