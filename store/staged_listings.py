@@ -379,7 +379,7 @@ def unstage(database: Database, family: str, table_key: int, generation: int | N
             "SELECT 1 FROM staged_listings WHERE family = ? AND table_key = ? AND generation = coalesce(?, generation)",
             [family, table_key, generation],
         ).fetchall()
-        if recorded and tidy(connection, family, table_key, _TIDY_ROWS) < _TIDY_ROWS:
+        if recorded and tidy(connection, family, [table_key], _TIDY_ROWS) < _TIDY_ROWS:
             end_staged(connection, family, [table_key])
             return False
         return bool(recorded)

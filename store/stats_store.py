@@ -32,7 +32,7 @@ from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, parts, stored_columns
 from store.history.content_hash import content_hash
 from store.history.file_listings import ListingChanged, Marks
-from store.history.file_spans import STORAGE_ID, delete_by_span, end_staged, rows_of, where_target
+from store.history.file_spans import STORAGE_ID, delete_listings, end_staged, rows_of, where_target
 from store.history.snapshot_merge import SnapshotMerge
 from store.history.span_merge import SpanMerge, waves
 from store.model.catalog_entries import EXTERNAL, Place, TableEntry
@@ -393,7 +393,7 @@ class DuckDBStatsStore(StatsStore):
         return self.database.write(run)
 
     def _delete_snapshots(self, connection: Connection, doomed: Mapping[int, Ids]) -> None:
-        """Deletes all records of snapshots (table key → ids), by sets but for the listings of files."""
+        """Deletes all records of snapshots (table key → ids)."""
         self.database.touch(*doomed)
         self.catalog.spans.change(doomed)
         pairs = [(key, snapshot_id) for key, ids in doomed.items() for snapshot_id in ids]
@@ -406,13 +406,8 @@ class DuckDBStatsStore(StatsStore):
                 connection, f"DELETE FROM {table} USING {{places}} d WHERE {table}.table_key = d.table_key"
                 f" AND {table}.snapshot_id = d.snapshot_id", places=places,
             )  # fmt: skip
-        listed = execute(
-            connection, "SELECT DISTINCT f.family, f.table_key, f.snapshot_id FROM file_snapshots f"
-            " SEMI JOIN {places} d ON d.table_key = f.table_key AND d.snapshot_id = f.snapshot_id ORDER BY ALL",
-            places=places,
-        )  # fmt: skip
-        for family, key, snapshot_id in listed:
-            delete_by_span(connection, family, self.catalog.by_key(key), snapshot_id, None)
+        for family in BY_SPAN:
+            delete_listings(connection, family, places)
 
 
 def select_rows(flight: str) -> str:

@@ -176,7 +176,7 @@ def delete_by_span(
             "DELETE FROM file_snapshots WHERE table_key = ? AND family = ? AND pos IN (SELECT unnest(?::BIGINT[]))",
             [key, family, list(doomed_listings.values())],
         )
-        tidy(connection, family, key)
+        tidy(connection, family, [key])
     return deleted
 
 
@@ -187,14 +187,34 @@ def end_staged(connection: Connection, family: str, table_keys: Sequence[int]) -
         f" AND {among('table_key', table_keys)}",
         moved=pa.table({"key": pa.array(table_keys, pa.int64())}),
     )  # fmt: skip
-    for (key,) in staged:
-        tidy(connection, family, key)
-        connection.execute("DELETE FROM staged_listings WHERE family = ? AND table_key = ?", [family, key])
+    if keys := [key for (key,) in staged]:
+        tidy(connection, family, keys)
+        execute(
+            connection, f"DELETE FROM staged_listings WHERE family = '{family}' AND {among('table_key', keys)}",
+            moved=pa.table({"key": pa.array(keys, pa.int64())}),
+        )  # fmt: skip
 
 
-def tidy(connection: Connection, family: str, table_key: int, most: int | None = None) -> int:
-    """Restores the invariants after listings were deleted or staged: deletes rows of no listing, reopens rows of the
-    newest.
+def delete_listings(connection: Connection, family: str, places: pa.Table) -> None:
+    """Deletes the listings of snapshots, and the rows that no other one has.
+
+    Args:
+        family: A flight of `BY_SPAN`.
+        places: Distinct table_key and snapshot_id.
+    """
+    listed = execute(
+        connection, f"DELETE FROM file_snapshots USING {{places}} d WHERE file_snapshots.family = '{family}'"
+        " AND file_snapshots.table_key = d.table_key AND file_snapshots.snapshot_id = d.snapshot_id"
+        " RETURNING file_snapshots.table_key", places=places,
+    )  # fmt: skip
+    if keys := sorted({key for (key,) in listed}):
+        end_staged(connection, family, keys)
+        tidy(connection, family, keys)
+
+
+def tidy(connection: Connection, family: str, table_keys: Sequence[int], most: int | None = None) -> int:
+    """Restores the invariants of tables after listings were deleted or staged: deletes rows of no listing, reopens rows
+    of the newest.
 
     Args:
         family: A flight of `BY_SPAN`.
@@ -203,20 +223,21 @@ def tidy(connection: Connection, family: str, table_key: int, most: int | None =
     Returns:
         The number of rows changed.
     """
-    physical = BY_SPAN[family]
-    left = sorted(positions(connection, table_key, family).values())
+    physical, of_these = BY_SPAN[family], among("table_key", table_keys)
+    moved = pa.table({"key": pa.array(table_keys, pa.int64())})
+    rows = f"(SELECT rowid AS rid, table_key, from_pos, to_pos FROM {physical} WHERE {of_these}) s"
+    left = f"SELECT table_key, pos FROM file_snapshots WHERE family = '{family}' AND {of_these}"
     steps = {
-        f"DELETE FROM {physical}": "NOT EXISTS (SELECT 1 FROM"
-        f" (SELECT unnest({left}::BIGINT[]) AS pos) f WHERE f.pos >= from_pos AND f.pos < to_pos)"
+        f"DELETE FROM {physical}": f"{rows} ANTI JOIN ({left}) f ON f.table_key = s.table_key"
+        " AND f.pos >= s.from_pos AND f.pos < s.to_pos",
+        f"UPDATE {physical} SET to_pos = {OPEN_END}": f"{rows} JOIN (SELECT table_key, max(pos) AS pos FROM ({left})"
+        f" GROUP BY 1) f ON f.table_key = s.table_key WHERE s.to_pos > f.pos AND s.to_pos < {OPEN_END}",
     }
-    if left:
-        steps[f"UPDATE {physical} SET to_pos = {OPEN_END}"] = f"to_pos > {left[-1]} AND to_pos < {OPEN_END}"
     changed = 0
-    for statement, condition in steps.items():
-        where = f"table_key = {table_key} AND {condition}"
-        if most is not None:
-            if (rest := most - changed) <= 0:
-                break
-            where = f"rowid IN (SELECT rowid FROM {physical} WHERE {where} LIMIT {rest})"
-        changed += connection.execute(f"{statement} WHERE {where}").fetchall()[0][0]
+    for statement, found in steps.items():
+        if most is not None and changed >= most:
+            break
+        limit = "" if most is None else f" LIMIT {most - changed}"
+        sql = f"{statement} WHERE {of_these} AND rowid IN (SELECT s.rid FROM {found}{limit})"
+        changed += execute(connection, sql, moved=moved)[0][0]
     return changed

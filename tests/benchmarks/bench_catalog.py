@@ -148,31 +148,57 @@ def test_new_snapshot_of_a_wide_table(tmp_path: Path) -> None:
     app.close()
 
 
+def inspect(app: App, lake: str, snapshot: int, live: list[int], tables: int = FEW_TABLES) -> None:
+    """Stores an inspection of a lake that finds a new snapshot of every table."""
+    columns = [[f"c{at}", "BIGINT", True, at + 1] for at in range(COLUMNS)]
+    found = [{
+        "schema": "schema_0", "name": f"table_{number}", "table_id": f"{lake}-{number}", "location": "l",
+        "schema_hash": "h", "schemas": {"h": columns}, "current_snapshot_id": snapshot,
+        "identities": [[snapshot, f"i{snapshot}"]], "live_snapshot_ids": live, "snapshots": [
+            {"snapshot_id": snapshot, "ordinal": snapshot, "parent_snapshot_id": None, "operation": "append",
+             "sequence_number": None, "committed_at": None, "schema_hash": "h"}],
+    } for number in range(tables)]  # fmt: skip
+    present = {("schema_0", item["name"]) for item in found}
+    app.database.write(lambda c: Discovery(app.catalog).store(c, lake, "delta", found, present, full=False))
+    stored = [table.current_snapshot_id for table in app.catalog.tables() if table.table_catalog == lake]
+    assert stored == [snapshot] * tables
+
+
 def test_new_snapshots_of_all_tables(tmp_path: Path) -> None:
     """An inspection that finds a new snapshot of every table of a lake, beside one that finds as many new tables."""
     app = App(Settings(db=tmp_path / "s.duckdb"))
-    columns = [[f"c{at}", "BIGINT", True, at + 1] for at in range(COLUMNS)]
-
-    def inspect(lake: str, snapshot: int) -> None:
-        found = [{
-            "schema": "s", "name": f"t{number}", "table_id": f"{lake}-{number}", "location": "l", "schema_hash": "h",
-            "schemas": {"h": columns}, "current_snapshot_id": snapshot, "identities": [[snapshot, f"i{snapshot}"]],
-            "live_snapshot_ids": list(range(1, snapshot + 1)), "snapshots": [
-                {"snapshot_id": snapshot, "ordinal": snapshot, "parent_snapshot_id": None, "operation": "append",
-                 "sequence_number": None, "committed_at": None, "schema_hash": "h"}],
-        } for number in range(FEW_TABLES)]  # fmt: skip
-        present = {("s", item["name"]) for item in found}
-        app.database.write(lambda c: Discovery(app.catalog).store(c, lake, "delta", found, present, full=False))
-        stored = [table.current_snapshot_id for table in app.catalog.tables() if table.table_catalog == lake]
-        assert stored == [snapshot] * FEW_TABLES
-
     new, known = (
-        statistics.median(timed(lambda: inspect(f"lake{lake}", snapshot)) for lake in range(5))  # noqa: B023
+        statistics.median(timed(lambda: inspect(app, f"lake{lake}", snapshot, [1, snapshot])) for lake in range(5))  # noqa: B023
         for snapshot in (1, 2)
     )
     print(f"\na new snapshot of each of {FEW_TABLES} tables, over as many new tables: {known / new:.2f} (at most 2)")
     app.close()
     assert known / new <= 2
+
+
+def test_expiry_of_all_tables(tmp_path: Path) -> None:
+    """The statistics of a snapshot of each table that left the lake are deleted, beside those of one table."""
+    app = App(Settings(db=tmp_path / "s.duckdb"))
+    times: dict[int, list[float]] = {1: [], FEW_TABLES: []}
+    for lake in range(5):
+        for tables, each in times.items():
+            name = f"lake{lake}of{tables}"
+            for snapshot in (1, 2):
+                inspect(app, name, snapshot, list(range(1, snapshot + 1)), tables)
+                files = pa.Table.from_pylist([
+                    {"table_catalog": name, "table_schema": "schema_0", "table_name": f"table_{number}",
+                     "snapshot_id": snapshot, "file_path": f"{snapshot + at}.parquet"}
+                    for number in range(tables) for at in range(3)
+                ])  # fmt: skip
+                app.store.put([Put("stats.files", validation.prepare(FLIGHTS["stats.files"], files))])
+            inspect(app, name, 3, [2, 3], tables)
+            of_lake = [table for table in app.catalog.tables() if table.table_catalog == name]
+            each.append(timed(lambda: app.store.expire(of_lake)))  # noqa: B023
+    assert {s for t in app.catalog.tables() for s in app.store.captured_snapshots(t)} == {2}
+    one, many = (statistics.median(each) for each in times.values())
+    print(f"\nexpiry of {FEW_TABLES} tables, over that of one: {many / one:.1f} (at most 20)")
+    app.close()
+    assert many / one <= 20
 
 
 def test_review_of_all_tables(tmp_path: Path) -> None:
