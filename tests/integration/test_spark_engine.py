@@ -224,11 +224,69 @@ def test_expression_has_its_type_counts_and_bounds(engine, table, text, expected
     }
 
 
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    """Handles of table `t`, and of `ns`, which Spark cannot read; each is one file."""
+    path = tmp_path_factory.mktemp("odd")
+    place = pa.struct({"lat": pa.float64(), "in": pa.struct({"x": pa.int32()})})
+    tagged = pa.struct({"tags": pa.list_(pa.int8()), "tagged": pa.int8()})
+    rows = {
+        "place": pa.array([None, {"lat": 1.0, "in": {"x": -5}}, {"lat": None}, {"lat": 3.0, "in": {}}], place),
+        "tagged": pa.array([None, {"tags": [1]}, {"tagged": 1}, {}], tagged), "a": [1, 2, 3, 4], "a.b": [5, 6, 7, 8],
+    } | {
+        f"{sign}int{width}": pa.array([0, 1, 2 ** (width - (not sign)) - 1, 1 if sign else -7], f"{sign}int{width}")
+        for sign in ("", "u") for width in (8, 16, 32, 64)
+    }  # fmt: skip
+    for name, content in {"t": rows, "ns": {"day": pa.array([1, 1000, 2001], pa.timestamp("ns"))}}.items():
+        (path / name).mkdir()
+        pq.write_table(pa.table(content), path / name / "0.parquet")
+    with contextlib.closing(open_connector(ConnectorConfig("c", "parquet", str(path)))) as lake:
+        handles = {}
+        for name in ("t", "ns"):
+            snapshot = lake.enumerate_snapshots("default", name).current_snapshot_id
+            schema = lake.describe("default", name).schema
+            ids = {column.key: number for number, column in enumerate(schema.columns, 1)}
+            handles[name] = TableHandle("c", "default", name, "id", snapshot, schema, ids, lake)
+        yield handles
+
+
+@pytest.mark.parametrize("text", [
+    "place is null and place.lat is null", "place.in is null", "hash(place)", "to_json(place)", "place['lat']",
+    "place.lat is null or isnull(place.in)", "tagged.tagged + tagged.`tagged`", "a", "`a.b`", "`a.b` + a",
+    "typeof(int16)", "hash(int8, place.in.x, int32)", "hash(uint8, uint16, uint32)", "shiftrightunsigned(int32, 1)",
+    "uint64 + 1",
+])  # fmt: skip
+def test_expression_has_the_values_that_spark_reads(engine, odd, text):
+    sink = MemorySink()
+    (result,) = engine.capture_batch([expression(odd["t"], text)], sink)
+    assert (result.outcome, result.detail) == (Outcome.CAPTURED, "")
+    (row,) = sink.get("stats.expressions")
+    (task,) = odd["t"].scan_tasks(["a"])
+    rows = engine.spark._session.read.parquet(task.location).selectExpr(f"{text} AS value")
+    ((low, high, ndv, nulls),) = rows.selectExpr(
+        "min(value)", "max(value)", "count(DISTINCT value)", "count_if(value IS NULL)"
+    ).collect()
+    assert (row["row_count"], row["null_count"], row["ndv"]) == (4, nulls, ndv)
+    assert (row["min"], row["max"]) == tuple(str(v).lower() if isinstance(v, bool) else str(v) for v in (low, high))
+
+
+@pytest.mark.parametrize(("table", "text", "reason"), [
+    ("t", "hash(tagged)", 'the value of the struct "tagged" cannot be read, because "tagged.tags" in it is ARRAY'),
+    ("t", "size(tagged.tags)", 'no expression reads column "tagged.tags", which is ARRAY'),
+    ("ns", "day", 'column "day" cannot be timestamp[us], as Spark has it'),
+])  # fmt: skip
+def test_expression_on_what_spark_cannot_read_fails(engine, odd, table, text, reason):
+    sink = MemorySink()
+    (result,) = engine.capture_batch([expression(odd[table], text)], sink)
+    assert (result.outcome, sink.rows, reason in result.detail) == (Outcome.DEGRADED, {}, True), result.detail
+
+
 @pytest.mark.parametrize(("text", "reason"), [
     ("nothing + 1", "nothing"), ("id +", "Spark says"), ("sum(id)", "Spark says"), ("array(id)", "ARRAY"),
     ("(select max(id) from other)", "subquery"), ("( TABLE other)", "subquery"), ("/**/(select 1)", "comments"),
     ("reflect('java.lang.System', 'exit', 1)", "Java"), ("`java_method`('a', 'b')", "Java"),
-    ("explode(array(1))", "Spark"),
+    ("explode(array(1))", "Spark"), ("hash(*)", "* is not allowed"), ("hash(place.lat, place.*)", "* is not allowed"),
+    ("identifier('i' || 'd')", "IDENTIFIER is not allowed"),
 ])  # fmt: skip
 def test_invalid_expression_fails_alone_with_the_reason(engine, table, text, reason):
     results = engine.capture_batch([expression(table, text), expression(table, "id")], MemorySink())

@@ -314,16 +314,17 @@ class ComputeEngine(CaptureEngine):
         table, target = requests[0].table, requests[0].target
         assert target.engine_expression_key is not None
         text = expressions.checked(target.engine_expression_key)
-        leaves = {c.name: logical_types.parse(c.logical_type) for c in table.columns.columns if c.is_leaf}
-        types = expressions.named(text, leaves)
+        named = expressions.named(text, table.columns.columns)
+        columns = {i: column for column in named if (i := column.id_in(table.column_ids)) is not None}
         progress(0.0, f"planning {table.schema}.{table.name}")
-        tasks = table.scan_tasks(types)
+        tasks = table.scan_tasks(column.key for column in columns.values())
 
         def report() -> None:
             progress(0.1, f"{len(tasks)} files")
 
         wanted = sketches_of(requests)
-        lt, part, size = expressions.capture(self.spark, tasks, text, types, wanted, report)
+        note = expressions.unread(text, table.columns.columns)
+        lt, part, size = expressions.capture(self.spark, tasks, text, columns, wanted, report, note)
         rows = Rows(table, SPARK, requests[0].mode)
         rows.expression(target, lt, part, Coverage(part.row_count, len(tasks), size))
         _flush(rows, sink)
