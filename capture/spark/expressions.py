@@ -24,7 +24,7 @@ from capture.connectors.spi import Column, ScanColumn, ScanTask
 from capture.spark.job import balanced
 from capture.spark.session import Spark, ddl
 from store.model import bounds, logical_types
-from store.model.errors import InvalidArgument, UpstreamError, first_line
+from store.model.errors import InvalidArgument, first_line
 from store.model.logical_types import Kind, LogicalType
 
 _BATCH_ROWS: Final = 1 << 16
@@ -289,7 +289,7 @@ def _read(payload: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         try:
             arrays = [_assembled((field.name,), field.type, read) for field in schema]
         except pa.ArrowInvalid as error:
-            raise UpstreamError(f'file "{task.file_path}": {error}') from None
+            raise InvalidArgument(f'file "{task.file_path}": {error}') from None
         yield from pa.Table.from_arrays(arrays, schema=schema).to_batches(_BATCH_ROWS)
 
 

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from capture.plugins import OWN_PACKAGES
 from capture.spark.java import MIN_VERSION, java_home, java_version
-from store.model.errors import UpstreamError, first_line
+from store.model.errors import InvalidArgument, UpstreamError, first_line
 
 log = logging.getLogger("statflight.worker")
 
@@ -173,7 +173,7 @@ class Spark:
         except Exception as error:
             if _is_sparks(error):
                 self._drop_if_dead(session)
-                raise UpstreamError(_reason(error)) from None
+                raise _failure(error) from None
             raise
         finally:
             pool.shutdown(wait=False)
@@ -368,7 +368,11 @@ def _is_sparks(error: BaseException) -> bool:
     return type(error).__module__.partition(".")[0] in ("py4j", "pyspark", "grpc") or isinstance(error, ConnectionError)
 
 
-def _reason(error: BaseException) -> str:
-    """Reason of a failed job; our own message if it was raised on an executor."""
-    own = re.search(r"^(?:statflight\.)?store\.model\.errors\.\w+: (.*)$", str(error), re.M)
-    return own[1].strip() if own else f"Spark failed: {first_line(error)}"
+def _failure(error: BaseException) -> UpstreamError:
+    """The error of a failed job, with our own message if it was raised on an executor."""
+    own = re.search(r"^(?:statflight\.)?store\.model\.errors\.(\w+): (.*)$", str(error), re.M)
+    failure = UpstreamError(own[2].strip() if own else f"Spark failed: {first_line(error)}")
+    state = getattr(error, "getSqlState", lambda: None)() or ""
+    # SQL states of class 22 are of the data itself, such as a division by zero.
+    failure.retryable = not state.startswith("22") and (own is None or own[1] != InvalidArgument.__name__)
+    return failure

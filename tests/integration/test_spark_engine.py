@@ -273,12 +273,14 @@ def test_expression_has_the_values_that_spark_reads(engine, odd, text):
 @pytest.mark.parametrize(("table", "text", "reason"), [
     ("t", "hash(tagged)", 'the value of the struct "tagged" cannot be read, because "tagged.tags" in it is ARRAY'),
     ("t", "size(tagged.tags)", 'no expression reads column "tagged.tags", which is ARRAY'),
-    ("ns", "day", 'column "day" cannot be timestamp[us], as Spark has it'),
+    ("ns", "day", 'column "day" cannot be timestamp[us], as Spark has it'), ("t", "1 / int8", "DIVIDE_BY_ZERO"),
+    ("t", "cast(uint64 as bigint) + 1", "CAST_OVERFLOW"),
 ])  # fmt: skip
 def test_expression_on_what_spark_cannot_read_fails(engine, odd, table, text, reason):
     sink = MemorySink()
     (result,) = engine.capture_batch([expression(odd[table], text)], sink)
     assert (result.outcome, sink.rows, reason in result.detail) == (Outcome.DEGRADED, {}, True), result.detail
+    assert result.attributes == {"retryable": False}
 
 
 @pytest.mark.parametrize(("text", "reason"), [
