@@ -171,7 +171,7 @@ class Scan:
         self._computed: dict[str, pc.Expression] | None = columns if isinstance(columns, dict) else None
         self._names: list[str] = schema.names if columns is None or self._computed is not None else list(columns)
         self._command = command
-        none = schema.empty_table()
+        none = pa.Table.from_batches([], schema)  # an empty_table() has no unions
         self._tree: dict[str, Any] | None = None
         if filter is not None:
             with suppress(ValueError):
@@ -230,7 +230,7 @@ class Scan:
                 whole = self._get(self.dataset_schema.names, None, None)
         kept = (_aligned(batch).filter(self._filter).select(asked) for batch in whole)
         batches = (batch for table in kept for batch in table.to_batches())
-        schema = self.dataset_schema.empty_table().select(asked).schema
+        schema = pa.Table.from_batches([], self.dataset_schema).select(asked).schema
         return self._shaped(pa.RecordBatchReader.from_batches(schema, batches))
 
     def _compares_bounds(self) -> bool:

@@ -40,12 +40,13 @@ def answer(request: ScanRequest, tables: Rows, columns: Rows) -> pa.Table:
     Args:
         tables: Rows of stats.tables with `TABLE_COLUMNS`.
     """
-    names = pa.schema([FLIGHT.schema.field("catalog_name")])
+    # conditions on lists are whether they are null, which they are not
+    schema = pa.schema([("catalog_name", pa.string()), ("catalog_db_schemas", pa.list_(pa.null()))])
 
     def keep(catalog: str) -> bool:
         if request.node is None:
             return True
-        return len(to_arrow(request.node, names)(pa.record_batch([pa.array([catalog])], names))) > 0
+        return len(to_arrow(request.node, schema)(pa.record_batch([[catalog], [[]]], schema))) > 0
 
     result = build(tables, columns, keep).slice(0, request.limit).select(request.names)
     if not request.rows:

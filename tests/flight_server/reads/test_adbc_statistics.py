@@ -97,6 +97,9 @@ def test_scan_applies_columns_filter_limit_and_output_format():
         ]
         other = {"column": "catalog_name", "op": "EQ", "values": ["other"]}
         assert read(app, command(flight="adbc.statistics", filter=other)).num_rows == 0
+        for op, count in {"IS_NOT_NULL": 1, "IS_NULL": 0}.items():
+            condition = {"column": "catalog_db_schemas", "op": op}
+            assert read(app, command(flight="adbc.statistics", filter=condition)).num_rows == count
         assert read(app, command(flight="adbc.statistics", limit=0)).num_rows == 0
         (text,) = read(app, command(flight="adbc.statistics", output_format="ROWS"))["row"].to_pylist()
         assert json.loads(text)[0] == "lake"

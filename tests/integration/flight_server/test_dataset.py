@@ -180,3 +180,14 @@ def test_join_of_two_flights_transfers_only_the_needed_columns(live_server, clie
         ))  # fmt: skip
         whole = received_by(lambda: (c.to_table(), t.to_table()))
     assert joined <= 1.1 * needed and 3 * joined < whole, (joined, needed, whole)
+
+
+@pytest.mark.parametrize("condition", [
+    field("catalog_name") == CATALOG, field("catalog_db_schemas").is_valid(), field("catalog_db_schemas").is_null(),
+    pc.starts_with(field("catalog_name"), "data"), pc.list_value_length(field("catalog_db_schemas")) > 1,
+])  # fmt: skip
+def test_flight_with_unions_is_a_dataset(client, condition):
+    whole, d = client.read("adbc.statistics"), client.dataset("adbc.statistics")
+    assert d.to_table().to_pylist() == whole.to_pylist() != []
+    found = d.to_table(columns=["catalog_db_schemas"], filter=condition)
+    assert found.to_pylist() == whole.filter(condition).select(["catalog_db_schemas"]).to_pylist()
