@@ -15,7 +15,7 @@ from flight_server.checks.results import Result, State
 from flight_server.checks.rules import CONTAINMENT, LEARNED, OF_TABLE, PREVIOUS, SELECT, Rule
 from flight_server.views import history, table_summary
 from flight_server.views.reader import Reader, equal, read_table
-from flight_server.views.table_summary import Row, TableSummary
+from flight_server.views.table_summary import Row, TableSummary, number
 from store.model.errors import InvalidArgument
 from store.model.logical_types import MEASURED
 
@@ -175,8 +175,8 @@ class _Subject:
             raise measures.DoesNotApply(f"the {rule.measure} of a {measures.kind_of(new)} is no number")
         change = now - was
         share = change / (was if was > 0 else -was) if was else None
-        shown = f"{float(change):+,.6g}" if share is None else f"{float(share):+.3%}".replace(".000", "")
-        detail = f"{float(was):,.10g} → {float(now):,.10g} ({shown})"
+        shown = ("" if change < 0 else "+") + (number(change) if share is None else f"{number(100 * share)}%")
+        detail = f"{number(was)} → {number(now)} ({shown})"
         if not any(limit.percent for limit in rule.condition.limits):
             return change, detail
         if share is None:
@@ -260,7 +260,7 @@ class _Subject:
         """The values of a rule's limits, and what they are where the rule does not say so."""
         values = [self._limit(limit, rule, row) for limit in rule.condition.limits]
         relative = any(limit.is_relative for limit in rule.condition.limits)
-        numbers = [f"{float(value):,.6g}" for value in values if isinstance(value, float | Fraction)]
+        numbers = [number(value) for value in values if isinstance(value, float | Fraction)]
         return values, f"compared with {' and '.join(numbers)}" if relative and numbers else ""
 
     def _limit(self, limit: Limit, rule: Rule, row: Row | None) -> Any:

@@ -34,6 +34,7 @@ from flight_server.present import render, text
 from flight_server.present.comparison import Change, changes
 from flight_server.present.render import Format
 from flight_server.views import table_summary
+from flight_server.views.table_summary import number
 from store.model.errors import InvalidArgument
 
 
@@ -107,7 +108,8 @@ def _worded(change: Change) -> tuple[str, str, str, str]:
     """Before, after, difference and percentage for people."""
     difference = "" if change.change is None else _number(change.change, "+")
     share = change.change_percent
-    percent = "" if share is None else f"{share:+,.0f}%" if abs(share) >= 1000 else f"{share:+.3g}%"
+    sign = "" if share is None or share < 0 else "+"
+    percent = "" if share is None else f"{share:+,.0f}%" if abs(share) >= 1000 else f"{sign}{number(share, 3)}%"
     return _number(change.before), _number(change.after), difference, percent
 
 
@@ -116,7 +118,7 @@ def _number(value: Any, sign: str = "") -> str:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return render.text_of(value)
     whole = value == int(value) or abs(value) >= 1e6
-    return f"{value:{sign},.0f}" if whole else f"{value:{sign},.6g}"
+    return f"{round(value):{sign},}" if whole else f"{value:{sign},.6g}"
 
 
 def _tell_inherited(at: str | int, summary: table_summary.TableSummary) -> None:

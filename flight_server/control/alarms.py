@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import SplitResult, parse_qs, unquote
 
 from flight_server.alarm_address import ALARM_PRESETS
+from flight_server.views import table_summary
 from store.model.names import matcher
 
 LINES: Final = 20  # of a message for people; the rest is counted
@@ -126,9 +127,11 @@ def _lines(messages: Sequence[Message]) -> list[str]:
 
 def _named(message: Message, change: Message) -> str:
     column = f"{change['column']}: " if change["column"] and not change["rule"].startswith(change["column"]) else ""
-    value = "unknown" if change["value"] is None else f"{change['value']:,.6g}"
-    detail = f"; {change['detail']}" if change["detail"] else ""
-    return f"{message['table']}: {column}{change['rule']} is {value}{detail}"
+    if change["value"] is None:  # the detail tells why it is unknown, or a value that is no number
+        told = f": {change['detail'] or 'unknown'}"
+    else:
+        told = f" is {table_summary.number(change['value'])}" + (f"; {change['detail']}" if change["detail"] else "")
+    return f"{message['table']}: {column}{change['rule']}{told}"
 
 
 def _slack(_: SplitResult, messages: Sequence[Message]) -> Iterator[Any]:

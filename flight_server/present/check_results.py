@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 from flight_server.checks.results import Result, State
 from flight_server.present import render, text
+from flight_server.views import table_summary
 
 
 class ResultFormat(StrEnum):
@@ -25,12 +26,18 @@ def write_table(results: Sequence[Result]) -> None:
     rows = [
         [
             result.state.lower(), result.table, result.column or "", result.rule,
-            "unknown" if result.value is None else render.text_of(result.value), result.detail,
+            _value(result), result.detail,
         ]
         for result in sorted(results, key=lambda result: order[result.state])
     ]  # fmt: skip
     headers = ["state", "table", "column", "rule", "value", "detail"]
     text.write_text(headers, rows, right=[False] * 4 + [True], whole=("state", "table"))
+
+
+def _value(result: Result) -> str:
+    if result.value is None:
+        return "unknown"
+    return result.value if isinstance(result.value, str) else table_summary.number(result.value)
 
 
 def to_json(results: Sequence[Result], errors: Mapping[str, str]) -> str:
@@ -69,8 +76,7 @@ def _add_case(suite: ElementTree.Element, result: Result) -> None:
     )  # fmt: skip
     if result.state is State.PASSED:
         return
-    value = "unknown" if result.value is None else render.text_of(result.value)
-    message = text.harmless(f"{result.measure} is {value}" + (f" ({result.detail})" if result.detail else ""))
+    message = text.harmless(f"{result.measure} is {_value(result)}" + (f" ({result.detail})" if result.detail else ""))
     if result.state is State.FAILED:
         ElementTree.SubElement(case, "failure", message=message, type=result.measure)
     else:

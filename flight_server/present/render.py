@@ -110,11 +110,13 @@ def plain(value: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """A value for a cell of a text table: empty for a null, numbers rounded for people."""
+    """A value for a cell of a text table: empty for a null, numbers rounded for people, but not to whole ones."""
     if value is None:
         return ""
     if isinstance(value, float) and (value == 0 or 1e-3 <= abs(value) < 1e15):
-        return f"{value:.3f}".rstrip("0").rstrip(".")
+        text = f"{value:.3f}".rstrip("0").rstrip(".")
+        if "." in text or value.is_integer():
+            return text
     value = plain(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
@@ -116,7 +119,7 @@ def _by_column(table: pa.Table, order: str) -> dict[int, list[Row]]:
 
 def count(value: float | None) -> str:
     """A number with thousands separators; empty if unknown."""
-    return "" if value is None else f"{value:,.0f}"
+    return "" if value is None else f"{round(value):,}"
 
 
 def counted(value: float | None, noun: str) -> str:
@@ -166,6 +169,15 @@ def freshness(row: Row) -> str:
     """EXACT, or the row's label and its snapshot."""
     fresh = row["freshness"] or ""
     return fresh if fresh in ("EXACT", "") else f"{fresh} (from {row['snapshot_id']})"
+
+
+def number(value: float | Fraction, digits: int = 6) -> str:
+    """A number with separators: whole ones in full, others to some digits, or in full where these would look exact."""
+    if math.isfinite(value) and value == int(value) and (not isinstance(value, float) or abs(value) < 2**53):
+        return f"{int(value):,}"
+    value = float(value)
+    rounded = re.sub(r"e.*|[-.]", "", f"{value:.{digits - 1}e}").rstrip("0")
+    return f"{value:,.{digits}g}" if len(rounded) == digits else f"{value:,}"
 
 
 def rounded(number: float | None) -> str:

@@ -36,7 +36,8 @@ def environment() -> Environment:
     )  # fmt: skip
     jinja.filters |= {
         "value": _value, "label": label, "count": table_summary.count, "size": table_summary.size,
-        "moment": table_summary.moment, "age": table_summary.age, "freshness": _freshness,
+        "number": table_summary.number, "moment": table_summary.moment, "age": table_summary.age,
+        "freshness": _freshness,
         "distinct": table_summary.distinct, "rounded": table_summary.rounded,
         "nulls": _nulls, "nans": _nans, "null_bar": _null_bar, "least": _lower, "greatest": _upper,
         "quantile": _quantile, "spark": _spark,

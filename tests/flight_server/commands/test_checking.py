@@ -25,6 +25,12 @@ def test_check_status_is_that_of_the_worst_result(server, run, tables, tmp_path)
     assert status == 1 and 'errors="1"' in out and "lake.s.nosuch" in err
 
 
+def test_value_that_fails_is_not_shown_as_the_limit(server, run, tables):
+    server.rows("stats.columns", column_row(null_count=1_000_001, row_count=10**9))
+    _, out, _ = run("check", NAME, "--rule", "null_fraction <= 0.1%")
+    assert out.splitlines()[1].split()[-1] == "0.001000001"
+
+
 def test_check_without_a_rule_is_status_2_unless_the_table_is_unknown(server, run):
     status, out, err = run("check", NAME)
     assert (status, out) == (2, "") and "no rule given" in err

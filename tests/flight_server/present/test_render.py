@@ -90,6 +90,7 @@ def test_text_has_no_control_characters():
 @pytest.mark.parametrize(
     ("value", "text"),
     [(3.0, "3"), (0.0, "0"), (-0.0, "-0"), (1 / 3, "0.333"), (362262.57603832346, "362262.576"), (1e-9, "1e-09"),
+     (0.99999, "0.99999"), (-2.0004, "-2.0004"),
      (1e20, "1e+20"), (2**60, "1152921504606846976"), (True, "true"), (None, ""), ([1, None], "[1, null]")],
 )  # fmt: skip
 def test_text_of_a_value(value, text):
