@@ -29,12 +29,13 @@ from store.catalog.column_ids import ColumnNames
 from store.catalog.deletion import delete_records
 from store.duckdb.arrow_sql import execute, query
 from store.duckdb.database import Connection, Database
-from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, parts, stored_columns
+from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, GROUPED, PARTED, parts, stored_columns
 from store.history.content_hash import content_hash
 from store.history.file_listings import ListingChanged, Marks
 from store.history.file_spans import STORAGE_ID, delete_listings, end_staged, rows_of, where_target
 from store.history.snapshot_merge import SnapshotMerge
 from store.history.span_merge import SpanMerge, waves
+from store.history.spans import holds_sql
 from store.model.catalog_entries import EXTERNAL, Place, TableEntry
 from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
@@ -365,16 +366,28 @@ class DuckDBStatsStore(StatsStore):
 
     def expirable(self, tables: Sequence[TableEntry]) -> dict[int, Ids]:
         """Table key → ids of snapshots that have records but left the lake; without tables that have none. Snapshots of
-        external tables never expire."""
+        which something is served for others that are in the lake never expire, nor do those of external tables."""
         keys = [table.table_key for table in tables if table.format != EXTERNAL]
         physical = (*BY_SNAPSHOT.values(), "file_snapshots")
         stored = " OR ".join(
             f"EXISTS (SELECT 1 FROM {name} r WHERE r.table_key = n.table_key AND r.snapshot_id = n.snapshot_id)"
             for name in physical
         )
+        sources = [("file_snapshots", "r.snapshot_id")]
+        for flight in PARTED:
+            also = ", r.distribution_snapshot_id" if flight in GROUPED else ""
+            sources += [(part, f"unnest([r.snapshot_id{also}])") for part in parts(flight)]
+        # of the snapshots at which a row may hold, the first one tells: four times as fast as joining all
+        served = " UNION ".join(
+            f"SELECT r.table_key, {ids} AS snapshot_id FROM {part} r ASOF JOIN live l ON l.table_key = r.table_key"
+            f" AND l.schema_key = r.schema_key AND r.from_ord <= l.ordinal WHERE {holds_sql('r', 'l')}"
+            for part, ids in sources
+        )
         stale = self.database.rows(
-            "SELECT n.table_key, n.snapshot_id FROM snapshots n WHERE n.is_live = false"
-            f" AND n.table_key IN (SELECT unnest(?::BIGINT[])) AND ({stored}) ORDER BY ALL", keys,
+            "WITH n AS (FROM snapshots WHERE table_key IN (SELECT unnest(?::BIGINT[]))),"
+            " live AS (FROM n WHERE is_live IS DISTINCT FROM false)"
+            f" SELECT n.table_key, n.snapshot_id FROM n ANTI JOIN ({served}) s ON s.table_key = n.table_key"
+            f" AND s.snapshot_id = n.snapshot_id WHERE n.is_live = false AND ({stored}) ORDER BY ALL", keys,
         )  # fmt: skip
         doomed: dict[int, Ids] = {}
         for key, snapshot_id in stale:

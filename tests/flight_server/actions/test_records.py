@@ -136,6 +136,25 @@ def test_expire_is_a_dry_run_unless_disabled(lake):
     assert act(lake, "expire", dry_run=False) == [{"table": NAME, "snapshots": [], "dry_run": False}]
 
 
+def test_expire_keeps_what_newer_snapshots_inherit(lake):
+    def served(flight):
+        return read(lake, command("t", flight, snapshot="current")).to_pylist()
+
+    act(lake, "delete_stats", table=NAME)
+    put(lake, rows("t", 1, [2]))
+    put(lake, rows("t", 2, [1]))
+    put(lake, [row | {"ndv": None} for row in rows("t", 4, [1])])
+    before = served("stats.columns")
+    freshness = {row["column_id"]: (row["freshness"], row["distribution_freshness"]) for row in before}
+    assert freshness == {1: ("EXACT", "INHERITED"), 2: ("INHERITED", "INHERITED")}
+    assert act(lake, "expire", dry_run=False) == [{"table": NAME, "snapshots": [], "dry_run": False}]
+    assert served("stats.columns") == before
+    for snapshot in (3, 4):
+        put(lake, rows("t", snapshot, [1, 2]))
+    assert act(lake, "expire", dry_run=False) == [{"table": NAME, "snapshots": [1, 2], "dry_run": False}]
+    assert len(served("stats.columns")) == 2
+
+
 def test_expire_ignores_tables_that_were_not_discovered(lake):
     put(lake, rows("external", 1, [1]))
     put(lake, rows("external", 2, [1]))
