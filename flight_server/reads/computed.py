@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from functools import lru_cache
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from store.model.schemas import FLIGHTS, KEY, PROVENANCE
 
 BUCKETS: Final = 32
 COMMON: Final = 100
+_WIDE: Final = Context(prec=128)  # digits of any decimal
 RANKS: Final = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)  # of `stats.quantiles`
 
 
@@ -216,10 +217,12 @@ def _text(value: float, type: logical_types.LogicalType) -> str | None:
     kinds = logical_types.Kind
     try:
         match type.kind:
-            case kinds.INT:
-                return str(round(value))
+            case kinds.INT:  # 2^63 stands for what is just below; unsigned ones beyond are no bounds
+                whole = round(value) - (value == 2.0**63)
+                return str(whole) if -(2**63) <= whole < 2**63 else None
             case kinds.DECIMAL:
-                return bounds.canonical(str(Decimal(value).quantize(Decimal(1).scaleb(-(type.scale or 0)))), type)
+                unit = Decimal(1).scaleb(-(type.scale or 0))
+                return bounds.canonical(str(Decimal(value).quantize(unit, context=_WIDE)), type)
             case kinds.DATE:
                 return bounds.canonical(str(round(value)), type)
             case kinds.TIME | kinds.TIMESTAMP | kinds.TIMESTAMPTZ:
@@ -254,7 +257,7 @@ def _quantiles(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _within(values: list[str | None], type: logical_types.LogicalType) -> list[str | None]:
     """The values clamped to the first and last one, which the doubles of a sketch may exceed."""
     first, last = values[0], values[-1]
-    if first is None or last is None:
+    if first is None or last is None or not type.orderable:
         return values
     keys = bounds.sort_keys(pa.array(values, pa.string()), type)
     low, high = keys[0], keys[-1]

@@ -181,8 +181,8 @@ def number(value: float | Fraction, digits: int = 6) -> str:
 
 
 def rounded(number: float | None) -> str:
-    """A mean or deviation to six significant digits."""
-    return "" if number is None else f"{number:,.6g}" if abs(number) < 1e6 else f"{number:,.0f}"
+    """A mean or deviation to six significant digits, or whole."""
+    return "" if number is None else f"{number:,.0f}" if 1e6 <= abs(number) < 1e15 else f"{number:,.6g}"
 
 
 def moment(value: datetime | None) -> str:

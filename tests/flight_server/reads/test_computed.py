@@ -61,6 +61,19 @@ def test_quantiles_beyond_double_precision_are_sorted_within_bounds():
     assert values == sorted(values) and {values[0], values[-1]} == {most, most + 2}
 
 
+@pytest.mark.parametrize(("logical_type", "values", "bounds", "expected"), [
+    ("INT", [-(2**63), 2**63 - 1], {"max": str(2**63 - 1)}, {str(-(2**63)), str(2**63 - 1)}),
+    ("INT", [1, 2**64 - 1], {"min": "1"}, {"1", None}),  # unsigned: no bound has the greatest
+    ("INTERVAL", [1, 2], {"min": "P1D", "max": "P2D"}, {"P1D", None, "P2D"}),
+    ("DECIMAL(38,1)", [5 * 10**36], {}, {str(int(5e36))}),
+])  # fmt: skip
+def test_quantiles_at_the_limits_of_types(app, logical_type, values, bounds, expected):
+    """Of one column that cannot be shown, the flight of all tables would fail."""
+    put_column(app, f"{logical_type}{values[0]}", logical_type, values, **bounds)
+    assert {value for _, value in quantiles(app, f"{logical_type}{values[0]}")} == expected
+    assert read(app, command(f"{logical_type}{values[0]}", "stats.histograms")).num_rows
+
+
 def test_unreadable_sketch_does_not_hide_other_tables(app):
     put_column(app, "fine", "INT", [1, 2])
     put_column(app, "broken", "INT", [], data=b"garbage")
