@@ -60,7 +60,7 @@ def distance(before: bytes, after: bytes) -> Distance | None:
     gaps = np.abs(shares[0] - shares[1])
     errors = _rank_error(before, one.count), _rank_error(after, other.count)
     found = Distance(float(gaps.max()), sum(errors))
-    low, high = points[np.searchsorted(shares[0], [0.25, 0.75])]
+    low, high = points[np.searchsorted(shares[0], [0.25, 0.75])].tolist()  # floats, which overflow without a warning
     reach = FENCE * (high - low)
     for above, fence in ((False, low - reach), (True, high + reach)):
         # a share above a point begins with the next: the point before the first beyond the fence counts too

@@ -30,6 +30,13 @@ def test_distance_of_a_sketch_to_itself_is_0():
     assert distance(data, data).value == 0
 
 
+@pytest.mark.parametrize("extreme", [1.7e308, np.inf])
+def test_values_at_the_limits_of_doubles_have_a_distance(extreme):
+    edges = np.repeat([-extreme, extreme], 5)
+    assert distance(kll(edges), kll(edges)).value == 0
+    assert distance(kll(np.full(9, extreme)), kll(np.full(9, -extreme))).value == 1
+
+
 def test_distance_of_two_single_values_is_1():
     found = distance(kll(np.zeros(9)), kll(np.ones(9)))
     assert (found.shares, found.error, found.tails) == (1.0, 0.0, 1.0)
