@@ -15,7 +15,7 @@ from flight_server.checks.rules import Rule
 from flight_server.views import expectations, history
 from flight_server.views.expectations import COUNT, Kind
 from flight_server.views.reader import Reader, equal, read_table, rows_of
-from flight_server.views.table_summary import Row, TableSummary
+from flight_server.views.table_summary import Row, TableSummary, rounded
 from store.model.schemas import EXPECTED
 
 GAP: Final = "commit_gap"
@@ -81,7 +81,7 @@ def results(reader: Reader, facts: TableSummary, rule: Rule, now: datetime) -> I
     believed = expectations.most_are_false([found.probability for _, found in judged])
     for one, found in judged:
         strange = found.strange and found.probability <= believed
-        told = f"expected {found.low:,.6g} to {found.high:,.6g}, by {found.count} snapshots"
+        told = f"expected {rounded(found.low)} to {rounded(found.high)}, by {found.count} snapshots"
         if strange and found.is_level:
             told += "; it is the third in a row, and learned as the new level"
         yield Result(

@@ -114,7 +114,8 @@ def history(
         values = [row.get(statistic) for row in rows]
         numbers = [value for value in values if value is not None]
         if len(set(numbers)) > 1:
-            say(f"{statistic:<15} {shapes.sparkline(values)}  {numbers[0]:,.6g} → {numbers[-1]:,.6g}")
+            ends = " → ".join(table_summary.number(numbers[at]) for at in (0, -1))
+            say(f"{statistic:<15} {shapes.sparkline(values)}  {ends}")
 
 
 def _history_table(rows: list[dict[str, Any]]) -> pa.Table:

@@ -7,6 +7,7 @@ from html import escape
 
 from flight_server.present.text import harmless
 from flight_server.views.shapes import Bar, text_at
+from flight_server.views.table_summary import rounded
 
 LEFT, RIGHT, TOP, BOTTOM = 56, 10, 10, 22  # margins for the axes, in pixels
 GAP = 1.0  # pixels between bars
@@ -98,7 +99,7 @@ def line(
     shades = "".join(
         f'<rect class="expected" x="{max(LEFT + (place - 0.5) * step, LEFT):.1f}" y="{down(band[1]):.1f}" '
         f'width="{step:.1f}" height="{max(down(band[0]) - down(band[1]), 1.0):.1f}">'
-        f"<title>{_text(points[place][0])}: expected {band[0]:,.6g} to {band[1]:,.6g}</title></rect>"
+        f"<title>{_text(points[place][0])}: expected {rounded(band[0])} to {rounded(band[1])}</title></rect>"
         for place, band in enumerate(bands)
         if band is not None
     )

@@ -177,7 +177,7 @@ def number(value: float | Fraction, digits: int = 6) -> str:
         return f"{int(value):,}"
     value = float(value)
     rounded = re.sub(r"e.*|[-.]", "", f"{value:.{digits - 1}e}").rstrip("0")
-    return f"{value:,.{digits}g}" if len(rounded) == digits else f"{value:,}"
+    return f"{value:,.{digits}g}" if len(rounded) == digits and not 1e6 <= abs(value) < 1e15 else f"{value:,}"
 
 
 def rounded(number: float | None) -> str:
