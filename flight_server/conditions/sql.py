@@ -143,7 +143,7 @@ def _leaf(column: Any, op: str, literals: Sequence[Any]) -> dict[str, Any]:
     if not isinstance(column, exp.Column):
         raise _refusal(f"{_shown(column)} is not a column", hint=_LANGUAGE)
     if not isinstance(column.this, exp.Identifier) or column.args.get("table"):
-        raise _refusal(f"{_shown(column)} is qualified", hint="name the column alone")
+        raise _refusal(f"{_shown(column)} is qualified", hint='name the column alone; a field of a struct is "a.b"')
     leaf: dict[str, Any] = {"column": column.name, "op": op}
     return leaf | {"values": [_value(literal) for literal in literals]} if literals else leaf
 

@@ -103,7 +103,7 @@ REJECTED = {
     "a IN ()": "IN",
     "a = b": "column",
     'a = "b"': "single quotes",
-    "t.a = 1": "qualified",
+    "t.a = 1": 'qualified; name the column alone; a field of a struct is "a.b"',
     "a + 1 = 2": "a + 1",
     "a = 1 + 1": "1 + 1",
     "-a = 1": "column",
