@@ -515,6 +515,10 @@ class JobQueue:
             self._pruned = now
             self._store.prune()
 
+    def is_waiting(self, lanes: Iterable[str]) -> bool:
+        """True while a job in memory waits in one of these lanes."""
+        return any(self._waiting[lane] for lane in lanes)
+
     def depths(self) -> tuple[dict[str, int], int]:
         """Numbers of waiting jobs in memory by lane, and of leases."""
         with self.lock:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from flight_server.config import CHILD_VARIABLE, Settings
@@ -18,6 +19,7 @@ from flight_server.process.log import relay
 
 RESTART_SECONDS: Final = 2.0  # a worker that dies at once is not restarted in a tight loop
 STOP_SECONDS: Final = 5.0
+_CONTROL: Final = ("control", "watch", "publish")  # lanes of a worker that does not capture
 
 
 class WorkersEndpoint:
@@ -44,15 +46,20 @@ def _reachable(host: str) -> str:
 
 
 class OwnWorkers:
-    """The server's own workers: N that capture, or one that only inspects lakes. A worker that dies is restarted.
+    """The server's own workers: N that capture, or one that only inspects lakes, from the first such job that waits. A
+    worker that dies is restarted.
 
     Args:
         uri: The address that the workers connect to.
+        is_waiting: True while a job waits in one of these lanes.
         at_once: Start them now, not at the first `keep`.
     """
 
-    def __init__(self, settings: Settings, uri: str, token: str, at_once: bool = True):
-        self._settings, self._uri, self._token = settings, uri, token
+    def __init__(
+        self, settings: Settings, uri: str, token: str, is_waiting: Callable[[Iterable[str]], bool],
+        at_once: bool = True,
+    ):  # fmt: skip
+        self._settings, self._uri, self._token, self._is_waiting = settings, uri, token, is_waiting
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * max(1, settings.workers)
         self._born = [0.0] * len(self._processes)
         if at_once:
@@ -60,6 +67,8 @@ class OwnWorkers:
 
     def keep(self) -> None:
         """Starts workers that are not running."""
+        if not (self._settings.workers or self._has_begun() or self._is_waiting(_CONTROL)):
+            return
         for at, process in enumerate(self._processes):
             dead = process is None or process.poll() is not None
             if dead and time.monotonic() - self._born[at] > RESTART_SECONDS:
@@ -67,9 +76,17 @@ class OwnWorkers:
                 self._processes[at] = self._start()
 
     def is_alive(self, lane: str) -> bool:
-        """True while a worker that serves a lane runs; on a busy machine it may take long to connect."""
-        serves = self._settings.workers > 0 or lane in ("control", "watch", "publish")
-        return serves and any(process is not None and process.poll() is None for process in self._processes)
+        """True while a worker that serves a lane runs, or is yet to be started; on a busy machine it may take long to
+        connect."""
+        serves = self._settings.workers > 0 or lane in _CONTROL
+        return serves and (self.running() > 0 or not self._has_begun())
+
+    def running(self) -> int:
+        """The number of workers that run."""
+        return sum(process is not None and process.poll() is None for process in self._processes)
+
+    def _has_begun(self) -> bool:
+        return any(process is not None for process in self._processes)
 
     def _start(self) -> subprocess.Popen[bytes]:
         arguments: dict[str, Any] = {

@@ -27,7 +27,7 @@ def test_worker_exits_if_its_server_died_before_it_started():
 
 
 def test_crash_of_a_worker_leaves_its_stacks_in_the_log(tmp_path):
-    with serving(tmp_path) as server:
+    with serving(tmp_path, "--workers", 1) as server:
         children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
         (worker,) = eventually(lambda: children.read_text().split())
         # before it runs this program it is a fork of its server, whose handler it loses

@@ -1,0 +1,30 @@
+"""When the server starts its own workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flight_server.config import Settings
+from flight_server.process.workers import OwnWorkers
+
+
+def test_worker_that_only_inspects_lakes_starts_when_one_is_to_be_inspected():
+    waiting = set[str]()
+    own = OwnWorkers(
+        Settings(db=Path("unused"), workers=0), "grpc://127.0.0.1:1", "token",
+        lambda lanes: not waiting.isdisjoint(lanes),
+    )  # fmt: skip
+    try:
+        waiting.add("sync")
+        own.keep()
+        assert own.running() == 0
+        assert all(own.is_alive(lane) for lane in ("control", "watch", "publish"))
+        assert not own.is_alive("light") and not own.is_alive("sync")
+        waiting.add("watch")
+        own.keep()
+        waiting.clear()
+        own.keep()
+        assert own.running() == 1 and own.is_alive("control") and not own.is_alive("sync")
+    finally:
+        own.stop()
+    assert own.running() == 0 and not own.is_alive("control")
