@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -347,7 +348,12 @@ def _float_keys(values: pa.Array) -> pa.Array:
 # Decimals have up to 76 digits, more than a decimal of DuckDB. Their key is a text: the sign, the number of integer
 # digits as one character, the digits. Those of negative numbers are complemented, and end above every digit.
 ASCENDING, DESCENDING = 40, 120  # characters of no integer digits
-_CHARACTERS: Final = pa.array([chr(code) for code in range(128)])
+
+
+@cache
+def _characters() -> pa.Array:
+    """The ASCII characters by code, created on first use: the first array of texts imports pandas, which is slow."""
+    return pa.array([chr(code) for code in range(128)])
 
 
 def _decimal_keys(texts: pa.Array) -> pa.Array:
@@ -355,8 +361,8 @@ def _decimal_keys(texts: pa.Array) -> pa.Array:
     digits = pc.if_else(negative, pc.utf8_slice_codeunits(texts, 1), texts)
     point = pc.find_substring(digits, ".")
     whole = pc.if_else(pc.less(point, 0), pc.utf8_length(digits), point)
-    above = _CHARACTERS.take(pc.add(whole, ASCENDING))
-    below = _CHARACTERS.take(pc.subtract(DESCENDING, whole))
+    above = _characters().take(pc.add(whole, ASCENDING))
+    below = _characters().take(pc.subtract(DESCENDING, whole))
     return pc.if_else(negative, join("0", below, _complemented(digits), "~"), join("1", above, digits))
 
 
