@@ -29,6 +29,7 @@ NAMED_UP_TO: Final = 1000  # most rows of a limited read that gets the table nam
 ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read is in storage order, clustered by table
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
+Typed = TypeVar("Typed", pa.Table, pa.RecordBatchReader)
 ArrowSource: TypeAlias = Callable[[ReadScope], pa.Table | FlightSource]
 
 
@@ -61,10 +62,14 @@ class Queries:
             return rows.to_batches()
         sql, parameters = self._sql(request, source, scope)
         batch_rows = _LARGE.get(request.flight.name) or _batch_rows(request.schema)
+        # A row for each column of a table: a copy of them costs less than to parse and bind twice, as a stream does.
+        is_few = scope.only is not None and not scope.is_stored and request.flight.name in PARTED
+        if is_few and request.names and not request.rows:
+            return _typed(query(cursor, sql, parameters), request.schema).to_batches(batch_rows)
         reader = cursor.sql(sql, params=parameters or None).to_arrow_reader(batch_rows)
         if not request.names and not request.rows:
             return (batch.select([]) for batch in reader)
-        return reader if reader.schema.equals(request.schema) else reader.cast(request.schema)
+        return _typed(reader, request.schema)
 
     def _source(self, request: ScanRequest, scope: ReadScope) -> FlightSource:
         name = request.flight.name
@@ -135,8 +140,7 @@ class Queries:
         for name in TABLE_COLUMNS:
             names = pa.array([getattr(table, name) for table in tables], pa.string())
             rows = rows.append_column(name, names.take(keys.indices))
-        rows = rows.select(request.names)
-        return rows if rows.schema.equals(request.schema) else rows.cast(request.schema)
+        return _typed(rows.select(request.names), request.schema)
 
     def _small(self, request: ScanRequest, scope: ReadScope) -> bool:
         name = request.flight.name
@@ -180,6 +184,10 @@ def order_of(flight: Flight) -> tuple[str, ...]:
     identity = IDENTITY.get(flight.name)
     is_sorted = identity is None or flight.name in ("stats.sketches", "stats.column_groups")
     return () if is_sorted else ("snapshot_id", *(identity or ()))
+
+
+def _typed(rows: Typed, schema: pa.Schema) -> Typed:
+    return rows if rows.schema.equals(schema) else rows.cast(schema)
 
 
 def in_order(table: Rows, keys: tuple[str, ...]) -> Rows:
