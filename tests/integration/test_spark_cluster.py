@@ -66,7 +66,8 @@ def environment(no_java, tmp_path_factory) -> dict[str, str]:
     assert "No module named 'capture'" in missing.stderr
     return {
         "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": java,
-        "SPARK_DAEMON_JAVA_OPTS": f"-Dspark.master.rest.enabled=false {os.environ.get('SPARK_SUBMIT_OPTS', '')}",
+        "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false",
+        "JDK_JAVA_OPTIONS": os.environ["SPARK_SUBMIT_OPTS"],  # of executors too
         "SPARK_DAEMON_MEMORY": "256m", "SPARK_WORKER_DIR": str(path / "work"), "PYSPARK_PYTHON": str(python),
     }  # fmt: skip
 
