@@ -16,6 +16,7 @@ from typing import Any, Final
 from capture.homes import homes_of, options_of
 from flight_server.control.job_queue import JobQueue
 from flight_server.control.lakes import Lakes
+from store.catalog import capture_facts
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
@@ -73,7 +74,8 @@ class Publishing:
             StatflightError: The worker's, when nothing was published.
         """
         payload = self._payload("publish", table, home, snapshot_id, options)
-        payload |= {"dry_run": dry_run, "allow_inherited": allow_inherited}
+        identity = capture_facts.identities(self._database, [table.table_key]).get(table.table_key)
+        payload |= {"dry_run": dry_run, "allow_inherited": allow_inherited, "identity": identity}
         begun = self._clock()
         try:
             result = self._run(payload, is_cancelled)

@@ -14,7 +14,8 @@ from capture.homes import HOMES
 from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import ColumnStatistics, Destination, TableStatistics, may_publish
 from flight_server.client.connection import Connection
-from store.model.errors import InvalidArgument, NotFound
+from store.model.catalog_entries import is_another_table
+from store.model.errors import Conflict, InvalidArgument, NotFound
 from store.model.freshness import EXACT, INHERITED
 from store.model.schemas import DISTRIBUTION_LABELS
 from store.model.sketches import estimate, is_partial
@@ -35,7 +36,7 @@ def publish_table(
 
     Args:
         payload: The lease's payload: operation (`publish` or `withdraw`), connector, table, snapshot_id, to, options;
-            of `publish` dry_run and allow_inherited too.
+            of `publish` dry_run, allow_inherited and identity (`capture_facts.identities`) too.
 
     Returns:
         A `Publication` as JSON, or `withdrawn`: False if the home had no statistics.
@@ -58,7 +59,29 @@ def publish_table(
     statistics = stored_statistics(server, payload, chosen.sketches)
     if chosen.takes_files:
         statistics = with_files(server, payload, statistics)
+    _check_same(connector, payload)
     return publish(chosen(destination, statistics), dry_run=payload["dry_run"]).to_json()
+
+
+def _check_same(connector: Connector, payload: Mapping[str, Any]) -> None:
+    """Refuses statistics of a table that another one of its name has replaced, some snapshots of which have its ids.
+
+    Raises:
+        Conflict: The table was created again, restored or rolled back since the server last inspected it.
+    """
+    known, table = payload.get("identity"), payload["table"]  # of some formats, and of a server of this version
+    if known is None:
+        return
+    snapshot_id, identity = known
+    found = connector.enumerate_snapshots(
+        table["schema"], table["name"], known_snapshot_ids=frozenset({snapshot_id}), target_snapshot_ids=frozenset()
+    )
+    now = (found.identities, found.live_snapshot_ids, found.current_snapshot_id)
+    if is_another_table((snapshot_id, identity), *now):
+        raise Conflict(
+            f'"{table["full_name"]}" was created again, restored or rolled back: the statistics are of the former',
+            code="STALE", hint="capture it again, then publish", params={"snapshot": payload["snapshot_id"]},
+        )  # fmt: skip
 
 
 def _without_statistics(connector: Connector, payload: Mapping[str, Any]) -> TableStatistics:

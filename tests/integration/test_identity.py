@@ -115,6 +115,26 @@ def test_table_created_again_under_its_name_has_nothing_of_the_old_one(tmp_path,
     assert len(facts(client, table)) == 2, "the same table stays"
 
 
+@pytest.mark.parametrize(("write", "home"), [(lance, "lance"), (paimon, "paimon"), (delta, "trino")])
+def test_statistics_of_the_old_table_are_not_published_as_the_new_ones(tmp_path, client, write, home):
+    root, name = tmp_path / "lake", f"{write.__name__}_published"
+    root.mkdir()
+    write(root, OLD, False)
+    client.act("register_connector", {"catalog": name, "format": write.__name__, "uri": str(root), "options": {}})
+    (found,) = client.act("discover", {"catalog": name})
+    table = found["table"]
+    capture(client, table)
+    write(root, NEW, True)
+    before = sorted(path for path in root.rglob("*") if path.is_file())
+    with pytest.raises(pa.ArrowException, match=r"\[STALE\] .* was created again, restored or rolled back"):
+        client.act("publish", {"table": table, "to": home})
+    assert sorted(path for path in root.rglob("*") if path.is_file()) == before
+    client.act("discover", {"catalog": name})
+    capture(client, table)
+    (published,) = client.act("publish", {"table": table, "to": home})
+    assert (published["state"], published["columns"]) == ("CURRENT", ["a", "b"])
+
+
 def append(format: str, root: Path, value: int) -> None:
     """Makes a version of one more row."""
     rows = pa.table({"a": [value], "b": [None]}, OLD.schema)
