@@ -58,7 +58,8 @@ def scan(
         _write(plan)
     else:
         render.write(plan.files, format)
-    to_read = pc.sum(pc.coalesce(plan.files["bytes_to_read"], plan.files["size_bytes"])).as_py() or 0
+    read = pc.coalesce(plan.files["bytes_to_read"], plan.files["size_bytes"])
+    to_read = int(pc.sum(read.cast(pa.decimal128(38))).as_py() or 0)  # perhaps beyond 64 bits
     say(_totals(plan, to_read))
     if max_bytes is not None and to_read > max_bytes:
         warn(f"statflight: {name}: {to_read} bytes to read, more than the {max_bytes} of --max-bytes")

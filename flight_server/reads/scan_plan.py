@@ -290,6 +290,11 @@ def _sums(cursor: Connection, rows: str, parameters: Sequence[Any] = ()) -> dict
     return {unit: int(value or 0) for unit, value in zip(_UNITS, sums, strict=True)}
 
 
+def _total(counts: pa.ChunkedArray) -> int:
+    """The sum of int64, beyond 64 bits too."""
+    return int(pc.sum(counts.cast(pa.decimal128(38))).as_py() or 0)
+
+
 class Query:
     """The query of one scan."""
 
@@ -342,8 +347,9 @@ class Query:
         pos = self._listing.positions.get("stats.file_columns", -1)
         rows = listed_rows("stats.file_columns", self._key, pos, f"s.column_id IN ({ids})")
         return (
-            f"(SELECT if(count(s.bytes_scanned) = {len(set(read))}, least(sum(s.bytes_scanned), f.size_bytes)::BIGINT,"
-            f" NULL) {rows} AND coalesce(s.row_groups_sampled, 0) = 0 AND s.file_path = f.file_path)"
+            f"(SELECT if(count(s.bytes_scanned) = {len(set(read))},"
+            f" TRY_CAST(least(sum(s.bytes_scanned), f.size_bytes) AS BIGINT), NULL) {rows}"
+            " AND coalesce(s.row_groups_sampled, 0) = 0 AND s.file_path = f.file_path)"
         )
 
     def summary(self, kept: pa.Table) -> dict[str, dict[str, int]]:
@@ -352,10 +358,7 @@ class Query:
         Args:
             kept: The files that are kept.
         """
-        left = {
-            "files": kept.num_rows, "rows": pc.sum(kept["row_count"]).as_py() or 0,
-            "bytes": pc.sum(kept["size_bytes"]).as_py() or 0,
-        }  # fmt: skip
+        left = {"files": kept.num_rows, "rows": _total(kept["row_count"]), "bytes": _total(kept["size_bytes"])}
         condition, by_partition = self._condition, dict.fromkeys(_UNITS, 0)
         among = self._listing.partitioned & condition.columns.keys() if condition is not None else set()
         by_value = condition is not None and (among or condition.buckets)

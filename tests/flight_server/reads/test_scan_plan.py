@@ -98,6 +98,25 @@ def test_bytes_of_columns_are_summed_where_all_are_known(app):
     assert to_read("id") == [40, None, 0]
 
 
+def test_sums_beyond_64_bits_are_exact_or_unknown(app):
+    huge = KEY | {"completeness": "COMPLETE", "row_count": 2**62}
+    names = [f"h{i}" for i in range(3)]
+    put(app, [huge | {"file_path": name, "file_content": "DATA", "size_bytes": 2**62} for name in names], "stats.files")
+    files = plan(app).files
+    summary = json.loads(files.schema.metadata[METADATA])
+    assert summary["rows"] == {"all": 3 * 2**62 + 50, "kept": 3 * 2**62 + 50, "skipped_by_partition": 0,
+                               "skipped_by_bounds": 0}  # fmt: skip
+    assert summary["bytes"]["kept"] == 3 * 2**62 + 500
+    put(app, [huge | {"file_path": "unsized", "file_content": "DATA"}], "stats.files")
+    put(app, [
+        huge | {"file_path": "unsized", "column_id": id, "column_name": name, "logical_type": "INT",
+                "bytes_scanned": 2**62}
+        for id, name in ((1, "Id"), (2, "region"))
+    ], "stats.file_columns")  # fmt: skip
+    assert plan(app, columns=["id"]).files["bytes_to_read"].to_pylist()[-1] == 2**62
+    assert plan(app, columns=["id", "region"]).files["bytes_to_read"].to_pylist()[-1] is None
+
+
 def test_partition_values_are_counted_by_themselves(app):
     app.database.write(lambda connection: connection.execute("UPDATE tables SET partition_keys = ['region', 'gone']"))
     summary = json.loads(plan(app, "id = 25 AND region = 'r0'").files.schema.metadata[METADATA])
