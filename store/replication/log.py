@@ -20,13 +20,14 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from store.model.errors import InvalidArgument, StatflightError
 from store.replication.place import IDENTITY, Place
 
 LOG: Final = "log"
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 BLOCK_BYTES: Final = 1 << 20  # four blocks of DuckDB
 FORMAT: Final = 1
 
@@ -226,5 +227,5 @@ def _positions(names: Sequence[str]) -> list[Position]:
 
 
 def iso(micros: int) -> str:
-    """A time as text, in UTC."""
-    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """A time as text, in UTC and to the microsecond, so that it names the same commit again."""
+    return (EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds").replace("+00:00", "Z")

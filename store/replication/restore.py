@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
@@ -15,7 +15,19 @@ import duckdb
 
 from store.duckdb.backup import wal
 from store.model.errors import InvalidArgument, NotFound
-from store.replication.log import BLOCK_BYTES, Base, Commit, Damaged, Log, Position, Segment, block_name, digest, iso
+from store.replication.log import (
+    BLOCK_BYTES,
+    EPOCH,
+    Base,
+    Commit,
+    Damaged,
+    Log,
+    Position,
+    Segment,
+    block_name,
+    digest,
+    iso,
+)
 
 REPLICA_SETTING: Final = "replica"  # in the table `settings`: of which replica the file is, and its last lease
 DOWNLOADS: Final = 8
@@ -35,16 +47,16 @@ class At:
         Raises:
             InvalidArgument: It is neither.
         """
-        if text.isdecimal():
-            return cls(generation=int(text))
         try:
+            if text.isdecimal():
+                return cls(generation=int(text))
             time = datetime.fromisoformat(text)
-        except ValueError:
+            zoned = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).astimezone(UTC)
+        except (ValueError, OverflowError):  # the latter of a zone at the ends of time
             raise InvalidArgument(
-                f'"{text}" is neither a generation nor a time', hint="such as 1234 or 2026-05-01T12:00:00Z"
+                f'"{text[:50]}" is neither a generation nor a time', hint="such as 1234 or 2026-05-01T12:00:00Z"
             ) from None
-        zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-        return cls(micros=int(zoned.timestamp() * 1e6))
+        return cls(micros=(zoned - EPOCH) // timedelta(microseconds=1))
 
     def covers(self, generation: int, micros: int) -> bool:
         """True if a state is not later."""

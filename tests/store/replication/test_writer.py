@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
+from datetime import datetime, timedelta, timezone
 
 import duckdb
 import pytest
@@ -13,7 +15,7 @@ from store.duckdb.database_files import CHECKPOINT_BYTES
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from store.replication import lease as leases
 from store.replication import writer as writers
-from store.replication.log import Damaged, block_name
+from store.replication.log import Damaged, block_name, iso
 from store.replication.place import Directory
 from store.replication.restore import At, bases, spans
 from store.replication.role import ReadOnly
@@ -42,6 +44,24 @@ def test_each_acknowledged_write_can_be_restored(path, place):
         assert restored(place, At(generation=generations[1])) == {"a", "b"}
         with pytest.raises(NotFound):
             restored(place, At(generation=generations[2] + 1))
+
+
+def test_the_time_that_is_told_of_a_write_names_it(path, place):
+    with writing(path, place) as (database, _):
+        told = []
+        for text in "abc":
+            note(database, text)
+            told.append(iso(next(spans(log_at(place))).micros))
+        for count, time in enumerate(told, 1):
+            assert restored(place, At.parse(time)) == set("abc"[:count])
+        eastern = datetime.fromisoformat(told[1]).astimezone(timezone(timedelta(hours=5, minutes=45)))
+        assert restored(place, At.parse(eastern.isoformat())) == {"a", "b"}
+
+
+@pytest.mark.parametrize("text", ["yesterday", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-01:00", "9" * 5000])
+def test_a_time_that_cannot_be_read_is_named(text):
+    with pytest.raises(InvalidArgument, match=f'"{re.escape(text[:50])}" is neither a generation nor a time'):
+        At.parse(text)
 
 
 def test_a_write_that_duckdb_stores_in_the_file_itself(path, place):
