@@ -269,7 +269,24 @@ class DuckDBStatsStore(StatsStore):
             entry = self.catalog.find(name)
             assert entry is not None
             keys[at] = entry.table_key
-        return rows.append_column("table_key", pa.array(keys[places]))
+        keyed = rows.append_column("table_key", pa.array(keys[places]))
+        self._check_ids(keyed)
+        return keyed
+
+    def _check_ids(self, rows: pa.Table) -> None:
+        """Refuses rows about another table than the one that a lake has under the name now, by its id."""
+        if "table_id" not in rows.column_names or rows["table_id"].null_count == rows.num_rows:
+            return
+        columns = ["table_key", "table_id"]
+        for given in rows.select(columns).group_by(columns, use_threads=False).aggregate([]).to_pylist():
+            entry = self.catalog.by_key(given["table_key"])
+            if entry.format != EXTERNAL and given["table_id"] and given["table_id"] != entry.table_id:
+                raise Conflict(
+                    f'table_id: "{entry.full_name}" is another table; expected {entry.table_id}, '
+                    f"got {given['table_id'][:100]}",
+                    hint="it was created again: what was known of the former does not hold for it",
+                    params={"field": "table_id"},
+                )
 
     def _next_generation(self, count: int = 1) -> int:
         """A number that increases with every put, also across restarts: the wall clock in microseconds, kept unique.

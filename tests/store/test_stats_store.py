@@ -6,11 +6,12 @@ import threading
 from importlib.metadata import EntryPoint
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store import staged_listings, stores
+from store import staged_listings, stats_store, stores
 from store.duckdb.layout import OPEN_END
 from store.history import staged
 from store.history.file_listings import ListingChanged
@@ -85,6 +86,26 @@ def test_require_registered_tables_refuses_unknown_tables(kind, request):
     store.require_registered_tables = True
     with pytest.raises(NotFound, match=r'no table "c\.s\.t"'):
         put(store, "stats.columns", columns((1, 1)))
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_rows_of_another_table_of_the_name_are_refused(duck, many, monkeypatch):
+    monkeypatch.setattr(stats_store, "MANY_ROWS", many)  # 1: stored in pieces
+    put(duck, "stats.columns", columns((1, 1)))
+    old = duck.catalog.get("c.s.t")
+    changes = {old.table_key: {"format": "delta", "table_id": "new"}}
+    (new,) = duck.database.write(lambda c: duck.catalog.change(c, changes))
+
+    def files(*ids: str | None) -> pa.Table:
+        named = rows("stats.files", *({"file_path": f"f{i}", "row_count": 1} for i in range(len(ids))))
+        return named.append_column("table_id", pa.array(ids, pa.string()))
+
+    for ids in ([old.table_id], [None, old.table_id], ["new", old.table_id]):
+        with pytest.raises(Conflict, match=f'table_id: "c.s.t" is another table; expected new, got {old.table_id}'):
+            put(duck, "stats.files", files(*ids))
+    assert duck.count(new, 1, TargetKind.FILE) == 0
+    put(duck, "stats.files", files("new", None, ""))
+    assert duck.count(new, 1, TargetKind.FILE) == 3
 
 
 def test_old_idempotency_keys_are_removed(duck):
