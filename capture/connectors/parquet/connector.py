@@ -331,6 +331,7 @@ class ParquetConnector(Connector):
     def _unified(self, namespace: str, name: str, listing: FileListing) -> Layout:
         types = self._partition_types(namespace, name, listing)
         merged: dict[str, Merged] = {}
+        spelt = {key.lower(): key for key in types}
         files = 0
         last: tuple[FooterLeaf, ...] | None = None
         comments: dict[str, str] = {}
@@ -354,8 +355,15 @@ class ParquetConnector(Connector):
                     )
                 if leaf.key in merged:
                     merged[leaf.key].add(leaf, footer, f"{namespace}.{name}")
-                else:
-                    merged[leaf.key] = Merged(leaf)
+                    continue
+                other = spelt.setdefault(leaf.key.lower(), leaf.key)
+                if other != leaf.key and (other in types or footer.leaf(other) is None):
+                    raise Unreadable(
+                        f'table "{namespace}.{name}": column {leaf.name} of file "{footer.place.stem}" and {other} of '
+                        f"{'the directories' if other in types else 'files before it'} differ in case alone: they are "
+                        "one column to some readers, and two to others"
+                    )
+                merged[leaf.key] = Merged(leaf)
         columns = [
             Column(column.leaf.name, column.type.text, column.nullable or column.files < files, None, column.leaf.parts)
             for column in merged.values()

@@ -277,6 +277,24 @@ def test_a_file_with_two_columns_of_one_name_is_refused(tmp_path):
         connector(tmp_path).describe("default", "t")
 
 
+@pytest.mark.parametrize(
+    ("folder", "of"), [("P=1", "of the directories"), ("", "of files before it")], ids=["directory", "file"]
+)
+def test_columns_that_differ_in_case_alone_are_refused(tmp_path, folder, of):
+    """DuckDB and Spark read them as one column, polars and Arrow as two: no bounds are right for both."""
+    if not folder:
+        write(tmp_path / "t/a.parquet", pa.table({"P": [1]}))
+    write(tmp_path / "t" / folder / "b.parquet", pa.table({"p": [2]}))
+    with pytest.raises(Unreadable, match=rf'"default\.t": column p of file "b\.parquet" and P {of} differ in case'):
+        connector(tmp_path).describe("default", "t")
+
+
+def test_columns_of_one_file_that_differ_in_case_are_two(tmp_path):
+    write(tmp_path / "t/f.parquet", pa.table({"p": [1], "P": [2]}))
+    _, rows = captured(connector(tmp_path), "t")
+    assert (rows["p"][0]["max"], rows["P"][0]["max"]) == ("1", "2")
+
+
 def test_bounds_that_no_row_attains_are_not_exact(tmp_path):
     """Arrow's bounds of a dictionary with nulls may be those of an entry that is not used."""
     words = pa.DictionaryArray.from_arrays(pa.array([0, 0, None, 1]), pa.array(["a", "b", "z"]))
