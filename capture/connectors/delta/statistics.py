@@ -4,7 +4,8 @@ In the log:
 
 * Timestamps are truncated to milliseconds: upper bounds are moved up by one, and no bound is exact.
 * Decimals of more than 15 digits were written through a double: bounds are widened. Beyond 18 digits they are dropped.
-* Strings of at least 32 characters or 61 bytes may be truncated.
+* Strings of at least 32 UTF-16 units or 61 bytes may be truncated. Earlier Delta versions of Spark end such an upper
+  bound with U+FFFD, which is less than characters beyond U+FFFF, and write half of one before it as a question mark.
 * If a column was widened from float to double, the log may have the text of a float, and the file that float.
 * In files with deleted rows no bound is exact.
 * There are no NaN counts, and bounds of floats skip NaN.
@@ -12,6 +13,7 @@ In the log:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import partial
@@ -145,8 +147,10 @@ def _facts(
 
 # The log's bounds.
 
-CUT_STRING: Final = 32  # characters at which strings are truncated
+CUT_STRING: Final = 32  # UTF-16 units at which strings are truncated
 CUT_BYTES: Final = 61  # Rust writers truncate before a character that would end beyond 64 bytes
+_PAIRED: Final = "[\U00010000-\U0010ffff]"  # characters of two UTF-16 units
+_TIE: Final = "\ufffd"
 EXACT_DIGITS: Final = 15  # digits up to which a double represents a decimal exactly
 WIDENED_DIGITS: Final = 18  # digits beyond which bounds are not used
 _TICK: Final = 1000  # µs; resolution of the log's timestamps
@@ -196,8 +200,10 @@ def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.A
     all_true = pa.repeat(True, len(values))
     match kind.kind:
         case Kind.STRING:
-            whole = pc.and_(pc.less(pc.utf8_length(values), CUT_STRING), pc.less(pc.binary_length(values), CUT_BYTES))
-            return values, pc.fill_null(whole, False)
+            units = pc.add(pc.utf8_length(values), pc.count_substring_regex(values, _PAIRED))
+            whole = pc.and_(pc.less(units, CUT_STRING), pc.less(pc.binary_length(values), CUT_BYTES))
+            whole = pc.fill_null(whole, False)
+            return _above_ties(values, whole) if upwards else values, whole
         case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
             ticks = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
             rest = pc.subtract(ticks, pc.multiply(pc.divide(ticks, _TICK), _TICK))
@@ -217,6 +223,24 @@ def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.A
         case Kind.INT | Kind.DATE | Kind.BOOLEAN:
             return values, all_true
     return values, pa.repeat(False, len(values))
+
+
+def _above_ties(values: pa.Array, whole: pa.Array) -> pa.Array:
+    """Texts, those that end with a tie-breaker which the text that was cut may exceed moved upwards."""
+    tied = pc.and_(pc.ends_with(values, _TIE), pc.invert(whole))
+    if not pc.any(tied).as_py():
+        return values
+    pairs = zip(values.to_pylist(), tied.to_pylist(), strict=True)
+    return pa.array([_above(text[:-2]) if is_tied else text for text, is_tied in pairs], values.type)
+
+
+def _above(prefix: str) -> str | None:
+    """The least text above all that begin with a prefix; None if there is none."""
+    prefix = prefix.rstrip(chr(sys.maxunicode))
+    if not prefix:
+        return None
+    following = ord(prefix[-1]) + 1
+    return prefix[:-1] + chr(0xE000 if following == 0xD800 else following)  # without surrogates, which are no text
 
 
 def _of_floats(values: pa.Array, *, upwards: bool) -> tuple[pa.Array, pa.Array]:

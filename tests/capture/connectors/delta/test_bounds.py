@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from capture.compute.file_scan import Work, scan
@@ -236,6 +236,38 @@ def test_truncated_texts_are_inexact_bounds(tmp_path, letter):
         assert row["min"].encode() <= value.encode() <= row["max"].encode()
         assert not row["min_is_exact"] or row["min"] == value
         assert not row["max_is_exact"] or row["max"] == value
+
+
+def units(text: str, start: int = 0, end: int | None = None) -> str:
+    """A part of a text in Java: of its UTF-16 units, where half a pair is written as a question mark."""
+    part = text.encode("utf-16-le")[2 * start : None if end is None else 2 * end]
+    return part.decode("utf-16-le", "surrogatepass").encode("utf-8", "replace").decode()
+
+
+def greatest_of_earlier_versions(text: str) -> str:
+    """A text that Spark cuts after 32 units, and after those that follow and are above U+FFFD, which ends it."""
+    if len(units(text).encode("utf-16-le")) <= 64:
+        return text
+    end = 32
+    while units(text, end, end + 1) >= "\ufffd":
+        end += 1
+    return units(text, 0, end) + "\ufffd"
+
+
+def least_of_later_versions(text: str) -> str:
+    """A text that Spark cuts after 32 units, or 33 rather than halve a pair."""
+    is_halved = "\ud800" <= text.encode("utf-16-le")[62:64].decode("utf-16-le", "surrogatepass") <= "\udbff"
+    return units(text, 0, 32 + is_halved)
+
+
+@given(st.text("a\ud7ff\ufffd\uffff\U0001f600\U0010ffff", min_size=12, max_size=36))
+def test_texts_that_spark_cuts_enclose_and_are_not_exact(text):
+    assume(len(text.encode("utf-16-le")) >= 64)
+    least, greatest = (pa.array([cut(text)]) for cut in (least_of_later_versions, greatest_of_earlier_versions))
+    facts = log_facts(parse("STRING"), pa.array([0]), least, greatest, pa.array([1]), pa.array([1]), TIGHT)
+    lower, upper, *exact = (facts[name][0].as_py() for name in ("lower", "upper", "lower_exact", "upper_exact"))
+    assert lower.encode() <= text.encode() and (upper is None or text.encode() <= upper.encode())
+    assert exact == [False, False]
 
 
 def test_a_column_without_a_type_is_null_in_every_file(tmp_path):
