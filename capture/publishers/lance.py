@@ -30,7 +30,7 @@ class LancePublisher(Publisher):
 
     def prepare(self) -> Draft:
         statistics, newest = self.statistics, self._open()
-        if newest.version != statistics.snapshot_id and not _same_rows(newest, self._open(statistics.snapshot_id)):
+        if not _same_rows(newest, self._described):
             raise self.moved_on(f"version {newest.version}")
         hash_ = schema_hash(newest.schema)
         if hash_ is None:
@@ -59,7 +59,7 @@ class LancePublisher(Publisher):
     def write(self, draft: Draft) -> int | None:
         dataset = self._open()
         version = int(dataset.version) + 1
-        if int(dataset.version) != draft.snapshot_id and not _same_rows(dataset, self._open(draft.snapshot_id)):
+        if not _same_rows(dataset, self._described):
             raise LostRace("lance: the table changed")
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         entries = draft.content | {"computedAtVersion": str(version), "computedAt": now}
@@ -79,9 +79,7 @@ class LancePublisher(Publisher):
             if f"column.{name}.version" in properties:
                 ndv = properties.get(f"column.{name}.distinctCount")
                 distinct[name] = None if ndv is None else int(ndv)
-        same = int(dataset.version) == self.statistics.snapshot_id or _same_rows(
-            dataset, self._open(self.statistics.snapshot_id)
-        )
+        same = _same_rows(dataset, self._described)
         return HomeStatistics(self.statistics.snapshot_id if same else int(dataset.version), str(dataset.uri), distinct)
 
     def withdraw(self) -> bool:
@@ -101,6 +99,11 @@ class LancePublisher(Publisher):
             if version is None:
                 raise UpstreamError(f'lance: table "{statistics.full_name}" cannot be opened') from None
             raise unknown_snapshot(statistics.namespace, statistics.name, version) from None
+
+    @cached_property
+    def _described(self) -> Any:
+        """The version of the statistics; opened once, since the table may be created again with its number."""
+        return self._open(self.statistics.snapshot_id)
 
     @staticmethod
     def _update(dataset: Any, values: Mapping[str, str | None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import lance
@@ -10,8 +11,8 @@ import pytest
 
 from capture.connectors.spi import ConnectorConfig
 from capture.publishers.publishing import publish
-from capture.publishers.spi import ColumnStatistics
-from store.model.errors import InvalidArgument
+from capture.publishers.spi import ColumnStatistics, LostRace
+from store.model.errors import Conflict, InvalidArgument
 from tests.capture.publishers.contract import PublisherContract, Table, rows
 
 
@@ -68,6 +69,19 @@ def test_append_between_prepare_and_write_refuses_the_draft(tmp_path):
     with pytest.raises(Exception, match="changed"):
         publisher.write(draft)
     assert not stored_keys(table) and lance.dataset(table.path).count_rows() == 160
+
+
+def test_statistics_are_not_written_to_a_table_that_was_created_again_meanwhile(tmp_path):
+    table = built(tmp_path, rows(0, 150))
+    publisher = table.publisher()
+    draft = publisher.prepare()
+    shutil.rmtree(table.path)
+    lance.write_dataset(rows(500, 700), table.path)
+    with pytest.raises(LostRace, match="the table changed"):
+        publisher.write(draft)
+    with pytest.raises(Conflict, match="moved on"):
+        publish(publisher)
+    assert not stored_keys(table)
 
 
 def test_columns_with_a_dot_in_the_name_are_left_out(tmp_path):
