@@ -77,7 +77,7 @@ class StagedListing:
         whole: bool = False, base: Listing | None = None, is_cancelled: Callable[[], bool] | None = None,
     ):  # fmt: skip
         self._catalog, self._database, self.family, self.first = catalog, catalog.database, family, first
-        self.table_key, self._is_new, self._generation = table_key or 0, not table_key, generation
+        self.table_key, self.is_new, self._generation = table_key or 0, not table_key, generation
         self.whole, self._base, self._is_cancelled = whole, base, is_cancelled
         *names, self._snapshot_id = self._place = place_of(first) or ()
         self._full_name = join_name(*names)
@@ -108,7 +108,7 @@ class StagedListing:
         Raises:
             ListingChanged: The base is not the newest listing.
         """
-        if not self._is_new:
+        if not self.is_new:
             unstage(self._database, self.family, self.table_key)
         if not self._write(self._begin):
             return False
@@ -119,7 +119,7 @@ class StagedListing:
         return True
 
     def _begin(self, connection: Connection) -> bool:
-        if self._is_new:
+        if self.is_new:
             self.table_key = self._catalog.reserve_key()
         end_staged(connection, self.family, [self.table_key])
         listed = positions(connection, self.table_key, self.family)

@@ -194,9 +194,12 @@ class DuckDBStatsStore(StatsStore):
     ) -> tuple[list[Put], pa.Table]:
         """The puts that have rows, with `table_key` added, and all snapshots (`snapshots_of`); registers new tables,
         which it adds to the set, and snapshots."""
-        firsts = [self._with_table_keys(connection, each.first, new_tables, each.table_key) for each in staged]
+        firsts = [
+            self._with_table_keys(connection, each.first, new_tables, each.table_key if each.is_new else None)
+            for each in staged
+        ]
         if any(first["table_key"][0].as_py() != each.table_key for first, each in zip(firsts, staged, strict=True)):
-            raise ListingChanged  # another put has registered the table
+            raise ListingChanged  # another put has registered the table, or it was dropped
         keyed = [
             replace(put, rows=self._with_table_keys(connection, put.rows, new_tables))
             for put in puts

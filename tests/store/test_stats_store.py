@@ -108,6 +108,21 @@ def test_rows_of_another_table_of_the_name_are_refused(duck, many, monkeypatch):
     assert duck.count(new, 1, TargetKind.FILE) == 3
 
 
+def test_no_table_is_registered_with_the_key_of_one_that_was_dropped_during_a_put(duck):
+    given = rows("stats.files", {"file_path": "a", "row_count": 1})
+    put(duck, "stats.files", given)
+    listing = duck.stage([Put("stats.files", given)])
+    listing.add(given, PutMode.CREATE)
+    listing.settle()
+    old = duck.catalog.get("c.s.t")
+    duck.database.write(lambda c: duck.catalog.change(c, {old.table_key: {"dropped": True}}))
+    with pytest.raises(ListingChanged):
+        duck.database.write(lambda c: duck.put_in(c, (), staged=[listing]))
+    put(duck, "stats.files", given)
+    keys = [key for (key,) in duck.database.rows("SELECT table_key FROM tables ORDER BY ALL")]
+    assert len(keys) == 2 and keys[0] == old.table_key < keys[1]
+
+
 def test_old_idempotency_keys_are_removed(duck):
     put(duck, "stats.columns", columns((1, 10)), key="old")
     duck.database.write(lambda c: c.execute("UPDATE idempotency SET stored_at = stored_at - INTERVAL 2 DAY"))
