@@ -4,7 +4,8 @@ The rows go into the final tables in pieces, between the commits of other writes
 listing: new rows begin there, rows that changed or are absent end there. No reader sees the position, because no row of
 `file_snapshots` has it; the commit adds that row. Until then `staged_listings` records the position. Any other write to
 the same table and family removes what is staged first (`file_spans.end_staged`), and its capture or put then begins
-again; a server removes at its start what an earlier one left.
+again; a server removes at its start what an earlier one left. While something is being removed, its generation there is
+negative.
 """
 
 from __future__ import annotations
@@ -377,8 +378,10 @@ def unstage(database: Database, family: str, table_key: int, generation: int | N
     """
 
     def run(connection: Connection) -> bool:
-        recorded = connection.execute(
-            "SELECT 1 FROM staged_listings WHERE family = ? AND table_key = ? AND generation = coalesce(?, generation)",
+        # the put that stages it must neither commit it nor go on with it from the first piece on
+        ((recorded,),) = connection.execute(
+            "UPDATE staged_listings SET generation = -abs(generation) WHERE family = ? AND table_key = ?"
+            " AND abs(generation) = abs(coalesce(?, generation))",
             [family, table_key, generation],
         ).fetchall()
         if recorded and tidy(connection, family, [table_key], _TIDY_ROWS) < _TIDY_ROWS:

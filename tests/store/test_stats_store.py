@@ -22,6 +22,7 @@ from store.model.schemas import THETA
 from store.model.targets import Target, TargetKind
 from store.staged_listings import unstage
 from store.stats_store import Counts, DuckDBStatsStore, Put, PutMode
+from tests.flight_server.live_server import eventually
 from tests.store.contract import NAME, StatsStoreContract, columns, put, rows
 from tests.store.empty_store import empty_store, place_for_database
 from tests.store.reference_store import MemoryStatsStore
@@ -121,6 +122,45 @@ def test_no_table_is_registered_with_the_key_of_one_that_was_dropped_during_a_pu
     put(duck, "stats.files", given)
     keys = [key for (key,) in duck.database.rows("SELECT table_key FROM tables ORDER BY ALL")]
     assert len(keys) == 2 and keys[0] == old.table_key < keys[1]
+
+
+def test_a_put_is_not_committed_while_another_one_removes_its_rows(duck, monkeypatch):
+    monkeypatch.setattr(staged_listings, "_TIDY_ROWS", 2)
+    old, new = (rows("stats.files", *({"file_path": f"{n}{i}", "row_count": 1} for i in range(5))) for n in "ab")
+    put(duck, "stats.files", old)
+    listing = duck.stage([Put("stats.files", new, PutMode.REPLACE_SNAPSHOT)])
+    listing.add(new, PutMode.REPLACE_SNAPSHOT)
+    listing.settle()
+    turns = []
+
+    class Turn:
+        """Before each piece of the removal but the first, the put tries to commit."""
+
+        def __enter__(self) -> None:
+            turns.append(self)
+            if len(turns) > 2:  # the first turn only looks
+                with pytest.raises(ListingChanged):
+                    duck.database.write(lambda c: duck.put_in(c, (), staged=[listing]))
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(duck.database, "turn", Turn())
+    unstage(duck.database, "stats.files", listing.table_key)
+    assert len(turns) > 3 and not duck.database.rows("FROM staged_listings")
+    files = duck.rows(duck.catalog.get("c.s.t"), 1, "stats.files")["file_path"].to_pylist()
+    assert sorted(files) == old["file_path"].to_pylist()
+
+
+def test_a_removal_that_was_interrupted_goes_on_at_the_next_start(duck, monkeypatch):
+    given = rows("stats.files", *({"file_path": f"{i}", "row_count": 1} for i in range(5)))
+    listing = duck.stage([Put("stats.files", given)])
+    listing.add(given, PutMode.CREATE)
+    listing.settle()
+    duck.database.write(lambda c: c.execute("UPDATE staged_listings SET generation = -generation"))
+    staged_listings.unstage_all(duck.database)
+    eventually(lambda: not duck.database.rows("FROM staged_listings"))
+    assert not duck.database.rows("FROM stats_files")
 
 
 def test_old_idempotency_keys_are_removed(duck):
