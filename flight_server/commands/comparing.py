@@ -34,7 +34,6 @@ from flight_server.present import render, text
 from flight_server.present.comparison import Change, changes
 from flight_server.present.render import Format
 from flight_server.views import table_summary
-from flight_server.views.table_summary import number
 from store.model.errors import InvalidArgument
 
 
@@ -107,10 +106,16 @@ def _row(change: Change) -> dict[str, Any]:
 def _worded(change: Change) -> tuple[str, str, str, str]:
     """Before, after, difference and percentage for people."""
     difference = "" if change.change is None else _number(change.change, "+")
-    share = change.change_percent
-    sign = "" if share is None or share < 0 else "+"
-    percent = "" if share is None else f"{share:+,.0f}%" if abs(share) >= 1000 else f"{sign}{number(share, 3)}%"
-    return _number(change.before), _number(change.after), difference, percent
+    return _number(change.before), _number(change.after), difference, _percent(change.change_percent)
+
+
+def _percent(share: float | None) -> str:
+    """A change to three significant digits; `-100%` only if nothing is left."""
+    if share is None:
+        return ""
+    if -100 < share < -99.95:
+        return "<-99.9%"
+    return f"{share:+,.0f}%" if abs(share) >= 1000 else f"{share:+.3g}%"
 
 
 def _number(value: Any, sign: str = "") -> str:

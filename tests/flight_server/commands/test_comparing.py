@@ -24,7 +24,7 @@ from flight_server.present.comparison import Change
         ),
         (
             Change("t", "row_count", 3_000_000, 1, -2_999_999, -99.99996666),
-            ("3,000,000", "1", "-2,999,999", "-99.99996666%"),
+            ("3,000,000", "1", "-2,999,999", "<-99.9%"),
         ),
         (Change("c", "max", "a", None), ("a", "", "", "")),
         (Change("c", "stddev", 1.0, math.nan), ("1", "NaN", "", "")),
