@@ -37,11 +37,11 @@ demo: install
 # output of both follows at the end. All of them wait for processes of their own: three workers keep two cores busy, and
 # each takes tests of the same files, whose servers it then starts once.
 ASIDE ?= true
-WORKERS ?= $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2))
 test: install
 	@$(BIN)/pytest -m spark tests/integration >$(VENV)/spark_tests.log 2>&1 & spark=$$!; \
 	($(ASIDE)) >$(VENV)/aside.log 2>&1 & aside=$$!; trap "kill $$spark $$aside" INT TERM; \
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not spark and not benchmark and not interop"; result=$$?; \
+	$(BIN)/pytest -n $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2)) --dist worksteal \
+		-m "not spark and not benchmark and not interop"; result=$$?; \
 	wait $$aside || result=1; cat $(VENV)/aside.log; wait $$spark || result=1; cat $(VENV)/spark_tests.log; exit $$result
 
 lint: install
