@@ -164,6 +164,13 @@ def inspect(app: App, lake: str, snapshot: int, live: list[int], tables: int = F
     assert stored == [snapshot] * tables
 
 
+def compare(what: str, times: dict[int, list[float]]) -> None:
+    """Prints what many tables take over one, and refuses twenty times as much; `times` are by number of tables."""
+    one, many = (statistics.median(each) for each in times.values())
+    print(f"\n{what} of {FEW_TABLES} tables, over that of one: {many / one:.1f} (at most 20)")
+    assert many / one <= 20
+
+
 def test_new_snapshots_of_all_tables(tmp_path: Path) -> None:
     """An inspection that finds a new snapshot of every table of a lake, beside one that finds as many new tables."""
     app = App(Settings(db=tmp_path / "s.duckdb"))
@@ -195,14 +202,12 @@ def test_expiry_of_all_tables(tmp_path: Path) -> None:
             of_lake = [table for table in app.catalog.tables() if table.table_catalog == name]
             each.append(timed(lambda: app.store.expire(of_lake)))  # noqa: B023
     assert {s for t in app.catalog.tables() for s in app.store.captured_snapshots(t)} == {2}
-    one, many = (statistics.median(each) for each in times.values())
-    print(f"\nexpiry of {FEW_TABLES} tables, over that of one: {many / one:.1f} (at most 20)")
     app.close()
-    assert many / one <= 20
+    compare("expiry", times)
 
 
 def test_review_of_all_tables(tmp_path: Path) -> None:
-    """What a policy decides by, of many tables at once, beside that of one."""
+    """The states of many tables, by which a policy decides, are gathered at once, beside that of one."""
     app = App(Settings(db=tmp_path / "s.duckdb"))
     for snapshot in (1, 2, 3):
         app.store.put([Put("stats.columns", rows(snapshot, tables=FEW_TABLES))])
@@ -211,10 +216,8 @@ def test_review_of_all_tables(tmp_path: Path) -> None:
     for _ in range(ROUNDS):
         for count, each in times.items():
             each.append(timed(lambda: states(app.database, tables[:count], {})))  # noqa: B023
-    one, many = (statistics.median(each) for each in times.values())
-    print(f"\nstates of {FEW_TABLES} tables, over that of one: {many / one:.1f} (at most 20)")
     app.close()
-    assert many / one <= 20
+    compare("states", times)
 
 
 def test_puts(tmp_path: Path) -> None:

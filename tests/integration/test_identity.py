@@ -93,15 +93,21 @@ def facts(client: Client, table: str) -> dict[str, tuple[Any, ...]]:
     return {row["column_name"]: (row["min"], row["max"], row["null_count"]) for row in rows}
 
 
+def captured(client: Client, write: Callable[..., None], root: Path, catalog: str) -> dict[str, Any]:
+    """Captures the old table in a new lake; returns what was discovered of it."""
+    root.mkdir()
+    write(root, OLD, False)
+    client.act("register_connector", {"catalog": catalog, "format": write.__name__, "uri": str(root), "options": {}})
+    (found,) = client.act("discover", {"catalog": catalog})
+    capture(client, found["table"])
+    return found
+
+
 @pytest.mark.parametrize("write", [lance, paimon, delta])
 def test_table_created_again_under_its_name_has_nothing_of_the_old_one(tmp_path, client, write: Callable[..., None]):
     root, name = tmp_path / "lake", f"{write.__name__}_again"
-    root.mkdir()
-    write(root, OLD, False)
-    client.act("register_connector", {"catalog": name, "format": write.__name__, "uri": str(root), "options": {}})
-    (found,) = client.act("discover", {"catalog": name})
+    found = captured(client, write, root, name)
     table = found["table"]
-    capture(client, table)
     assert facts(client, table) == {"a": ("1", "3", 0), "b": ("100", "300", 0)}
     before = {row["file_path"] for row in read(client, "stats.file_columns", table)}
     write(root, NEW, True)
@@ -118,12 +124,7 @@ def test_table_created_again_under_its_name_has_nothing_of_the_old_one(tmp_path,
 @pytest.mark.parametrize(("write", "home"), [(lance, "lance"), (paimon, "paimon"), (delta, "trino")])
 def test_statistics_of_the_old_table_are_not_published_as_the_new_ones(tmp_path, client, write, home):
     root, name = tmp_path / "lake", f"{write.__name__}_published"
-    root.mkdir()
-    write(root, OLD, False)
-    client.act("register_connector", {"catalog": name, "format": write.__name__, "uri": str(root), "options": {}})
-    (found,) = client.act("discover", {"catalog": name})
-    table = found["table"]
-    capture(client, table)
+    table = captured(client, write, root, name)["table"]
     write(root, NEW, True)
     before = sorted(path for path in root.rglob("*") if path.is_file())
     with pytest.raises(pa.ArrowException, match=r"\[STALE\] .* was created again, restored or rolled back"):
