@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import duckdb
 import pyarrow as pa
 
-from store.duckdb.arrow_sql import execute
+from store.duckdb.arrow_sql import execute, keys_table
 from store.duckdb.database import opened_read_only
 from store.duckdb.layout import (
     BY_SNAPSHOT,
@@ -103,7 +103,7 @@ def _names(connection: Connection, found: Sequence[int | None]) -> str:
     keys = sorted({key for key in found if key is not None})
     named = dict(execute(
         connection, "SELECT table_key, concat_ws('.', table_catalog, table_schema, table_name) FROM tables"
-        " WHERE table_key IN (SELECT key FROM {keys})", keys=pa.table({"key": pa.array(keys[:_NAMED], pa.int64())}),
+        " WHERE table_key IN (SELECT key FROM {keys})", keys=keys_table(keys[:_NAMED]),
     ))  # fmt: skip
     more = [f"{len(keys) - _NAMED} more"] if len(keys) > _NAMED else []
     return ", ".join([*(named.get(key, f"table_key {key}") for key in keys[:_NAMED]), *more])

@@ -11,7 +11,7 @@ import pyarrow as pa
 from capture.connectors.spi import CONTAINERS
 from capture.policy import TableState
 from store.catalog.catalog import ids_by_name
-from store.duckdb.arrow_sql import among, execute
+from store.duckdb.arrow_sql import among, execute, keys_table
 from store.duckdb.database import Connection, Database
 from store.model.catalog_entries import TableEntry
 from store.queue.job_store import ACTIVE
@@ -111,8 +111,8 @@ def _table(of: Mapping[int, int], **more: pa.Array) -> pa.Table:
 
 def _rows(cursor: Connection, sql: str, keys: Mapping[int, Any], **given: pa.Table) -> list[tuple[Any, ...]]:
     """The rows of a query about tables; `{of_these}` is its condition on `table_key`."""
-    moved = pa.table({"key": pa.array(keys, pa.int64())})
-    return execute(cursor, sql.replace("{of_these}", among("table_key", keys)), moved=moved, **given)
+    of_these = sql.replace("{of_these}", among("table_key", keys))
+    return execute(cursor, of_these, moved=keys_table(keys), **given)
 
 
 def _share(were: int, are: int, stayed: int) -> float:

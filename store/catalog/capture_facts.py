@@ -6,9 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import pyarrow as pa
-
-from store.duckdb.arrow_sql import among, execute
+from store.duckdb.arrow_sql import among, execute, keys_table
 from store.duckdb.database import Database
 from store.duckdb.layout import BY_SPAN
 from store.history.presence import Presence
@@ -65,13 +63,13 @@ def contradicted(database: Database, table_keys: Collection[int]) -> dict[int, l
     doubts = f"WHERE {among('table_key', table_keys)} AND confidence_level = {CONTRADICTED}"
     any_doubt = " UNION ALL ".join(f"(SELECT table_key FROM {table} {doubts} LIMIT 1)" for table in tables)
     with database.reading() as cursor:
-        if not execute(cursor, any_doubt, moved=_keys(table_keys)):  # as usual, and for a third of the time
+        if not execute(cursor, any_doubt, moved=keys_table(table_keys)):  # as usual, and for a third of the time
             return {}
         return dict(execute(
             cursor, "SELECT table_key, list(column_id) FROM (SELECT table_key, column_id FROM stats_columns"
             f" WHERE {among('table_key', table_keys)} GROUP BY ALL"
             f" HAVING arg_max(coalesce(confidence_level, 1), generation) = {CONTRADICTED}) GROUP BY table_key",
-            moved=_keys(table_keys),
+            moved=keys_table(table_keys),
         ))  # fmt: skip
 
 
@@ -95,7 +93,7 @@ def snapshot_columns(
             cursor, "SELECT s.table_key, s.snapshot_id, c.columns FROM snapshots s JOIN schemas c"
             " ON c.table_key = s.table_key AND c.schema_hash = s.schema_hash"
             f" WHERE {among('s.table_key', keys)} AND {among('s.snapshot_id', ids, 'ids')}",
-            moved=_keys(keys), ids=_keys(ids),
+            moved=keys_table(keys), ids=keys_table(ids),
         )  # fmt: skip
     columns = {(key, snapshot_id): text for key, snapshot_id, text in rows}
     return {place: json.loads(columns[place]) for place in pinned if place in columns}
@@ -106,8 +104,4 @@ def _rows(database: Database, select: str, keys: Collection[int], more: str = ""
     if not keys:
         return []
     with database.reading() as cursor:
-        return execute(cursor, f"{select} WHERE {among('table_key', keys)}{more}", moved=_keys(keys))
-
-
-def _keys(keys: Collection[int]) -> pa.Table:
-    return pa.table({"key": pa.array(keys, pa.int64())})
+        return execute(cursor, f"{select} WHERE {among('table_key', keys)}{more}", moved=keys_table(keys))

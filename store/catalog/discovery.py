@@ -2,114 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from store.catalog import found_tables
 from store.catalog.catalog import Catalog
 from store.catalog.deletion import delete_records
-from store.duckdb.arrow_sql import among, execute
+from store.catalog.found_tables import Found
+from store.duckdb.arrow_sql import among, execute, keys_table
 from store.duckdb.layout import Connection, insert_rows
 from store.history.spans import schema_key_sql
-from store.model.catalog_entries import EXTERNAL, Place, TableEntry, is_another_table, new_column_ids
-from store.model.names import column_key
+from store.model.catalog_entries import EXTERNAL, Place, TableEntry, is_another_table
 
 log = logging.getLogger("statflight.store")
-
-Found = Mapping[str, Any]
-"""A table as `flight_server.worker.lake_inspection` describes it."""
-
-
-def _digest(found: Mapping[str, Any]) -> str:
-    """Digest of a discovered table, without its entry and new snapshots."""
-    values = [found.get(name) for name in (
-        "schema_hash", "schemas", "constraints", "live_snapshot_ids", "partition_keys", "properties", "identities",
-        "metadata_location", "format_schema", "description", "comments",
-    )]  # fmt: skip
-    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _path(column: Sequence[Any]) -> list[str] | None:
-    """The path of a column `[name, type, nullable, field id, path?]`; None if unknown."""
-    if len(column) > 4 and column[4]:
-        return list(column[4])
-    return None if "." in column[0] else [column[0]]
-
-
-def _column_key(column: Sequence[Any]) -> str:
-    path = _path(column)
-    return str(column[0]) if path is None else column_key(path)
-
-
-def _details(found: Found) -> dict[str, Any]:
-    """Columns of `tables` besides the fields of a table's entry."""
-    return {
-        "partition_keys": list(found.get("partition_keys", ())),
-        "properties": json.dumps(dict(found.get("properties", {})), sort_keys=True),
-        "metadata_location": found.get("metadata_location"), "format_schema": found.get("format_schema"),
-        "description": found.get("description"),
-    }  # fmt: skip
-
-
-def _fields(format: str, found: Found) -> dict[str, Any]:
-    """Fields of a table's entry."""
-    return {
-        "table_schema": found["schema"], "table_name": found["name"], "format": format,
-        "location": found.get("location"), "current_snapshot_id": found["current_snapshot_id"], "dropped": False,
-    }  # fmt: skip
-
-
-def _column_rows(table_key: int, found: Found, ids: Mapping[str, int]) -> list[list[Any]]:
-    comments = found.get("comments", {})
-    return [
-        [
-            table_key,
-            c[0],
-            c[1],
-            position,
-            "YES" if c[2] else "NO",
-            ids[_column_key(c)],
-            _path(c),
-            comments.get(_column_key(c)),
-        ]
-        for position, c in enumerate(found["schemas"].get(found["schema_hash"], []), 1)
-    ]
-
-
-def _constraint_rows(table_key: int, found: Found) -> list[list[Any]]:
-    return [
-        [table_key, kind, name, position, column, clause]
-        for kind, name, columns, clause in found.get("constraints", [])
-        for position, column in enumerate(columns or [None], 1)
-    ]
-
-
-def _snapshot_rows(table_key: int, found: Found) -> list[list[Any]]:
-    return [
-        [table_key, s["snapshot_id"], s["ordinal"], s["parent_snapshot_id"], s["sequence_number"],
-         datetime.fromisoformat(s["committed_at"]) if s["committed_at"] else None, s["operation"],
-         s["schema_hash"], True, s.get("manifest_list"), s.get("summary"),
-         str(Place(s["ordinal"], s["schema_hash"]).schema_key(s["snapshot_id"]))]  # Arrow infers no UBIGINT
-        for s in found["snapshots"]
-    ]  # fmt: skip
-
-
-def _named(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Name, type, nullability and field id of columns: what a schema's hash covers, and the id that it does not."""
-    return [tuple(column[:4]) for column in columns]
-
-
-def _identity_rows(table_key: int, found: Found) -> list[list[Any]]:
-    """The identity of the current snapshot, by which the next inspection recognizes the table."""
-    identities = dict(map(tuple, found.get("identities", ())))
-    current = found["current_snapshot_id"]
-    return [[table_key, current, identities[current]]] if current in identities else []
 
 
 class Discovery:
@@ -126,8 +37,12 @@ class Discovery:
         return self._is_stored(entry, format, found)
 
     def _is_stored(self, entry: TableEntry, format: str, found: Found) -> bool:
-        same = all(getattr(entry, field) == value for field, value in _fields(format, found).items())
-        return same and not found["snapshots"] and self._catalog.table_digests.get(entry.table_key) == _digest(found)
+        same = all(getattr(entry, field) == value for field, value in found_tables.fields(format, found).items())
+        return (
+            same
+            and not found["snapshots"]
+            and self._catalog.table_digests.get(entry.table_key) == found_tables.digest(found)
+        )
 
     def store(
         self, connection: Connection, catalog: str, format: str, found: Sequence[Found],
@@ -150,24 +65,26 @@ class Discovery:
         keys = self._keys(connection, catalog, format, found, present)
         tables = dict(zip(keys, found, strict=True))
         self._forget_replaced(connection, tables)
+        places = self._stored_places(connection, tables)
         if not full:
-            tables = self._without_stored(connection, tables)
+            tables = {key: _without_stored(key, item, places) for key, item in tables.items()}
         entries = self._catalog.uncommitted.by_key
         changed = {key: item for key, item in tables.items() if not self._is_stored(entries[key], format, item)}
         if changed:
-            changes = {key: _fields(format, item) | _details(item) for key, item in changed.items()}
+            changes = {
+                key: found_tables.fields(format, item) | found_tables.details(item) for key, item in changed.items()
+            }
             self._catalog.change(connection, changes)
-            places = self._stored_places(connection, changed)
             self._forget_other_schemas(connection, changed, places)
             ids = self._store_schemas(connection, changed)
             self._store_snapshots(connection, changed, places)
-            columns = (row for key, item in changed.items() for row in _column_rows(key, item, ids[key]))
-            constraints = (row for key, item in changed.items() for row in _constraint_rows(key, item))
+            columns = (row for key, item in changed.items() for row in found_tables.column_rows(key, item, ids[key]))
+            constraints = (row for key, item in changed.items() for row in found_tables.constraint_rows(key, item))
             _renew(connection, "table_columns", changed, list(columns))
             _renew(connection, "table_constraints", changed, list(constraints))
-            identities = [row for key, item in changed.items() for row in _identity_rows(key, item)]
+            identities = [row for key, item in changed.items() for row in found_tables.identity_rows(key, item)]
             _replace(connection, "identities", changed, identities)
-            self._catalog.table_digests |= {key: _digest(item) for key, item in changed.items()}
+            self._catalog.table_digests |= {key: found_tables.digest(item) for key, item in changed.items()}
         return [entries[key] for key in keys]
 
     def _keys(
@@ -212,27 +129,16 @@ class Discovery:
             if entry.dropped:
                 dropped.setdefault(entry.name, []).append(entry)
         keys: dict[tuple[str, str, str], int] = {}
+        taken: set[int] = set()
         for name, table_id in names.items():
             candidates = [e for e in dropped.get(name, ()) if table_id in (None, e.table_id)]
             if table_id and present:
                 gone = (e for e in by_id.get((name[0], table_id), ()) if e.name[1:] not in present)
                 candidates = [*gone, *candidates]
-            taken = set(keys.values())
             if (key := next((e.table_key for e in candidates if e.table_key not in taken), None)) is not None:
                 keys[name] = key
+                taken.add(key)
         return keys
-
-    def _without_stored(self, connection: Connection, tables: Mapping[int, Found]) -> dict[int, Found]:
-        """The tables without the snapshots that another inspection has stored in the meantime."""
-        places = [(key, snapshot["snapshot_id"]) for key, item in tables.items() for snapshot in item["snapshots"]]
-        stored = set(execute(
-            connection, "SELECT s.table_key, s.snapshot_id FROM snapshots s SEMI JOIN {places} p"
-            " ON p.table_key = s.table_key AND p.snapshot_id = s.snapshot_id WHERE s.is_live", places=_places(places),
-        ))  # fmt: skip
-        return {
-            key: {**item, "snapshots": [s for s in item["snapshots"] if (key, s["snapshot_id"]) not in stored]}
-            for key, item in tables.items()
-        }
 
     def _forget_replaced(self, connection: Connection, tables: Mapping[int, Found]) -> None:
         """Deletes the records and snapshots of tables that are others now (`is_another_table`), though some snapshots
@@ -243,7 +149,7 @@ class Discovery:
             return
         rows = execute(
             connection, f"SELECT table_key, snapshot_id, identity FROM identities WHERE {among('table_key', keys)}",
-            moved=_as_table(keys),
+            moved=keys_table(keys),
         )  # fmt: skip
         for key, snapshot_id, identity in rows:
             item = tables[key]
@@ -261,22 +167,20 @@ class Discovery:
             self._catalog.forget_places()
             self._catalog.table_digests.pop(key, None)
 
-    def _stored_places(
-        self, connection: Connection, tables: Mapping[int, Found]
-    ) -> dict[tuple[int, int], tuple[int, str | None]]:
-        """(table key, snapshot id) → ordinal and schema hash, of the stored ones of the found and current snapshots."""
+    def _stored_places(self, connection: Connection, tables: Mapping[int, Found]) -> dict[tuple[int, int], _Stored]:
+        """The stored ones of the found and current snapshots, by table key and snapshot id."""
         current = [(k, i) for k, item in tables.items() if (i := item["current_snapshot_id"]) is not None]
         found = [(key, snapshot["snapshot_id"]) for key, item in tables.items() for snapshot in item["snapshots"]]
         rows = execute(
-            connection, "SELECT s.table_key, s.snapshot_id, s.ordinal, s.schema_hash FROM snapshots s"
+            connection, "SELECT s.table_key, s.snapshot_id, s.ordinal, s.schema_hash, s.is_live FROM snapshots s"
             " SEMI JOIN {places} p ON p.table_key = s.table_key AND p.snapshot_id = s.snapshot_id",
             places=_places(current + found),
         )  # fmt: skip
-        return {(key, snapshot_id): (ordinal, schema_hash) for key, snapshot_id, ordinal, schema_hash in rows}
+        return {(key, snapshot_id): _Stored(*stored) for key, snapshot_id, *stored in rows}
 
     def _forget_other_schemas(
         self, connection: Connection, tables: Mapping[int, Found],
-        places: Mapping[tuple[int, int], tuple[int, str | None]],
+        places: Mapping[tuple[int, int], _Stored],
     ) -> None:  # fmt: skip
         """Deletes the records of current snapshots whose table got another schema since: names and ids of columns may
         mean others now.
@@ -284,18 +188,22 @@ class Discovery:
         Args:
             places: Stored snapshots, as `_stored_places` returns them.
         """
-        hashes = {key: of[1] for (key, snapshot_id), of in places.items()
-                  if of[1] is not None and snapshot_id == tables[key]["current_snapshot_id"]}  # fmt: skip
+        hashes = {key: of.schema_hash for (key, snapshot_id), of in places.items() if of.schema_hash is not None
+                  and key in tables and snapshot_id == tables[key]["current_snapshot_id"]}  # fmt: skip
         if not hashes:
             return
-        rows = execute(connection, f"SELECT * FROM schemas WHERE {among('table_key', hashes)}", moved=_as_table(hashes))
+        rows = execute(
+            connection, f"SELECT * FROM schemas WHERE {among('table_key', hashes)}", moved=keys_table(hashes)
+        )
         stored = {(key, schema_hash): json.loads(columns) for key, schema_hash, columns in rows
                   if schema_hash == hashes[key]}  # fmt: skip
         for key, stored_hash in hashes.items():
             item, snapshot_id = tables[key], tables[key]["current_snapshot_id"]
             schema_hash, columns = item["schema_hash"], item["schemas"].get(item["schema_hash"])
             before = stored.get((key, stored_hash), columns)
-            if columns is None or (stored_hash == schema_hash and _named(before) == _named(columns)):
+            if columns is None or (
+                stored_hash == schema_hash and found_tables.named(before) == found_tables.named(columns)
+            ):
                 continue
             # stored again with the new ids
             connection.execute("DELETE FROM schemas WHERE table_key = ? AND schema_hash = ?", [key, schema_hash])
@@ -314,7 +222,7 @@ class Discovery:
         Returns:
             Table key → column key → id, for every column the table ever had.
         """
-        keys, moved = among("table_key", tables), _as_table(tables)
+        keys, moved = among("table_key", tables), keys_table(tables)
         known = set(execute(connection, f"SELECT table_key, schema_hash FROM schemas WHERE {keys}", moved=moved))
         insert_rows(connection, "schemas", [
             [key, schema_hash, json.dumps(columns)] for key, item in tables.items()
@@ -323,7 +231,7 @@ class Discovery:
         stored: dict[int, dict[str, int]] = {key: {} for key in tables}
         for key, name, column_id in execute(connection, f"SELECT * FROM column_ids WHERE {keys}", moved=moved):
             stored[key][name] = column_id
-        ids = {key: _column_ids(stored[key], item) for key, item in tables.items()}
+        ids = {key: found_tables.column_ids(stored[key], item) for key, item in tables.items()}
         gone = [(k, name) for k, of in stored.items() for name, i in of.items() if ids[k].get(name) != i]
         if gone:
             names = dict(zip(("table_key", "column_name"), zip(*gone, strict=True), strict=True))
@@ -336,10 +244,10 @@ class Discovery:
 
     def _store_snapshots(
         self, connection: Connection, tables: Mapping[int, Found],
-        places: Mapping[tuple[int, int], tuple[int, str | None]],
+        places: Mapping[tuple[int, int], _Stored],
     ) -> None:  # fmt: skip
         """Stores the snapshots found; `places` are the stored ones, as `_stored_places` returns them."""
-        new = [row for key, item in tables.items() for row in _snapshot_rows(key, item)]
+        new = [row for key, item in tables.items() for row in found_tables.snapshot_rows(key, item)]
         if new:
             again = [(row[0], row[1]) for row in new if (row[0], row[1]) in places]
             if again:
@@ -348,11 +256,12 @@ class Discovery:
             insert_rows(connection, "snapshots", new)
             self._catalog.cache_places((row[0], row[1], Place(row[2], row[7])) for row in new)
             entries = self._catalog.uncommitted.by_key
-            self._catalog.spans.change({
-                row[0] for row in new
-                if entries[row[0]].max_snapshots_behind is not None
-                or places.get((row[0], row[1]), (row[2], row[7])) != (row[2], row[7])
-            })  # fmt: skip
+            moved = {
+                row[0] for row in new if (row[0], row[1]) in places
+                and places[row[0], row[1]][:2] != (row[2], row[7])
+            }  # fmt: skip
+            limited = {row[0] for row in new if entries[row[0]].max_snapshots_behind is not None}
+            self._catalog.spans.change(moved | limited)
         listed = [key for key, item in tables.items() if item.get("live_snapshot_ids") is not None]
         if listed:
             execute(
@@ -361,7 +270,8 @@ class Discovery:
                 f" AND p.snapshot_id = s.snapshot_id WHERE {among('s.table_key', listed)}) v"
                 " WHERE snapshots.table_key = v.table_key AND snapshots.snapshot_id = v.snapshot_id"
                 " AND snapshots.is_live IS DISTINCT FROM v.is_live",
-                moved=_as_table(listed), live=_places([(k, i) for k in listed for i in tables[k]["live_snapshot_ids"]]),
+                moved=keys_table(listed),
+                live=_places([(k, i) for k in listed for i in tables[k]["live_snapshot_ids"]]),
             )  # fmt: skip
 
     def store_namespaces(self, connection: Connection, catalog: str, namespaces: Collection[str]) -> None:
@@ -389,7 +299,7 @@ class Discovery:
                 " checked_at = CASE WHEN $error IS NULL THEN $now ELSE checked_at END"
                 f" WHERE {among('table_key', keys)}",
                 {"now": datetime.now(UTC), "error": error},
-                moved=_as_table(keys),
+                moved=keys_table(keys),
             )  # fmt: skip
             for entry in map(self._catalog.uncommitted.by_key.__getitem__, keys):
                 if entry.last_error != error:
@@ -414,17 +324,22 @@ class Discovery:
         return self._catalog.change(connection, {entry.table_key: {"dropped": True} for entry in gone})
 
 
-def _column_ids(stored: Mapping[str, int], found: Found) -> dict[str, int]:
-    """Column key → id of a table's stored and found columns; a column keeps the id of its first appearance."""
-    ids = dict(stored)
-    current = found["schemas"].get(found["schema_hash"], [])
-    for columns in (*(c for h, c in found["schemas"].items() if h != found["schema_hash"]), current):
-        keyed = {_column_key(c): c for c in columns}
-        for key, column in keyed.items():
-            if column[0] in ids and key != column[0] and column[0] not in keyed:  # stored before its path was known
-                ids[key] = ids.pop(column[0])
-        ids |= new_column_ids(ids, keyed, {key: c[3] for key, c in keyed.items() if c[3] is not None})
-    return ids
+class _Stored(NamedTuple):
+    """A stored snapshot."""
+
+    ordinal: int
+    schema_hash: str | None
+    is_live: bool | None
+
+
+def _without_stored(key: int, found: Found, places: Mapping[tuple[int, int], _Stored]) -> Found:
+    """A table without the snapshots that another inspection has stored in the meantime."""
+
+    def is_stored(snapshot_id: int) -> bool:
+        place = places.get((key, snapshot_id))
+        return place is not None and bool(place.is_live)
+
+    return {**found, "snapshots": [s for s in found["snapshots"] if not is_stored(s["snapshot_id"])]}
 
 
 def _renew(connection: Connection, table: str, keys: Collection[int], rows: list[list[Any]]) -> None:
@@ -438,19 +353,15 @@ def _renew(connection: Connection, table: str, keys: Collection[int], rows: list
         stored = f"(SELECT * FROM {table} WHERE {among('table_key', keys)})"
         keys = {key for (key,) in execute(
             connection, f"SELECT DISTINCT table_key FROM (({stored} EXCEPT ALL FROM {{wanted}}) UNION ALL"
-            f" (FROM {{wanted}} EXCEPT ALL {stored})) d (table_key)", wanted=wanted, moved=_as_table(keys),
+            f" (FROM {{wanted}} EXCEPT ALL {stored})) d (table_key)", wanted=wanted, moved=keys_table(keys),
         )}  # fmt: skip
     if keys:
         _replace(connection, table, keys, [row for row in rows if row[0] in keys])
 
 
 def _replace(connection: Connection, table: str, keys: Collection[int], rows: list[list[Any]]) -> None:
-    execute(connection, f"DELETE FROM {table} WHERE {among('table_key', keys)}", moved=_as_table(keys))
+    execute(connection, f"DELETE FROM {table} WHERE {among('table_key', keys)}", moved=keys_table(keys))
     insert_rows(connection, table, rows)
-
-
-def _as_table(keys: Collection[int]) -> pa.Table:
-    return pa.table({"key": pa.array(keys, pa.int64())})
 
 
 def _places(places: Sequence[Sequence[Any]]) -> pa.Table:

@@ -75,11 +75,16 @@ def among(column: str, keys: Collection[int], table: str = "moved") -> str:
 
     Args:
         keys: Integer keys, at least one.
-        table: Name of an Arrow table that has the keys in a column `key`.
+        table: Name of the Arrow table that `keys_table` makes of them.
     """
     if len(keys) <= _LITERALS:
         return f"{column} IN ({', '.join(str(int(key)) for key in keys)})"
     return f"{column} BETWEEN {int(min(keys))} AND {int(max(keys))} AND {column} IN (SELECT key FROM {{{table}}})"
+
+
+def keys_table(keys: Collection[int]) -> pa.Table:
+    """The Arrow table of keys for `among`."""
+    return pa.table({"key": pa.array(list(keys), pa.int64())})
 
 
 def within(column: str, values: pa.ChunkedArray) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.duckdb.arrow_sql import among, execute, query, rowid_in
+from store.duckdb.arrow_sql import among, execute, keys_table, query, rowid_in
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, OPEN_END, Connection, parts, stored_columns
 from store.model.catalog_entries import TableEntry
 from store.model.targets import Target, TargetKind
@@ -172,11 +172,8 @@ def delete_by_span(
         position = pa.table({"table_key": [key], "pos": [pos], "last": [last]})
         remove_at(connection, family, rowids, f"table_key = {key}", position)
     if target is None and doomed_listings:
-        connection.execute(
-            "DELETE FROM file_snapshots WHERE table_key = ? AND family = ? AND pos IN (SELECT unnest(?::BIGINT[]))",
-            [key, family, list(doomed_listings.values())],
-        )
-        tidy(connection, family, [key])
+        places = {"table_key": [key] * len(doomed_listings), "snapshot_id": list(doomed_listings)}
+        delete_listings(connection, family, pa.table(places))
     return deleted
 
 
@@ -185,13 +182,13 @@ def end_staged(connection: Connection, family: str, table_keys: Sequence[int]) -
     staged = execute(
         connection, f"SELECT table_key FROM staged_listings WHERE family = '{family}'"
         f" AND {among('table_key', table_keys)}",
-        moved=pa.table({"key": pa.array(table_keys, pa.int64())}),
+        moved=keys_table(table_keys),
     )  # fmt: skip
     if keys := [key for (key,) in staged]:
         tidy(connection, family, keys)
         execute(
             connection, f"DELETE FROM staged_listings WHERE family = '{family}' AND {among('table_key', keys)}",
-            moved=pa.table({"key": pa.array(keys, pa.int64())}),
+            moved=keys_table(keys),
         )  # fmt: skip
 
 
@@ -224,7 +221,7 @@ def tidy(connection: Connection, family: str, table_keys: Sequence[int], most: i
         The number of rows changed.
     """
     physical, of_these = BY_SPAN[family], among("table_key", table_keys)
-    moved = pa.table({"key": pa.array(table_keys, pa.int64())})
+    moved = keys_table(table_keys)
     rows = f"(SELECT rowid AS rid, table_key, from_pos, to_pos FROM {physical} WHERE {of_these}) s"
     left = f"SELECT table_key, pos FROM file_snapshots WHERE family = '{family}' AND {of_these}"
     steps = {

@@ -32,7 +32,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from store.duckdb.arrow_sql import among, execute, query
+from store.duckdb.arrow_sql import among, execute, keys_table, query
 from store.duckdb.layout import GROUPED, OPEN_END, PARTED, SPAN, Connection, own, own_sql, parts, stored_columns
 from store.history.presence import Presence
 from store.model.catalog_entries import UNPLACED, Place
@@ -135,11 +135,7 @@ def _misplaced(
         each.append(f"SELECT r.table_key FROM {history} r JOIN a ON a.table_key = r.table_key WHERE {scope}"
                     f" AND {holds_sql('r', 'a')}")  # fmt: skip
     places = f"WITH a AS MATERIALIZED {at} " if whole else ""
-    return {key for (key,) in execute(connection, places + " UNION ".join(each), moved=_keys(table_keys))}
-
-
-def _keys(table_keys: Collection[int]) -> pa.Table:
-    return pa.table({"key": pa.array(list(table_keys), pa.int64())})
+    return {key for (key,) in execute(connection, places + " UNION ".join(each), moved=keys_table(table_keys))}
 
 
 def move_rows(connection: Connection, flights: Sequence[str], current: Mapping[int, tuple[int, Place]]) -> None:
@@ -164,13 +160,15 @@ def move_rows(connection: Connection, flights: Sequence[str], current: Mapping[i
         for source, destination, condition in ways:
             where = f"{same} AND {condition}"
             sql = f"INSERT INTO {destination} SELECT r.* FROM {source} r JOIN {{at}} a ON {where}"
-            if execute(connection, sql, at=at, moved=_keys(current)) != [(0,)]:
-                execute(connection, f"DELETE FROM {source} r USING {{at}} a WHERE {where}", at=at, moved=_keys(current))
+            if execute(connection, sql, at=at, moved=keys_table(current)) != [(0,)]:
+                execute(
+                    connection, f"DELETE FROM {source} r USING {{at}} a WHERE {where}", at=at, moved=keys_table(current)
+                )
 
 
 def respan(connection: Connection, table_keys: Sequence[int]) -> None:
     """Computes the spans, copies and served distributions of tables again, and writes the rows that differ."""
-    moved, scope = _keys(table_keys), among("table_key", table_keys)
+    moved, scope = keys_table(table_keys), among("table_key", table_keys)
     some = (f"(SELECT '{flight}' FROM {table} WHERE {scope} LIMIT 1)" for flight in PARTED for table in parts(flight))
     having = {flight for (flight,) in execute(connection, " UNION ".join(some), moved=moved)}
     for flight in having:
@@ -354,7 +352,7 @@ def _apply(connection: Connection, flight: str, scope: str, found: pa.Table, mov
 
 def respan_listings(connection: Connection, table_keys: Sequence[int]) -> None:
     """Computes the spans of the file listings of tables again."""
-    found = listing_changes(connection, table_keys, _keys(table_keys))
+    found = listing_changes(connection, table_keys, keys_table(table_keys))
     if found.num_rows:
         execute(
             connection, f"UPDATE file_snapshots SET {', '.join(f'{name} = c.{name}' for name in _SPAN)}"

@@ -12,7 +12,7 @@ from store.model.puts import IDENTITY, codes
 
 
 class Places(NamedTuple):
-    """Where the bits of rows are: number of the file, number of the word in its row of words, mask in that word."""
+    """The bit of each row: the number of its file, of a word among the file's words, and the mask in that word."""
 
     file: npt.NDArray[np.int64]
     word: npt.NDArray[np.int64]

@@ -1,0 +1,117 @@
+"""A table as an inspection of its lake describes it, as rows and columns of the catalog."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from store.model.catalog_entries import Place, new_column_ids
+from store.model.names import column_key
+
+Found = Mapping[str, Any]
+"""A table as `flight_server.worker.lake_inspection` describes it."""
+
+
+def digest(found: Found) -> str:
+    """Digest of a discovered table, without its entry and new snapshots."""
+    values = [found.get(name) for name in (
+        "schema_hash", "schemas", "constraints", "live_snapshot_ids", "partition_keys", "properties", "identities",
+        "metadata_location", "format_schema", "description", "comments",
+    )]  # fmt: skip
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _path(column: Sequence[Any]) -> list[str] | None:
+    """The path of a column `[name, type, nullable, field id, path?]`; None if unknown."""
+    if len(column) > 4 and column[4]:
+        return list(column[4])
+    return None if "." in column[0] else [column[0]]
+
+
+def _key_of(column: Sequence[Any]) -> str:
+    path = _path(column)
+    return str(column[0]) if path is None else column_key(path)
+
+
+def details(found: Found) -> dict[str, Any]:
+    """Columns of `tables` besides the fields of a table's entry."""
+    return {
+        "partition_keys": list(found.get("partition_keys", ())),
+        "properties": json.dumps(dict(found.get("properties", {})), sort_keys=True),
+        "metadata_location": found.get("metadata_location"), "format_schema": found.get("format_schema"),
+        "description": found.get("description"),
+    }  # fmt: skip
+
+
+def fields(format: str, found: Found) -> dict[str, Any]:
+    """Fields of a table's entry."""
+    return {
+        "table_schema": found["schema"], "table_name": found["name"], "format": format,
+        "location": found.get("location"), "current_snapshot_id": found["current_snapshot_id"], "dropped": False,
+    }  # fmt: skip
+
+
+def column_rows(table_key: int, found: Found, ids: Mapping[str, int]) -> list[list[Any]]:
+    """Rows of `table_columns`; `ids` are those of `column_ids`."""
+    comments = found.get("comments", {})
+    return [
+        [
+            table_key,
+            c[0],
+            c[1],
+            position,
+            "YES" if c[2] else "NO",
+            ids[_key_of(c)],
+            _path(c),
+            comments.get(_key_of(c)),
+        ]
+        for position, c in enumerate(found["schemas"].get(found["schema_hash"], []), 1)
+    ]
+
+
+def constraint_rows(table_key: int, found: Found) -> list[list[Any]]:
+    """Rows of `table_constraints`."""
+    return [
+        [table_key, kind, name, position, column, clause]
+        for kind, name, columns, clause in found.get("constraints", [])
+        for position, column in enumerate(columns or [None], 1)
+    ]
+
+
+def snapshot_rows(table_key: int, found: Found) -> list[list[Any]]:
+    """Rows of `snapshots`."""
+    return [
+        [table_key, s["snapshot_id"], s["ordinal"], s["parent_snapshot_id"], s["sequence_number"],
+         datetime.fromisoformat(s["committed_at"]) if s["committed_at"] else None, s["operation"],
+         s["schema_hash"], True, s.get("manifest_list"), s.get("summary"),
+         str(Place(s["ordinal"], s["schema_hash"]).schema_key(s["snapshot_id"]))]  # Arrow infers no UBIGINT
+        for s in found["snapshots"]
+    ]  # fmt: skip
+
+
+def named(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Name, type, nullability and field id of columns: what a schema's hash covers, and the id that it does not."""
+    return [tuple(column[:4]) for column in columns]
+
+
+def identity_rows(table_key: int, found: Found) -> list[list[Any]]:
+    """The identity of the current snapshot, by which the next inspection recognizes the table."""
+    identities = dict(map(tuple, found.get("identities", ())))
+    current = found["current_snapshot_id"]
+    return [[table_key, current, identities[current]]] if current in identities else []
+
+
+def column_ids(stored: Mapping[str, int], found: Found) -> dict[str, int]:
+    """Column key → id of a table's stored and found columns; a column keeps the id of its first appearance."""
+    ids = dict(stored)
+    current = found["schemas"].get(found["schema_hash"], [])
+    for columns in (*(c for h, c in found["schemas"].items() if h != found["schema_hash"]), current):
+        keyed = {_key_of(c): c for c in columns}
+        for key, column in keyed.items():
+            if column[0] in ids and key != column[0] and column[0] not in keyed:  # stored before its path was known
+                ids[key] = ids.pop(column[0])
+        ids |= new_column_ids(ids, keyed, {key: c[3] for key, c in keyed.items() if c[3] is not None})
+    return ids
