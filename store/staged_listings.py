@@ -363,10 +363,10 @@ def family_of(put: Put) -> str | None:
 
 def place_of(rows: pa.Table) -> tuple[Any, ...] | None:
     """Catalog, schema, name and snapshot id of rows that have these and the table's id in common, else None."""
-    names = ["table_catalog", "table_schema", "table_name", "snapshot_id"]
-    is_given = "table_id" in rows.column_names and rows["table_id"].null_count < rows.num_rows
-    columns = [rows[name] for name in names + ["table_id"] * is_given]
-    return tuple(column[0].as_py() for column in columns[:4]) if all(map(is_constant, columns)) else None
+    place = [rows[name] for name in ("table_catalog", "table_schema", "table_name", "snapshot_id")]
+    has_ids = "table_id" in rows.column_names and rows["table_id"].null_count < rows.num_rows
+    shared = [*place, rows["table_id"]] if has_ids else place
+    return tuple(column[0].as_py() for column in place) if all(map(is_constant, shared)) else None
 
 
 def unstage(database: Database, family: str, table_key: int, generation: int | None = None) -> None:

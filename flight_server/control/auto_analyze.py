@@ -85,7 +85,8 @@ class AutoAnalyze:
                 if table.format != EXTERNAL
                 and (rules := chosen.rules(table.table_schema, table.table_name)) is not None
             ]
-            found = states(self._database, [table for table, _ in ruled], self._usage.reads())
+            used = self._usage.of([table.table_key for table, _ in ruled])
+            found = states(self._database, [table for table, _ in ruled], used)
             decided = [self._decide(table, found[table.table_key], rules, now) for table, rules in ruled]
             self._record(decided)
             return self._queue(decided, now)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from flight_server.wire.scan_request import ScanRequest
 from store.catalog.catalog import Catalog
+from store.duckdb.arrow_sql import among, execute, keys_table
 from store.duckdb.database import Connection, Database, insert_rows
 
 FLUSH_SECONDS: Final = 5.0
@@ -109,13 +111,16 @@ class Usage:
                 named[key, name] = [before[0] + reads, max(before[1], last)]
         return named
 
-    def reads(self) -> dict[int, dict[str, int]]:
+    def of(self, table_keys: Collection[int]) -> dict[int, dict[str, int]]:
         """Table key → column name → number of stored reads."""
-        found: dict[int, dict[str, int]] = {}
-        for key, name, reads in self._database.rows(
-            "SELECT table_key, column_name, reads FROM column_usage WHERE column_name IS NOT NULL"
-        ):
-            found.setdefault(key, {})[name] = reads
+        found: dict[int, dict[str, int]] = {key: {} for key in table_keys}
+        if not found:
+            return found
+        sql = f"SELECT table_key, column_name, reads FROM column_usage WHERE {among('table_key', table_keys)}"
+        with self._database.reading() as cursor:
+            rows = execute(cursor, f"{sql} AND column_name IS NOT NULL", moved=keys_table(table_keys))
+        for key, name, reads in rows:
+            found[key][name] = reads
         return found
 
     def latest(self) -> list[int]:

@@ -171,13 +171,13 @@ def freshness(row: Row) -> str:
     return fresh if fresh in ("EXACT", "") else f"{fresh} (from {row['snapshot_id']})"
 
 
-def number(value: float | Fraction, digits: int = 6) -> str:
-    """A number with separators: whole ones in full, others to some digits, or in full where these would look exact."""
+def number(value: float | Fraction) -> str:
+    """A number with separators: whole ones in full, others to six digits, or in full where these would look exact."""
     if math.isfinite(value) and value == int(value) and (not isinstance(value, float) or abs(value) < 2**53):
         return f"{int(value):,}"
     value = float(value)
-    rounded = re.sub(r"e.*|[-.]", "", f"{value:.{digits - 1}e}").rstrip("0")
-    return f"{value:,.{digits}g}" if len(rounded) == digits and not 1e6 <= abs(value) < 1e15 else f"{value:,}"
+    rounded = re.sub(r"e.*|[-.]", "", f"{value:.5e}").rstrip("0")
+    return f"{value:,.6g}" if len(rounded) == 6 and not 1e6 <= abs(value) < 1e15 else f"{value:,}"
 
 
 def rounded(number: float | None) -> str:

@@ -16,7 +16,7 @@ from tests.flight_server.serving import app_in, command, put, read, rows
 
 def state_of(app):
     table = app.catalog.get("lake.s.t")
-    return states(app.database, [table], app.usage.reads())[table.table_key]
+    return states(app.database, [table], app.usage.of([table.table_key]))[table.table_key]
 
 
 def test_state_counts_the_snapshots_since_the_newest_scan():

@@ -71,7 +71,8 @@ def test_reads_are_counted_by_column(app):
     read(app)
     app.usage.flush(0)
     assert usage(app) == {"a": 4, "b": 1, None: 2}
-    assert app.usage.reads() == {app.catalog.get("lake.s.t").table_key: {"a": 4, "b": 1}}
+    key = app.catalog.get("lake.s.t").table_key
+    assert app.usage.of([key]) == {key: {"a": 4, "b": 1}}
 
 
 def test_reads_of_unknown_columns_and_tables_are_not_counted(app):
