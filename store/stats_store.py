@@ -23,19 +23,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from store.catalog import expiry
 from store.catalog.catalog import Catalog
 from store.catalog.changes import one_place
 from store.catalog.column_ids import ColumnNames
 from store.catalog.deletion import delete_records
-from store.duckdb.arrow_sql import execute, query
+from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection, Database
-from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, GROUPED, PARTED, parts, stored_columns
+from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, stored_columns
 from store.history.content_hash import content_hash
 from store.history.file_listings import ListingChanged, Marks
-from store.history.file_spans import STORAGE_ID, delete_listings, end_staged, rows_of, where_target
+from store.history.file_spans import STORAGE_ID, end_staged, rows_of, where_target
 from store.history.snapshot_merge import SnapshotMerge
 from store.history.span_merge import SpanMerge, waves
-from store.history.spans import holds_sql
 from store.model.catalog_entries import EXTERNAL, Place, TableEntry
 from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
@@ -380,67 +380,18 @@ class DuckDBStatsStore(StatsStore):
 
     def captured_snapshots(self, table: TableEntry) -> set[int]:
         """Ids of the snapshots of a table that have records."""
-        physical = (*BY_SNAPSHOT.values(), "file_snapshots")
-        each = " UNION ".join(f"SELECT snapshot_id FROM {n} WHERE table_key = {table.table_key}" for n in physical)
+        each = " UNION ".join(
+            f"SELECT snapshot_id FROM {name} WHERE table_key = {table.table_key}" for name in expiry.WITH_SNAPSHOTS
+        )
         return {snapshot_id for (snapshot_id,) in self.database.rows(each)}
 
     def expirable(self, tables: Sequence[TableEntry]) -> dict[int, Ids]:
-        """Table key → ids of snapshots that have records but left the lake; without tables that have none. Snapshots of
-        which something is served for others that are in the lake never expire, nor do those of external tables."""
-        keys = [table.table_key for table in tables if table.format != EXTERNAL]
-        physical = (*BY_SNAPSHOT.values(), "file_snapshots")
-        stored = " OR ".join(
-            f"EXISTS (SELECT 1 FROM {name} r WHERE r.table_key = n.table_key AND r.snapshot_id = n.snapshot_id)"
-            for name in physical
-        )
-        sources = [("file_snapshots", "r.snapshot_id")]
-        for flight in PARTED:
-            also = ", r.distribution_snapshot_id" if flight in GROUPED else ""
-            sources += [(part, f"unnest([r.snapshot_id{also}])") for part in parts(flight)]
-        # of the snapshots at which a row may hold, the first one tells: four times as fast as joining all
-        served = " UNION ".join(
-            f"SELECT r.table_key, {ids} AS snapshot_id FROM {part} r ASOF JOIN live l ON l.table_key = r.table_key"
-            f" AND l.schema_key = r.schema_key AND r.from_ord <= l.ordinal WHERE {holds_sql('r', 'l')}"
-            for part, ids in sources
-        )
-        stale = self.database.rows(
-            "WITH n AS (FROM snapshots WHERE table_key IN (SELECT unnest(?::BIGINT[]))),"
-            " live AS (FROM n WHERE is_live IS DISTINCT FROM false)"
-            f" SELECT n.table_key, n.snapshot_id FROM n ANTI JOIN ({served}) s ON s.table_key = n.table_key"
-            f" AND s.snapshot_id = n.snapshot_id WHERE n.is_live = false AND ({stored}) ORDER BY ALL", keys,
-        )  # fmt: skip
-        doomed: dict[int, Ids] = {}
-        for key, snapshot_id in stale:
-            doomed.setdefault(key, []).append(snapshot_id)
-        return doomed
+        """Table key → ids of the snapshots that `expire` would delete (`store.catalog.expiry`)."""
+        return expiry.expirable(self.database, tables)
 
     def expire(self, tables: Sequence[TableEntry]) -> dict[int, Ids]:
         """Deletes the records of the snapshots that `expirable` returns, in one transaction; returns these."""
-
-        def run(connection: Connection) -> dict[int, Ids]:
-            doomed = self.expirable(tables)
-            if doomed:
-                self._delete_snapshots(connection, doomed)
-            return doomed
-
-        return self.database.write(run)
-
-    def _delete_snapshots(self, connection: Connection, doomed: Mapping[int, Ids]) -> None:
-        """Deletes all records of snapshots (table key → ids)."""
-        self.database.touch(*doomed)
-        self.catalog.spans.change(doomed)
-        pairs = [(key, snapshot_id) for key, ids in doomed.items() for snapshot_id in ids]
-        for key, snapshot_id in pairs:
-            self.catalog.changes.deleted(self.catalog.by_key(key), snapshot_id, None)
-        columns = dict(zip(("table_key", "snapshot_id"), map(pa.array, zip(*pairs, strict=True)), strict=True))
-        places = pa.table(columns)
-        for table in (part for flight in BY_SNAPSHOT for part in parts(flight)):
-            execute(
-                connection, f"DELETE FROM {table} USING {{places}} d WHERE {table}.table_key = d.table_key"
-                f" AND {table}.snapshot_id = d.snapshot_id", places=places,
-            )  # fmt: skip
-        for family in BY_SPAN:
-            delete_listings(connection, family, places)
+        return self.database.write(lambda connection: expiry.expire(connection, self.catalog, tables))
 
 
 def select_rows(flight: str) -> str:
