@@ -51,7 +51,7 @@ class Check(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """What is wrong, how often, in which tables (at most three, and the number of others), and what to do."""
+    """A broken invariant, how often, in which tables (at most three, and the number of others), and the remedy."""
 
     what: str
     number: int | None

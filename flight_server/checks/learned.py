@@ -33,7 +33,7 @@ def rule_of(measure: str) -> str:
 
 
 def kind_of(measure: str, rows: Sequence[Row]) -> Kind:
-    """How values of a measure are compared; `rows` are the records of the column, for the spread of its values."""
+    """The comparison of a measure's values; `rows` are the records of the column, for the spread of its values."""
     if measure == "mean":
         spreads = [row["stddev"] for row in rows if row["stddev"] is not None]
         return expectations.plain(median(spreads) if spreads else 0.0)

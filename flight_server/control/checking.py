@@ -170,7 +170,7 @@ class Checking:
 
 @dataclass
 class _Wait:
-    """How long the rules of a table wait for statistics of its current snapshot."""
+    """The wait of a table's rules for statistics of its current snapshot."""
 
     snapshot_id: int | None
     until: float  # seconds of the clock

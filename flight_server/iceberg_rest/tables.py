@@ -92,7 +92,7 @@ class Tables:
         self._deletes: LruCache[tuple[int, int], Mapping[str, Any]] = LruCache(CACHED_BYTES)
 
     def load(self, table: TableEntry) -> Served:
-        """What is served of a table, as it was when its catalog was last discovered.
+        """A table as it is served, of the time when its catalog was last discovered.
 
         Raises:
             Unimplemented: It cannot be served safely; the message has the reason.

@@ -21,7 +21,7 @@ _COLLECTIONS: Final = gc.get_threshold()
 
 
 class MemoryReuse(NamedTuple):
-    """How much freed memory a process keeps: blocks of up to `largest_bytes`, `most_bytes` at the end of an arena, in
+    """The freed memory that a process keeps: blocks of up to `largest_bytes`, `most_bytes` at the end of an arena, in
     `arenas` for all threads; for `arrow_ms` what Arrow's mimalloc has freed, if pyarrow is not yet imported."""
 
     largest_bytes: int

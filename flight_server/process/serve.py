@@ -181,7 +181,7 @@ def _serve_http(
 
 
 def _joining(settings: Settings) -> Callable[[Path], tuple[Database, Role]]:
-    """How the database is opened: alone, or with a role in `store.replication`."""
+    """The function that opens the database: alone, or with a role in `store.replication`."""
     if settings.replicate_to is None and settings.follow is None:
         return alone
     from store.replication.join import Plan, join

@@ -84,7 +84,7 @@ class Containment(NamedTuple):
 
 
 def containment(values: sketches.Theta, key: sketches.Theta) -> Containment | None:
-    """How many of a column's values a key has; None if the sketches have too few hashes in common to tell."""
+    """The share of a column's values that a key has; None if the sketches have too few hashes in common to tell."""
     limit = np.uint64(min(values.theta, key.theta))
     ours = values.hashes[: np.searchsorted(values.hashes, limit)]
     theirs = key.hashes[: np.searchsorted(key.hashes, limit)]

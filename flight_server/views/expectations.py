@@ -36,7 +36,7 @@ Measure: TypeAlias = Callable[[float], float]
 
 
 class Kind(NamedTuple):
-    """How values of a measure are compared: on a scale on which their noise is even, and against a level."""
+    """The comparison of a measure's values: on a scale on which their noise is even, and against a level."""
 
     to: Measure
     back: Measure
@@ -188,8 +188,8 @@ def most_are_false(probabilities: Sequence[float]) -> float:
 
 
 def longest_gap(times: Sequence[datetime], now: datetime) -> timedelta | None:
-    """How long after the last of some commits the next is late; None while too few, or those of less than a day, are
-    known.
+    """The time after the last of some commits from which the next is late; None while too few are known, or those of
+    less than a day.
 
     Args:
         times: Times of the commits, ascending.

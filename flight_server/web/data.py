@@ -115,7 +115,7 @@ def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]]
 
 
 def _facets(tables: pa.Table) -> dict[str, dict[str, int]]:
-    """How many tables are in each state, of each format, and of each owner; values that none has are left out."""
+    """Numbers of tables by state, format and owner, without zeros."""
     counts = {"state": {name: pc.sum(is_in(tables)).as_py() or 0 for name, is_in in STATES.items()}}
     for facet in ("format", "owner"):
         found = pc.value_counts(tables[facet].combine_chunks()).to_pylist()

@@ -1,1 +1,1 @@
-"""Which row holds when: validation of puts, spans, current rows, and the merge."""
+"""Rows and the snapshots they hold for: validation of puts, spans, current rows, and the merge."""

@@ -1,1 +1,1 @@
-"""What a statistic is: schemas, types, bounds, targets, freshness, predicates, sketches."""
+"""The definition of a statistic: schemas, types, bounds, targets, freshness, predicates, sketches."""

@@ -28,7 +28,7 @@ GENERATION_GAP: Final = 1000  # between epochs, for commits of the former that w
 
 @dataclass(frozen=True)
 class Plan:
-    """How a server takes part.
+    """A server's part in the replication of its database.
 
     Attributes:
         interval: Seconds between two segments, and between two looks of a follower.

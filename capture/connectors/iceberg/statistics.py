@@ -145,7 +145,7 @@ class ColumnStatistics:
         ]
 
     def _span(self, leaf: IcebergLeaf, block: Files, partition: tuple[Any, ...]) -> _Span | None:
-        """What a partition says of the values of a column, None if nothing."""
+        """The range of a column's values by their partition; None if it does not restrict them."""
         known = [(transform, partition[at]) for at, transform in self._transforms(leaf, block) if at < len(partition)]
         if any(value is None for _, value in known):
             return _Span(True)

@@ -155,7 +155,7 @@ class TableScan:
         return cut(part, size_bytes, self.files_total, path)
 
     def _contradiction(self, answer: Answer, task: ScanTask) -> str:
-        """What the metadata and the data say of a column of a file, if they differ; it is remembered."""
+        """The difference between metadata and data of a column of a file, which is remembered; empty if none."""
         if self.stated is None or answer.column_id is None or answer.partial is None:
             return ""
         column_id, path = answer.column_id, task.file_path
