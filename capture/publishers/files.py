@@ -86,8 +86,7 @@ def create_file(place: Place, data: bytes) -> bool:
 def read_file(place: Place) -> bytes | None:
     """The content of a file; None if it does not exist."""
     try:
-        with place.file_system.open_input_stream(place.path) as stream:
-            return bytes(stream.read())
+        return place.read()
     except FileNotFoundError:
         return None
 

@@ -94,8 +94,7 @@ def footer(task: ScanTask) -> pq.FileMetaData | None:
     if task.reader != "parquet":
         return None
     try:
-        place = open_place(task.location, task.storage)
-        with place.file_system.open_input_file(place.path) as source:
+        with open_place(task.location, task.storage).open() as source:
             return pq.read_metadata(source)
     except READ_ERRORS:
         return None

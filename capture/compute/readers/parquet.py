@@ -114,7 +114,7 @@ class ParquetReader(TaskReader):
             # not mapped: its pages would count as this process's memory, and one cut short meanwhile would end it
             source, options = self._place.path, options | {"pre_buffer": False}
         else:
-            source = self._place.file_system.open_input_file(self._place.path)
+            source = self._place.open()
             self._opened.append(source)
         file = pq.ParquetFile(source, **{"coerce_int96_timestamp_unit": "us", **options})
         self._opened.append(file)
@@ -252,14 +252,9 @@ class ParquetReader(TaskReader):
             starts = np.concatenate([[0], np.cumsum(sizes)])
             keep = np.concatenate([keep[starts[group] : starts[group + 1]] for group in self._groups] or [keep[:0]])
         if task.equality_deletes:
-            keys = DeletedKeys(lambda path: _opened(path, task))
+            keys = DeletedKeys(lambda path: open_place(path, task.storage).open())
             keep &= ~keys.mask(task.equality_deletes, len(keep), lambda path: leaf(self._table([path]), path))
         return keep
-
-
-def _opened(path: str, task: ScanTask) -> pa.NativeFile:
-    place = open_place(path, task.storage)
-    return place.file_system.open_input_file(place.path)
 
 
 def _is_view(type: pa.DataType) -> bool:

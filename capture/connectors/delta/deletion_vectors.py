@@ -105,7 +105,7 @@ def z85(text: str) -> bytes:
 
 
 def _stored(file: Place, offset: int, size: int) -> bytes:
-    with file.file_system.open_input_file(file.path) as stream:
+    with file.open() as stream:
         vector = unframed(stream.read_at(size + 8, offset))
     if len(vector) != size:
         raise ValueError("a deletion vector of the wrong length")

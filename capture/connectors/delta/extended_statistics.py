@@ -78,8 +78,7 @@ def _document(table: Place, version: int, newest_file_ms: int | None) -> Mapping
     newest = max((number for number in log.commits if (at := log.written_at(number)) and at <= written), default=None)
     if newest != version:
         return None
-    with place.file_system.open_input_stream(place.path) as stream:
-        content = stream.read()
+    content = place.read()
     try:
         document = json.loads(content)
         covered = datetime.fromisoformat(document["alreadyAnalyzedModifiedTimeMax"]).timestamp() * 1000

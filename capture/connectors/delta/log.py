@@ -122,10 +122,8 @@ def commit_file(table: Place, version: int) -> Place:
 
 def read_bytes(table: Place, version: int) -> bytes | None:
     """The bytes of a commit file; None if it cannot be read."""
-    file = commit_file(table, version)
     try:
-        with file.file_system.open_input_stream(file.path) as stream:
-            return bytes(stream.read())
+        return commit_file(table, version).read()
     except (OSError, pa.ArrowException):
         return None
 

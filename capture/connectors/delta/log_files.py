@@ -78,7 +78,7 @@ def heads(source: LogFile) -> Iterator[Mapping[str, Any]]:
             if b'"protocol"' in line[:64] or b'"metaData"' in line[:64]:
                 yield json.loads(line)
         return
-    with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
+    with source.place.open() as file, pq.ParquetFile(file) as parquet:
         names = [name for name in _HEADS if name in parquet.schema_arrow.names]
         for batch in parquet.iter_batches(65_536, columns=names, use_threads=False) if names else ():
             for name in names:
@@ -92,7 +92,7 @@ def sidecars(source: LogFile, log: Place) -> list[LogFile]:
     if source.is_lines:
         entries = [action["sidecar"] for action in map(json.loads, _lines(source)) if action.get("sidecar")]
     else:
-        with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
+        with source.place.open() as file, pq.ParquetFile(file) as parquet:
             if "sidecar" not in parquet.schema_arrow.names:
                 return []
             column = parquet.read(columns=["sidecar"], use_threads=False)["sidecar"]
@@ -145,7 +145,7 @@ def _line_adds(source: LogFile, paths: list[pa.Array]) -> Iterator[pa.Table]:
 
 
 def _checkpoint_adds(source: LogFile) -> Iterator[pa.Table]:
-    with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
+    with source.place.open() as file, pq.ParquetFile(file) as parquet:
         schema = parquet.schema_arrow
         if "add" not in schema.names:
             return

@@ -82,7 +82,7 @@ def read_footer(place: Place) -> Footer:
     """
     name = place.stem
     try:
-        with place.file_system.open_input_file(place.path) as file:
+        with place.open() as file:
             data = _footer_bytes(file)
             chunks = None if data is None else read_chunks(data)
             shared = None if chunks is None else _file_kinds.get(chunks.kind)

@@ -73,6 +73,15 @@ class Place:
         """A path within this directory."""
         return Place(self.file_system, f"{self.path.rstrip('/')}/{relative}", f"{self.name.rstrip('/')}/{relative}")
 
+    def open(self) -> pa.NativeFile:
+        """Opens the file for reads at any position."""
+        return self.file_system.open_input_file(self.path)
+
+    def read(self) -> bytes:
+        """The content of the file."""
+        with self.file_system.open_input_stream(self.path) as stream:
+            return bytes(stream.read())
+
     def relative(self, path: str) -> str:
         """A path of the same file system, relative to this directory."""
         return path[len(self.path.rstrip("/")) :].lstrip("/")
