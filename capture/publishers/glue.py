@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar, Final
 
-from capture.connectors.footers.reader import batched
 from capture.connectors.options import timeout_of
+from capture.connectors.storage.places import batched
 from capture.publishers.hive_types import (
     DATE,
     DECIMAL,

@@ -9,18 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from capture.connectors.spi import Column, Constraint, Schema
-from capture.connectors.storage.places import Place
+from capture.connectors.storage.places import Place, read_each
 from store.model.logical_types import Kind, LogicalType
 
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -29,7 +28,6 @@ _CHECKPOINT = re.compile(
 )
 _ACTION = re.compile(rb'\s*\{\s*"(?:commitInfo|metaData|protocol)"')
 _OBJECT = re.compile(rb'\s*(?:\{\s*"|\Z)')
-READERS: Final = 8  # commits read concurrently from an object store
 
 
 # Versions.
@@ -104,15 +102,9 @@ class Commit:
     is_malformed: bool = False
 
 
-def read_commits(table: Place, versions: Iterable[int]) -> Iterator[tuple[int, Commit]]:
+def read_commits(table: Place, versions: Sequence[int]) -> Iterator[tuple[int, Commit]]:
     """Reads the commits of some versions, in order; a missing one is an empty `Commit`."""
-    ordered = list(versions)
-    if table.is_local or len(ordered) < 2:
-        for version in ordered:
-            yield version, read_commit(table, version)
-        return
-    with ThreadPoolExecutor(READERS, "delta-log") as pool:
-        yield from zip(ordered, pool.map(lambda version: read_commit(table, version), ordered), strict=True)
+    return zip(versions, read_each(partial(read_commit, table), versions, is_local=table.is_local), strict=True)
 
 
 def commit_file(table: Place, version: int) -> Place:

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from capture.connectors.footers.reader import batched
 from capture.connectors.storage.immutable_cache import FILES
-from capture.connectors.storage.places import Place, plain_path
+from capture.connectors.storage.places import Place, batched, plain_path
 
 SLICE: Final = 10_000  # adds per slice
 SLICE_BYTES: Final = 96 << 20  # bytes of statistics per slice

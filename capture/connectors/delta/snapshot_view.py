@@ -28,10 +28,9 @@ from capture.connectors.delta.table_version import (
     wanted_columns,
 )
 from capture.connectors.file_columns import absent
-from capture.connectors.footers.reader import batched
 from capture.connectors.footers.statistics import MAX_FOOTERS, FooterCache
 from capture.connectors.spi import ColumnIds, FilePart, NativeStats, ScanColumn, ScanTask, container
-from capture.connectors.storage.places import Unreadable, unknown_snapshot
+from capture.connectors.storage.places import Unreadable, batched, unknown_snapshot
 from store.model.logical_types import LogicalType, parse, to_arrow
 from store.model.names import column_key
 

@@ -36,7 +36,6 @@ from capture.connectors.file_columns import (
     repeated,
     rows_of_groups,
 )
-from capture.connectors.footers.reader import batched
 from capture.connectors.footers.statistics import (
     MAX_FOOTERS,
     FooterCache,
@@ -46,6 +45,7 @@ from capture.connectors.footers.statistics import (
     of_live_rows,
 )
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, ColumnIds
+from capture.connectors.storage.places import batched
 from store.model.logical_types import Kind, LogicalType, parse, to_arrow
 
 _FOOTERS: Final = 256  # footers read at once

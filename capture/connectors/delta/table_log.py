@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, TypeAlias
@@ -21,11 +20,11 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from capture.connectors.delta.lake_table import LakeTable, Outline
-from capture.connectors.delta.log import READERS, LogFiles, parse_schema
+from capture.connectors.delta.log import LogFiles, parse_schema
 from capture.connectors.delta.log_files import SLICE, VECTOR, LogFile, adds_of, heads, one_array, sidecars
 from capture.connectors.delta.log_statistics import partition_values, row_counts, statistics
 from capture.connectors.storage.immutable_cache import FILES
-from capture.connectors.storage.places import Unreadable
+from capture.connectors.storage.places import Unreadable, read_each
 
 MAX_COMMITS: Final = 500  # commits replayed on a cached checkpoint in place of a newer one
 _LISTED_BYTES: Final = 8 << 20  # of adds that are not parsed again for their statistics
@@ -220,9 +219,8 @@ class TableLog:
     def _all_read(self) -> Iterator[_Read]:
         """The listings of all sources; those of commits in an object store are read concurrently."""
         commits = [source for source in self._sources if source.is_commit and FILES.get(self._key(source)) is None]
-        if len(commits) > 1 and not commits[0].place.is_local:
-            with ThreadPoolExecutor(READERS, "delta-log") as pool:
-                list(pool.map(self._read, commits))
+        if commits and not commits[0].place.is_local:
+            list(read_each(self._read, commits))
         return map(self._read, self._sources)
 
     def _read(self, source: LogFile) -> _Read:

@@ -14,11 +14,9 @@ because pyarrow exposes neither exactness nor NaN counts, and crashes the proces
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,14 +24,11 @@ import pyarrow.parquet as pq
 from capture.connectors.comments import comments_in
 from capture.connectors.footers.leaf_types import Bound, FooterLeaf, bound, leaves_of, writer_of
 from capture.connectors.footers.thrift import Chunk, Chunks, Kind, read_chunks
-from capture.connectors.storage.places import Place, Unreadable
+from capture.connectors.storage.places import Place, Unreadable, read_each
 from store.duckdb.lru import LruCache
 from store.model.errors import UpstreamError, first_line
 
-READERS: Final = 8  # footers read concurrently from an object store; locally, threads are slower
 _TAIL: Final = 65_536  # bytes read from the end of a file, enough for most footers
-
-T = TypeVar("T")
 
 
 class LeafStats(NamedTuple):
@@ -161,19 +156,7 @@ def _refused(place: Place, name: str, error: Exception) -> UpstreamError:
 
 def read_footers(places: Sequence[Place]) -> Iterator[Footer]:
     """Reads the footers of files in order, concurrently if remote."""
-    if not places or places[0].is_local or len(places) == 1:
-        yield from map(read_footer, places)
-        return
-    with ThreadPoolExecutor(READERS, "footer") as pool:
-        for group in batched(places, READERS * 4):
-            yield from pool.map(read_footer, group)
-
-
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Splits items into lists of `size`; the last one may be shorter."""
-    iterator = iter(items)
-    while group := list(islice(iterator, size)):
-        yield group
+    return read_each(read_footer, places, is_local=not places or places[0].is_local)
 
 
 # Statistics.

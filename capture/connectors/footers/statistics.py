@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from capture.connectors.file_columns import live_counts
 from capture.connectors.footers.leaf_types import typed
-from capture.connectors.footers.reader import Footer, LeafStats, batched, read_footers
+from capture.connectors.footers.reader import Footer, LeafStats, read_footers
 from capture.connectors.storage.immutable_cache import COLUMNS, FILES
-from capture.connectors.storage.places import Place, Unreadable
+from capture.connectors.storage.places import Place, Unreadable, batched
 from store.model.logical_types import FLOATING, LogicalType, to_arrow
 
 _STATS_BYTES: Final = 300  # estimated memory of one leaf's statistics

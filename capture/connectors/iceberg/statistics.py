@@ -15,7 +15,7 @@ from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform
 from pyiceberg.types import TimestampNanoType, TimestamptzNanoType
 
 from capture.connectors.file_columns import alike, joined, live_counts, rows_of_groups
-from capture.connectors.footers.reader import Footer, batched
+from capture.connectors.footers.reader import Footer
 from capture.connectors.footers.statistics import (
     MAX_FOOTERS,
     FooterCache,
@@ -28,7 +28,7 @@ from capture.connectors.footers.statistics import (
 from capture.connectors.iceberg.bounds import decoded, span
 from capture.connectors.iceberg.manifests import Columns, Files, Metrics
 from capture.connectors.iceberg.schema import IcebergLeaf, identity_values, typed_array
-from capture.connectors.storage.places import Place
+from capture.connectors.storage.places import Place, batched
 
 BATCH_ROWS: Final = 60_000
 """Approximate number of rows in one table of `rows()`."""

@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 
 from capture.connectors.file_columns import ROWS_PER_TABLE, absent, alike, rows_of_groups
 from capture.connectors.footers.leaf_types import FooterLeaf
-from capture.connectors.footers.reader import Footer, batched
+from capture.connectors.footers.reader import Footer
 from capture.connectors.footers.statistics import FooterCache
 from capture.connectors.options import check_choice, check_options
 from capture.connectors.parquet.files import (
@@ -57,7 +57,7 @@ from capture.connectors.spi import (
 )
 from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Folder, Lake, folder_at
-from capture.connectors.storage.places import Place, Unreadable, unknown_table
+from capture.connectors.storage.places import Place, Unreadable, batched, unknown_table
 from store.model.errors import NotFound, UpstreamError
 from store.model.logical_types import Kind, LogicalType, parse
 

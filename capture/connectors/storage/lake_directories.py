@@ -10,7 +10,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +20,7 @@ import pyarrow.fs as pafs
 from capture.connectors.options import storage_options
 from capture.connectors.progress import report
 from capture.connectors.secrets import mask_uri
-from capture.connectors.storage.places import Place, Unreadable, open_place, reason, unknown_table
+from capture.connectors.storage.places import Place, Unreadable, open_place, read_each, reason, unknown_table
 from store.model.errors import NotFound, StatflightError, UpstreamError
 
 DEFAULT_SCHEMA: Final = "default"
@@ -257,15 +256,6 @@ class Lake(Tables):
             return None
         return Folder(frozenset(file.base_name for file in files), folders)
 
-    def _list_directories(self, places: Sequence[Place]) -> Iterator[Folder | None]:
-        """The contents of directories in order, read concurrently if remote."""
-        if self.root.is_local or len(places) < 2:
-            yield from map(self._list_directory, places)
-            return
-        with ThreadPoolExecutor(LISTED_AT_ONCE, "lake") as pool:
-            for start in range(0, len(places), LISTED_AT_ONCE * 8):  # in blocks, so that the walk can be cancelled
-                yield from pool.map(self._list_directory, places[start : start + LISTED_AT_ONCE * 8])
-
     def _walk_again(self) -> dict[TableName, Place]:
         self._ancestors = {}
         with self.reading():
@@ -284,7 +274,8 @@ class Lake(Tables):
             place, parents, folder = pending.pop()
             names = [name for name in sorted(folder.folders) if not name.startswith((".", "_"))]
             inside = [place.below(name) for name in names]
-            for name, inner, is_table in zip(names, inside, self._list_directories(inside), strict=True):
+            listings = read_each(self._list_directory, inside, is_local=self.root.is_local, at_once=LISTED_AT_ONCE)
+            for name, inner, is_table in zip(names, inside, listings, strict=True):
                 report(f"{listed} directories, {len(tables)} tables found")
                 listed += 1
                 if is_table is None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import islice
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -21,7 +23,11 @@ from capture.connectors.storage.clouds import StorageOptions, azure, gcs, s3
 from store.model.errors import InvalidArgument, NotFound, UpstreamError, first_line, nearest
 
 SCHEMES: Final = ("file", "s3", "gs", "abfss")
+READERS: Final = 8  # files read concurrently from an object store
 ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "az": "abfss", "azure": "abfss"}
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 
 class Unreadable(UpstreamError):
@@ -139,6 +145,26 @@ def reason(error: BaseException, options: Mapping[str, str], *paths: str) -> str
         for shown in (f"file://{path.rstrip('/')}", path.rstrip("/")):
             text = text.replace(f"{shown}/", "").replace(shown, "the table")
     return text
+
+
+def read_each(
+    read: Callable[[Item], Answer], items: Sequence[Item], *, is_local: bool = False, at_once: int = READERS
+) -> Iterator[Answer]:
+    """What `read` returns for each of some items, in order: concurrently from a remote store, in blocks between which
+    the caller can stop; locally, threads are slower."""
+    if is_local or len(items) < 2:
+        yield from map(read, items)
+        return
+    with ThreadPoolExecutor(at_once, "lake") as pool:
+        for block in batched(items, at_once * 8):
+            yield from pool.map(read, block)
+
+
+def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Splits items into lists of `size`; the last one may be shorter."""
+    iterator = iter(items)
+    while group := list(islice(iterator, size)):
+        yield group
 
 
 def plain_path(path: str) -> str:
