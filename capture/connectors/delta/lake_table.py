@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,8 +13,7 @@ from capture.connectors.delta.log import DeltaSchema
 from capture.connectors.footers.statistics import ListedFile
 from capture.connectors.options import PathRewrite
 from capture.connectors.storage.lake_directories import Tables
-from capture.connectors.storage.places import Place, open_place, plain_path
-from store.model.errors import UpstreamError
+from capture.connectors.storage.places import Place, open_place, plain_path, reading_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +77,6 @@ class LakeTable:
         columns = (column.to_pylist() for column in selected.columns)
         return [ListedFile(self.file(path), size, time) for path, size, time in zip(*columns, strict=True)]
 
-    @contextmanager
-    def reading_files(self) -> Iterator[None]:
+    def reading_files(self) -> AbstractContextManager[None]:
         """Prefixes errors of data files with the table's name."""
-        try:
-            yield
-        except UpstreamError as error:
-            message = f'table "{self.namespace}.{self.name}": {error.message}'
-            raise type(error)(message, hint=error.hint, params=error.params) from None
+        return reading_files(self.namespace, self.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,21 +32,9 @@ MAX_FOOTERS: Final = 10_000
 Key: TypeAlias = tuple[str, int, int]
 
 
-class DataFile(Protocol):
-    """A file with a footer: its place, and a key that changes with its content."""
-
-    @property
-    def place(self) -> Place:
-        """The place of the file."""
-
-    @property
-    def key(self) -> Key:
-        """Cache key; files with equal keys have equal footers."""
-
-
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A data file from a log or manifest; `mark` is its modification time, or 0."""
+    """A data file from a listing, log or manifest; `mark` is its modification time, or 0."""
 
     place: Place
     size_bytes: int
@@ -54,7 +42,7 @@ class ListedFile:
 
     @property
     def key(self) -> Key:
-        """Path, size and mark."""
+        """Path, size and mark; files with equal keys have equal footers."""
         return self.place.path, self.size_bytes, self.mark
 
 
@@ -68,7 +56,7 @@ class FooterCache:
     def __init__(self, scope: str):
         self._scope = scope
 
-    def outlines(self, files: Sequence[DataFile]) -> Iterator[Footer]:
+    def outlines(self, files: Sequence[ListedFile]) -> Iterator[Footer]:
         """Footers without statistics, in the order of the files.
 
         Raises:
@@ -80,7 +68,7 @@ class FooterCache:
             cached |= {key: footer for key, footer, _ in self._read(missing)}
             yield from (cached[file.key] for file in group)
 
-    def statistics(self, files: Sequence[DataFile]) -> list[tuple[Footer, FileStats]]:
+    def statistics(self, files: Sequence[ListedFile]) -> list[tuple[Footer, FileStats]]:
         """Footers with the statistics of their leaves, rolled up over row groups.
 
         Raises:
@@ -95,7 +83,7 @@ class FooterCache:
         cached |= {key: (footer, stats) for key, footer, stats in self._read(missing)}
         return [cached[file.key] for file in files]
 
-    def readable_statistics(self, files: Sequence[DataFile]) -> list[Statistics]:
+    def readable_statistics(self, files: Sequence[ListedFile]) -> list[Statistics]:
         """The same, with None for a damaged or missing file, which a scan will report."""
         try:
             return list(self.statistics(files))
@@ -105,7 +93,7 @@ class FooterCache:
             return [footer for file in files for footer in self.readable_statistics([file])]
 
     def of_lacking(
-        self, lacking: Sequence[bool], listed: Callable[[Sequence[int]], Sequence[DataFile]]
+        self, lacking: Sequence[bool], listed: Callable[[Sequence[int]], Sequence[ListedFile]]
     ) -> Sequence[Statistics]:
         """Footers of the files that are True in `lacking`, None for others; empty without such files.
 
@@ -118,7 +106,7 @@ class FooterCache:
         footers = dict(zip(positions, self.readable_statistics(listed(positions)), strict=True))
         return [footers.get(position) for position in range(len(lacking))]
 
-    def _read(self, files: Sequence[DataFile]) -> Iterator[tuple[Key, Footer, FileStats]]:
+    def _read(self, files: Sequence[ListedFile]) -> Iterator[tuple[Key, Footer, FileStats]]:
         for file, footer in zip(files, read_footers([file.place for file in files]), strict=True):
             stats = footer.rolled_up()
             footer.groups = []  # not needed any more, and large

@@ -6,7 +6,6 @@ import hashlib
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import ClassVar, Final
 from zlib import crc32
@@ -57,8 +56,8 @@ from capture.connectors.spi import (
 )
 from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Folder, Lake, folder_at
-from capture.connectors.storage.places import Place, Unreadable, batched, unknown_table
-from store.model.errors import NotFound, UpstreamError
+from capture.connectors.storage.places import Place, Unreadable, batched, reading_files, unknown_table
+from store.model.errors import NotFound
 from store.model.logical_types import Kind, LogicalType, parse
 
 OWN_OPTIONS: Final = ("hive_partitioning",)
@@ -161,7 +160,7 @@ class ParquetConnector(Connector):
             "file_format": ["PARQUET"] * len(files),
             "file_content": ["DATA"] * len(files),
             "row_count": counts,
-            "size_bytes": [file.size for file in files],
+            "size_bytes": [file.size_bytes for file in files],
             "partition_data_json": [partition_json(file, layout.partitions) for file in files],
             "delete_files": [[]] * len(files),
         }
@@ -169,7 +168,7 @@ class ParquetConnector(Connector):
         return NativeStats(
             row_count=sum(counts),
             data_file_count=len(files),
-            total_size_bytes=sum(file.size for file in files),
+            total_size_bytes=sum(file.size_bytes for file in files),
             files=table,
             file_columns=lambda: self._file_columns(namespace, name, files, layout, ids, column_names),
             parts=self._parts(namespace, name, listing, layout, ids, table) if column_names is None else (),
@@ -190,7 +189,7 @@ class ParquetConnector(Connector):
             listed = repr([(file.key, file.partition) for file in files])
             key = hashlib.sha256(f"{table_key}{listed}".encode("utf-8", "surrogatepass")).hexdigest()
             columns = partial(self._file_columns, namespace, name, files, layout, ids, None)
-            times = pa.array([str(file.modified_ns) for file in files], pa.string())
+            times = pa.array([str(file.mark) for file in files], pa.string())
             parts.append(FilePart(key, table.take(pa.array(positions, pa.int64())), columns, times))
         return parts
 
@@ -205,7 +204,7 @@ class ParquetConnector(Connector):
     ) -> Iterator[pa.Table]:
         leaves = layout.schema.leaves(column_names)
         for files in batched(listed, max(1, min(1000, ROWS_PER_TABLE // max(1, len(leaves))))):
-            with _of_table(namespace, name):
+            with reading_files(namespace, name):
                 footers = self._footers.statistics(files)
             paths = pa.array([file.place.name for file in files], pa.string())
             rows = pa.array([footer.row_count for footer, _ in footers], pa.int64())
@@ -245,14 +244,14 @@ class ParquetConnector(Connector):
                 columns.append(ScanColumn(column_id, column.name, column.logical_type, path, constant, width))
             # results from before a file with wider integers was added have another width
             widths = f"\0{sorted(layout.widths.items())}" if layout.widths else ""
-            state = f"{file.relative}\0{file.size}\0{file.modified_ns}{widths}"
+            state = f"{file.relative}\0{file.size_bytes}\0{file.mark}{widths}"
             digest = hashlib.sha256(state.encode("utf-8", "surrogatepass")).hexdigest()
             yield ScanTask(
                 reader="parquet",
                 file_path=file.place.name,
                 location=file.place.name,
                 row_count=footer.row_count,
-                size_bytes=file.size,
+                size_bytes=file.size_bytes,
                 columns=tuple(columns),
                 fingerprint=digest,
                 storage=self._lake.storage,
@@ -281,7 +280,7 @@ class ParquetConnector(Connector):
             raise unknown_table(namespace, name, [])
         digest = hashlib.sha256()
         for file in files:
-            digest.update(f"{file.relative}\0{file.size}\0{file.modified_ns}\0".encode("utf-8", "surrogatepass"))
+            digest.update(f"{file.relative}\0{file.size_bytes}\0{file.mark}\0".encode("utf-8", "surrogatepass"))
         fingerprint = int.from_bytes(digest.digest()[:8], "big") & (2**63 - 1)
         return FileListing(root, files, fingerprint or 1)
 
@@ -289,7 +288,7 @@ class ParquetConnector(Connector):
         with self._lake.reading():
             if single and not self._glob:
                 info = root.file_system.get_file_info(root.path)
-                yield DataFile(root, root.stem, info.size, info.mtime_ns or 0)
+                yield DataFile(root, info.size, info.mtime_ns or 0, root.stem)
                 return
             pattern = glob_pattern(self._glob) if single and self._glob else None
             pending = [(root, "")]
@@ -306,7 +305,7 @@ class ParquetConnector(Connector):
                     is_wanted = pattern.fullmatch(relative) if pattern else is_data(base)
                     if is_wanted and info.size:
                         place, partition = folder.below(base), self._partition(prefix)
-                        yield DataFile(place, relative, info.size, info.mtime_ns or 0, partition)
+                        yield DataFile(place, info.size, info.mtime_ns or 0, relative, partition)
 
     def _partition(self, prefix: str) -> tuple[tuple[str, str | None], ...]:
         if self._hive == "false":
@@ -315,7 +314,7 @@ class ParquetConnector(Connector):
 
     def _read(self, namespace: str, name: str, files: Sequence[DataFile]) -> Iterator[Footer]:
         """Reads footers without statistics, in the order of the files."""
-        with _of_table(namespace, name):
+        with reading_files(namespace, name):
             yield from self._footers.outlines(files)
 
     # Schema.
@@ -394,13 +393,3 @@ class ParquetConnector(Connector):
             for key, value in file.partition:
                 values[key].add(value)
         return {key: (partition_type(seen - {None}), None in seen) for key, seen in values.items()}  # type: ignore[arg-type]
-
-
-@contextmanager
-def _of_table(namespace: str, name: str) -> Iterator[None]:
-    """Prefixes errors of files with the table's name."""
-    try:
-        yield
-    except UpstreamError as error:
-        message = f'table "{namespace}.{name}": {error.message}'
-        raise type(error)(message, hint=error.hint, params=error.params) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,13 +12,14 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from capture.connectors.file_columns import Group, partition_facts
+from capture.connectors.file_columns import partition_json as json_of
 from capture.connectors.footers.leaf_types import FooterLeaf, promoted
 from capture.connectors.footers.reader import Footer
-from capture.connectors.footers.statistics import FileStats, footer_facts
+from capture.connectors.footers.statistics import FileStats, ListedFile, footer_facts
 from capture.connectors.spi import Column, Schema
 from capture.connectors.storage.places import Place, Unreadable
 from store.model.errors import InvalidArgument
-from store.model.logical_types import Kind, LogicalType, parse
+from store.model.logical_types import Kind, LogicalType, parse, to_arrow
 
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 SUFFIXES: Final = (".parquet", ".parq", ".pqt")
@@ -27,26 +27,16 @@ _PARTITION = re.compile(r"([^=/]+)=([^/]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class DataFile:
-    """A data file of a listing.
+class DataFile(ListedFile):
+    """A data file of a listing; its `mark` is in nanoseconds since the epoch.
 
     Attributes:
         relative: Path within the table's directory.
-        size: Size in bytes.
-        modified_ns: Modification time in nanoseconds since the epoch.
         partition: Keys and values of the `key=value` directories, in order; None for null.
     """
 
-    place: Place
-    relative: str
-    size: int
-    modified_ns: int
+    relative: str = ""
     partition: tuple[tuple[str, str | None], ...] = ()
-
-    @property
-    def key(self) -> tuple[str, int, int]:
-        """Path, size and modification time, which identify the content."""
-        return self.place.path, self.size, self.modified_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +50,7 @@ class FileListing:
     @property
     def committed_at(self) -> datetime | None:
         """Modification time of the newest file; None without files."""
-        newest = max((file.modified_ns for file in self.files), default=None)
+        newest = max((file.mark for file in self.files), default=None)
         return None if newest is None else datetime.fromtimestamp(newest // 1000 / 1e6, UTC)
 
 
@@ -80,7 +70,7 @@ def partition_of(folder: str) -> tuple[str, str | None] | None:
 
 def partition_type(values: set[str]) -> LogicalType:
     """The common type of the values of a partition column: INT or DATE, else STRING."""
-    if values and all(re.fullmatch(r"-?\d{1,18}", value) for value in values):
+    if values and all(re.fullmatch(r"-?[0-9]{1,18}", value) for value in values):
         return LogicalType(Kind.INT)
     if values and all(map(_as_date, values)):
         return LogicalType(Kind.DATE)
@@ -96,12 +86,7 @@ def _as_date(value: str) -> date | None:
 
 def partition_values(values: list[str | None], kind: LogicalType) -> pa.Array:
     """Converts partition values to an array of the column's type."""
-    match kind.kind:
-        case Kind.INT:
-            return pa.array([None if value is None else int(value) for value in values], pa.int64())
-        case Kind.DATE:
-            return pa.array([None if value is None else _as_date(value) for value in values], pa.date32())
-    return pa.array(values, pa.string())
+    return pa.array(values, pa.string()).cast(to_arrow(kind))
 
 
 def partition_json(file: DataFile, types: Mapping[str, LogicalType]) -> str | None:
@@ -112,7 +97,7 @@ def partition_json(file: DataFile, types: Mapping[str, LogicalType]) -> str | No
     for key, value in partition.items():
         if value is not None and types[key].kind is Kind.INT:
             partition[key] = int(value)
-    return json.dumps(partition, ensure_ascii=False)
+    return json_of(partition)
 
 
 def glob_pattern(glob: str) -> re.Pattern[str]:

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, TypeVar
@@ -165,6 +166,16 @@ def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     iterator = iter(items)
     while group := list(islice(iterator, size)):
         yield group
+
+
+@contextmanager
+def reading_files(namespace: str, name: str) -> Iterator[None]:
+    """Prefixes errors of a table's files with its name."""
+    try:
+        yield
+    except UpstreamError as error:
+        message = f'table "{namespace}.{name}": {error.message}'
+        raise type(error)(message, hint=error.hint, params=error.params) from None
 
 
 def plain_path(path: str) -> str:
