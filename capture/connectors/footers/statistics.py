@@ -55,6 +55,7 @@ class FooterCache:
 
     def __init__(self, scope: str):
         self._scope = scope
+        self._left = MAX_FOOTERS  # files that `of_lacking` may read yet
 
     def outlines(self, files: Sequence[ListedFile]) -> Iterator[Footer]:
         """Footers without statistics, in the order of the files.
@@ -95,14 +96,15 @@ class FooterCache:
     def of_lacking(
         self, lacking: Sequence[bool], listed: Callable[[Sequence[int]], Sequence[ListedFile]]
     ) -> Sequence[Statistics]:
-        """Footers of the files that are True in `lacking`, None for others; empty without such files.
+        """Footers of the files that are True in `lacking`, None for others; empty without such files, or for too many.
 
         Args:
             listed: Returns the files at some positions.
         """
         positions = [position for position, lacks in enumerate(lacking) if lacks]
-        if not positions:
+        if not positions or len(positions) > self._left:
             return ()
+        self._left -= len(positions)
         footers = dict(zip(positions, self.readable_statistics(listed(positions)), strict=True))
         return [footers.get(position) for position in range(len(lacking))]
 

@@ -17,7 +17,6 @@ from pyiceberg.types import TimestampNanoType, TimestamptzNanoType
 from capture.connectors.file_columns import alike, joined, live_counts, rows_of_groups
 from capture.connectors.footers.reader import Footer
 from capture.connectors.footers.statistics import (
-    MAX_FOOTERS,
     FooterCache,
     ListedFile,
     Statistics,
@@ -49,7 +48,6 @@ class ColumnStatistics:
     ):
         self._specs, self._leaves = metadata.specs(), leaves
         self._footers, self._open_place = footers, open_place
-        self._footers_left = MAX_FOOTERS
 
     def rows(self, block: Files, metrics: Columns, live: Mapping[int, int]) -> Iterator[pa.Table]:
         """Yields tables of FILE_COLUMN_SCHEMA for a block; `live`: index → live rows of files with deleted rows."""
@@ -180,9 +178,6 @@ class ColumnStatistics:
         """Footers of the files of a block that lack metrics; empty where there are none, or too many."""
         masks = [mask for leaf in self._leaves if (mask := self._lacking(leaf, block, metrics)) is not None]
         lacking = [any(of_file) for of_file in zip(*(mask.to_pylist() for mask in masks), strict=True)]
-        if (count := sum(lacking)) > self._footers_left:
-            return ()
-        self._footers_left -= count
         locations, sizes = block.locations, block.sizes
         return self._footers.of_lacking(
             lacking, lambda at: [ListedFile(self._open_place(locations[i].as_py()), sizes[i].as_py()) for i in at]

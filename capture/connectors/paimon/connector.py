@@ -56,7 +56,7 @@ class PaimonConnector(Connector):
     def __init__(self, config: ConnectorConfig) -> None:
         check_options(self.format, config.options, OWN_OPTIONS)
         self._catalog = open_catalog(config.uri, config.options)
-        self._footers = FooterCache(scope(config))
+        self._scope = scope(config)
 
     def list_namespaces(self) -> list[str]:
         return self._catalog.namespaces()
@@ -127,7 +127,7 @@ class PaimonConnector(Connector):
 
             def file_columns() -> Iterator[pa.Table]:
                 with self._catalog.reading_table(namespace, name, place):
-                    yield from ColumnStatistics(view, self._footers).tables(leaves, ids)
+                    yield from ColumnStatistics(view, FooterCache(self._scope)).tables(leaves, ids)
 
             return NativeStats(
                 rows,

@@ -20,7 +20,6 @@ from pypaimon.schema.data_types import RowType
 
 from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows, live_counts
 from capture.connectors.footers.statistics import (
-    MAX_FOOTERS,
     FooterCache,
     ListedFile,
     Statistics,
@@ -64,7 +63,6 @@ class ColumnStatistics:
 
     def __init__(self, view: SnapshotView, footers: FooterCache):
         self._view, self._table, self._footers = view, view.table, footers
-        self._footers_left = MAX_FOOTERS
 
     def tables(self, leaves: Sequence[Column], ids: ColumnIds) -> Iterator[pa.Table]:
         """Yields tables of FILE_COLUMN_SCHEMA; without rows for columns that have no statistics in a file."""
@@ -87,15 +85,11 @@ class ColumnStatistics:
             [not k and near and self._is_kept(fields, f) for k, near, f in zip(of_column, is_near, files, strict=True)]
             for of_column, (_, fields) in zip(known, of_columns, strict=True)
         ]
-        footers: Sequence[Statistics] = ()
         in_any = [any(of_file) for of_file in zip(*lacking, strict=True)]
-        if sum(in_any) <= self._footers_left:
-            self._footers_left -= sum(in_any)
-            below = self._view.place.below
-            footers = self._footers.of_lacking(
-                in_any, lambda at: [ListedFile(below(files[i].path[len(home) :]), files[i].meta.file_size) for i in at]
-            )
-        footers = footers or [None] * len(files)
+        below = self._view.place.below
+        footers = self._footers.of_lacking(
+            in_any, lambda at: [ListedFile(below(files[i].path[len(home) :]), files[i].meta.file_size) for i in at]
+        ) or [None] * len(files)
         paths, rows = pa.array([f.path for f in files], pa.string()), _rows_of(files)
         for of_column, lacks, (column, fields) in zip(known, lacking, of_columns, strict=True):
             read = [lack and footer is not None for lack, footer in zip(lacks, footers, strict=True)]

@@ -311,7 +311,7 @@ def test_footers_are_read_with_the_schema_of_their_file(warehouse):
 
 
 def test_no_footers_are_read_above_their_limit(warehouse, monkeypatch):
-    monkeypatch.setattr("capture.connectors.paimon.statistics.MAX_FOOTERS", 1)
+    monkeypatch.setattr("capture.connectors.footers.statistics.MAX_FOOTERS", 1)
     warehouse.create("bare", options=BARE)
     warehouse.write("bare", rows(0, 10), rows(10, 20))
     assert file_rows(stats(connect(warehouse.path), "bare", 1)) and not file_rows(
