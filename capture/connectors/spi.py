@@ -67,7 +67,7 @@ def no_delete_files(rows: int) -> pa.Array:
 
 
 def delete_file(
-    path: str, content: str = "DELETION_VECTOR", offset_bytes: int | None = None, size_bytes: int | None = None
+    path: str | None, content: str = "DELETION_VECTOR", offset_bytes: int | None = None, size_bytes: int | None = None
 ) -> dict[str, Any]:
     """An item of `delete_files`; `content` is in DELETE_CONTENTS, offset and size locate it within a shared file."""
     return {"file_path": path, "file_content": content, "content_offset": offset_bytes, "content_size": size_bytes}

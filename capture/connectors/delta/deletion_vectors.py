@@ -9,13 +9,12 @@ from uuid import UUID
 import pyarrow as pa
 
 from capture.connectors.roaring import positions, unframed
+from capture.connectors.spi import delete_file, no_delete_files
 from capture.connectors.storage.places import Place
 from store.model.schemas import DELETE_FILE
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)}
-_NAMES: Final = [DELETE_FILE.field(i).name for i in range(DELETE_FILE.num_fields)]
-_NONE: Final = pa.array([], DELETE_FILE)
 _UUID_LETTERS: Final = 20
 
 
@@ -26,12 +25,11 @@ def deleted_rows(vector: Mapping[str, Any], table: Place, place_of: Callable[[st
         ValueError: The descriptor or the vector is damaged.
         OSError: The file of the vector cannot be read.
     """
-    kind, where, size = vector["storageType"], vector["pathOrInlineDv"], int(vector["sizeInBytes"])
+    kind, size = vector["storageType"], int(vector["sizeInBytes"])
     if kind == "i":
-        data = z85(where)[:size]
+        data = z85(vector["pathOrInlineDv"])[:size]
     elif kind in ("u", "p"):
-        file = table.below(relative_path(where)) if kind == "u" else place_of(where)
-        data = _stored(file, int(vector.get("offset") or 0), size)
+        data = _stored(_file(vector, table, place_of), int(vector.get("offset") or 0), size)
     else:
         raise ValueError(f"a deletion vector has the unknown storage type {kind!r}")
     rows = positions(data)
@@ -51,19 +49,22 @@ def delete_files(vectors: pa.Array, table: Place, place_of: Callable[[str], Plac
         Lists with one item, or empty. An inline vector has no path, and its size is that of its bytes.
     """
     if vectors.null_count == len(vectors):
-        return pa.ListArray.from_arrays(pa.array([0] * (len(vectors) + 1), pa.int32()), _NONE)
-    rows: list[list[dict[str, Any]]] = []
-    for vector in vectors.to_pylist():
+        return no_delete_files(len(vectors))
+
+    def items(vector: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         if vector is None:
-            rows.append([])
-            continue
-        kind, where = vector["storageType"], vector["pathOrInlineDv"]
-        inline = kind == "i"
-        file = None if inline else (table.below(relative_path(where)) if kind == "u" else place_of(where)).name
-        offset = None if inline else vector.get("offset") or 0
-        entry = (file, "DELETION_VECTOR", offset, vector["sizeInBytes"])
-        rows.append([dict(zip(_NAMES, entry, strict=True))])
-    return pa.array(rows, pa.list_(DELETE_FILE))
+            return []
+        if vector["storageType"] == "i":
+            return [delete_file(None, size_bytes=vector["sizeInBytes"])]
+        file = _file(vector, table, place_of)
+        return [delete_file(file.name, offset_bytes=vector.get("offset") or 0, size_bytes=vector["sizeInBytes"])]
+
+    return pa.array([items(vector) for vector in vectors.to_pylist()], pa.list_(DELETE_FILE))
+
+
+def _file(vector: Mapping[str, Any], table: Place, place_of: Callable[[str], Place]) -> Place:
+    where: str = vector["pathOrInlineDv"]
+    return table.below(relative_path(where)) if vector["storageType"] == "u" else place_of(where)
 
 
 def identity(vector: Mapping[str, Any] | None) -> str:
