@@ -124,6 +124,14 @@ class Schema:
         """The columns with these keys or names, containers included; all leaf columns if None."""
         return self.leaves(None) if names is None else [column for column in self.columns if column.is_among(names)]
 
+    def sources(self, names: frozenset[str] | None, ids: ColumnIds) -> tuple[ScanColumn, ...]:
+        """The `scanned` columns that have an id, for files with the schema of the table."""
+        return tuple(
+            ScanColumn(column_id, column.name, column.logical_type, column.key)
+            for column in self.scanned(names)
+            if (column_id := column.id_in(ids)) is not None
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Constraint:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
@@ -26,8 +26,8 @@ from capture.connectors.spi import (
     TableDescriptor,
 )
 from capture.connectors.storage.lake_directories import Lake
-from capture.connectors.storage.places import Place, Unreadable, unknown_snapshot, unknown_table
-from store.model.errors import NotFound, StatflightError, first_line
+from capture.connectors.storage.places import Place, unknown_snapshot, unknown_table
+from store.model.errors import NotFound, first_line
 
 SUFFIX = ".lance"
 _MANIFEST: Final = re.compile(r"(\d+)\.manifest")
@@ -40,8 +40,7 @@ class LanceConnector(Connector):
 
     def __init__(self, config: ConnectorConfig) -> None:
         check_options(self.format, config.options)
-        self._config = config
-        self._lake = Lake(self.format, config.uri, config.options, lambda folder: "_versions" in folder.folders)
+        self._lake = _Lake(self.format, config.uri, config.options, lambda folder: "_versions" in folder.folders)
 
     def list_namespaces(self) -> list[str]:
         return self._lake.namespaces()
@@ -50,22 +49,20 @@ class LanceConnector(Connector):
         return sorted({name.removesuffix(SUFFIX) for name in self._lake.names(namespace)})
 
     def describe(self, namespace: str, name: str) -> TableDescriptor:
-        with self._reading(namespace, name):
-            dataset = self._open(namespace, name)
+        with self._opened(namespace, name) as (dataset, place):
             properties = {n: v for n, v in dataset.config().items() if not n.startswith("lance.stats.")}
             return TableDescriptor(
                 namespace, name, None, str(dataset.uri), to_schema(dataset.schema), properties=properties,
-                metadata_location=self._manifests(namespace, name).get(dataset.version),
+                metadata_location=_manifests(place).get(dataset.version),
             )  # fmt: skip
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
-        with self._reading(namespace, name):
-            dataset = self._open(namespace, name)
+        with self._opened(namespace, name) as (dataset, place):
             versions = sorted(dataset.versions(), key=lambda version: version["version"])
             live = frozenset(int(version["version"]) for version in versions)
             new = [version for version in versions if int(version["version"]) in wanted]
-            manifests = self._manifests(namespace, name) if new else {}
-            snapshots = tuple(self._snapshot(dataset, version, live, manifests) for version in new)
+            manifests = _manifests(place) if new else {}
+            snapshots = tuple(_snapshot(dataset, version, live, manifests) for version in new)
             # a manifest has the time of its commit in microseconds
             identities = {int(version["version"]): version["timestamp"].isoformat() for version in versions}
             return SnapshotListing(snapshots, live, max(live, default=None), identities)
@@ -73,16 +70,15 @@ class LanceConnector(Connector):
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> NativeStats:
-        with self._reading(namespace, name):
-            view = SnapshotView(self._open(namespace, name, snapshot_id), ids, column_names)
-            return view.native_stats(lambda: self._reading(namespace, name))
+        with self._opened(namespace, name, snapshot_id) as (dataset, place):
+            view = SnapshotView(dataset, ids, column_names)
+            return view.native_stats(lambda: self._lake.reading_table(namespace, name, place))
 
     def plan_files(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> Iterator[ScanTask]:
-        with self._reading(namespace, name):
-            view = SnapshotView(self._open(namespace, name, snapshot_id), ids, column_names)
-            yield from view.tasks(self._lake.storage)
+        with self._opened(namespace, name, snapshot_id) as (dataset, _):
+            yield from SnapshotView(dataset, ids, column_names).tasks(self._lake.storage)
 
     def close(self) -> None: ...
 
@@ -97,58 +93,54 @@ class LanceConnector(Connector):
         except NotFound:
             raise unknown_table(namespace, name, self.list_tables(namespace)) from None
 
-    def _open(self, namespace: str, name: str, version: int | None = None) -> Any:
+    @contextmanager
+    def _opened(self, namespace: str, name: str, version: int | None = None) -> Iterator[tuple[Any, Place]]:
         place = self._place(namespace, name)
         storage = self._lake.storage if place.is_local else patient(self._lake.storage, self._lake.options)
-        dataset = lance.dataset(place.name, storage_options=storage or None)
-        if version is None or version == dataset.version:
-            return dataset
-        try:
-            return dataset.checkout_version(version)
-        except (ValueError, OSError):
-            raise unknown_snapshot(namespace, name, version) from None
+        with self._lake.reading_table(namespace, name, place):
+            dataset = lance.dataset(place.name, storage_options=storage or None)
+            if version is not None and version != dataset.version:
+                try:
+                    dataset = dataset.checkout_version(version)
+                except (ValueError, OSError):
+                    raise unknown_snapshot(namespace, name, version) from None
+            yield dataset, place
 
-    def _manifests(self, namespace: str, name: str) -> dict[int, str]:
-        """Version → address of its manifest. Its name is the version, in newer tables counted down from 2^64 - 1."""
-        place = self._place(namespace, name).below("_versions")
-        infos = place.file_system.get_file_info(pafs.FileSelector(place.path, allow_not_found=True))
-        names = [match for info in infos if (match := _MANIFEST.fullmatch(info.base_name))]
-        return {
-            2**64 - 1 - int(match[1]) if len(match[1]) == 20 else int(match[1]): place.below(match[0]).name
-            for match in names
-        }  # fmt: skip
 
-    def _snapshot(
-        self, dataset: Any, listed: Mapping[str, Any], live: frozenset[int], manifests: Mapping[int, str]
-    ) -> Snapshot:
-        version = int(listed["version"])
-        at: datetime = listed["timestamp"]
-        schema = (dataset if version == dataset.version else dataset.checkout_version(version)).schema
-        return Snapshot(
-            version,
-            version,
-            to_schema(schema),
-            version - 1 if version - 1 in live else None,
-            committed_at=at.astimezone(UTC),
-            operation=_operation(dataset, version),
-            manifest_list=manifests.get(version),
-            summary=json.dumps(listed["metadata"]) if listed.get("metadata") else None,
-        )
+class _Lake(Lake):
+    def reason(self, error: BaseException, place: Place | None = None) -> str:
+        """A message of Lance, without a path or a location in Lance's source."""
+        text = super().reason(error, place)
+        return f"{type(error).__name__}: {first_line(error, 60).split('/')[0].rstrip()}" if "/" in text else text
 
-    def _reading(self, namespace: str, name: str) -> AbstractContextManager[None]:
-        return self._translated(f'table "{namespace}.{name}"')
 
-    @contextmanager
-    def _translated(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except StatflightError:
-            raise
-        except Exception as error:  # Lance raises ValueError, OSError and its own panics
-            reason = self._lake.reason(error)
-            if "/" in reason:  # contains a path or a location in Lance's source
-                reason = type(error).__name__ + f": {first_line(error, 60).split('/')[0].rstrip()}"
-            raise Unreadable(f"{what} cannot be read ({reason})") from error
+def _manifests(table: Place) -> dict[int, str]:
+    """Version → address of its manifest. Its name is the version, in newer tables counted down from 2^64 - 1."""
+    place = table.below("_versions")
+    infos = place.file_system.get_file_info(pafs.FileSelector(place.path, allow_not_found=True))
+    names = [match for info in infos if (match := _MANIFEST.fullmatch(info.base_name))]
+    return {
+        2**64 - 1 - int(match[1]) if len(match[1]) == 20 else int(match[1]): place.below(match[0]).name
+        for match in names
+    }  # fmt: skip
+
+
+def _snapshot(
+    dataset: Any, listed: Mapping[str, Any], live: frozenset[int], manifests: Mapping[int, str]
+) -> Snapshot:  # fmt: skip
+    version = int(listed["version"])
+    at: datetime = listed["timestamp"]
+    schema = (dataset if version == dataset.version else dataset.checkout_version(version)).schema
+    return Snapshot(
+        version,
+        version,
+        to_schema(schema),
+        version - 1 if version - 1 in live else None,
+        committed_at=at.astimezone(UTC),
+        operation=_operation(dataset, version),
+        manifest_list=manifests.get(version),
+        summary=json.dumps(listed["metadata"]) if listed.get("metadata") else None,
+    )
 
 
 def _operation(dataset: Any, version: int) -> str | None:

@@ -135,45 +135,42 @@ def _rows(zones: pa.Table, fragments: Mapping[int, Fragment], column: Column, id
 # ANALYZE of lance-spark.
 
 
-def analyzed_version(config: Mapping[str, str]) -> int | None:
-    """The version at which Spark's ANALYZE computed the statistics in a config; None if there are no complete ones."""
-    entries = entries_of(config)
-    if entries.get("version") != ENVELOPE_VERSION or entries.get("complete", "true").lower() != "true":
+def analyzed(
+    dataset: Any, leaves: Sequence[Column], ids: ColumnIds, remarks: list[str]
+) -> tuple[Any, pa.Table] | None:  # fmt: skip
+    """The statistics of Spark's ANALYZE in a version's config, which later versions inherit.
+
+    Args:
+        remarks: Receives the reason for which they are refused.
+
+    Returns:
+        The dataset at the version at which they were computed, and rows of COLUMN_SCHEMA; None if there are none.
+    """
+    entries = entries_of(dataset.config())
+    is_whole = entries.get("version") == ENVELOPE_VERSION and entries.get("complete", "true").lower() == "true"
+    version = count(entries.get("computedAtVersion"))
+    if not is_whole or not entries.get("schemaHash") or version is None or version > dataset.version:
         return None
-    return count(entries.get("computedAtVersion")) if entries.get("schemaHash") else None
-
-
-def refused(config: Mapping[str, str], rows: int, schema: pa.Schema) -> str:
-    """The reason why statistics of Spark's ANALYZE are not of their version; empty if they are.
-
-    Args:
-        config: Config with statistics, see `analyzed_version`.
-        rows: Live rows of the version they were computed at.
-    """
-    entries = entries_of(config)
+    try:
+        then = dataset if version == dataset.version else dataset.checkout_version(version)
+    except (ValueError, OSError):
+        return None  # the version was cleaned up
+    rows, refused = int(then.count_rows()), ""
     if entries.get("numRows", str(rows)) != str(rows):
-        return f"{PREFIX}numRows is {entries['numRows'][:20]}, the version has {rows} rows"
-    if entries["schemaHash"] != schema_hash(schema):
-        return f"{PREFIX}schemaHash is not that of the version's schema"
-    return ""
-
-
-def analyzed_columns(config: Mapping[str, str], rows: int, leaves: Sequence[Column], ids: ColumnIds) -> pa.Table | None:
-    """Statistics of Spark's ANALYZE as rows of COLUMN_SCHEMA, at the version they are of; None if there are none.
-
-    Args:
-        config: Config with statistics, see `analyzed_version`.
-        rows: Live rows of the version they were computed at.
-    """
-    entries = entries_of(config)
-    rows_found = []
+        refused = f"{PREFIX}numRows is {entries['numRows'][:20]}, the version has {rows} rows"
+    elif entries["schemaHash"] != schema_hash(then.schema):
+        refused = f"{PREFIX}schemaHash is not that of the version's schema"
+    if refused:
+        remarks.append(f"the statistics in the config are refused: {refused}")
+        return None
+    found = []
     for column in leaves:
         prefix, column_id = f"column.{column.name}.", column.id_in(ids)
         entry = {name.removeprefix(prefix): value for name, value in entries.items() if name.startswith(prefix)}
-        version = count(entry.get("version"))
-        if column_id is not None and version is not None and version <= COLUMN_VERSION:
-            rows_found.append(analyzed_row(entry, column, column_id, rows, in_utc=True))
-    return pa.Table.from_pylist(rows_found, COLUMN_SCHEMA) if rows_found else None
+        form = count(entry.get("version"))
+        if column_id is not None and form is not None and form <= COLUMN_VERSION:
+            found.append(analyzed_row(entry, column, column_id, rows, in_utc=True))
+    return (then, pa.Table.from_pylist(found, COLUMN_SCHEMA)) if found else None
 
 
 def entries_of(config: Mapping[str, str]) -> dict[str, str]:

@@ -33,7 +33,6 @@ from capture.connectors.spi import (
     ConnectorConfig,
     EarlierColumns,
     NativeStats,
-    ScanColumn,
     ScanTask,
     Schema,
     Snapshot,
@@ -147,11 +146,7 @@ class PaimonConnector(Connector):
     ) -> Iterator[ScanTask]:
         with self._opened(namespace, name) as (table, place):
             view = self._view(table, place, namespace, name, snapshot_id)
-            columns = tuple(
-                ScanColumn(column_id, column.name, column.logical_type, column.key)
-                for column in to_schema(view.table.fields).scanned(column_names)
-                if (column_id := column.id_in(ids)) is not None
-            )
+            columns = to_schema(view.table.fields).sources(column_names, ids)
             reading = pickle.dumps(view.table)
             for unit in view.units:
                 yield ScanTask(
