@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.compute import decimal256, moments, numbers, strings
+from capture.compute import decimals, moments, numbers, strings
 from capture.compute.partial import ALL, Frame, Partial, SketchSelection, width
 from capture.connectors.column_values import plain
 from store.model import bounds, sketches
@@ -136,13 +136,11 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
         return murmur3.hash_booleans(numbers.flat(values)), None
     if lt.kind in FLOATING:
         return hash_floats(lt)(numbers.floats(values, lt)), None
-    if lt.kind is Kind.DECIMAL and decimal256.is_wide(lt):
-        return decimal256.hashes(decimal256.words(values, lt)), None
     if lt.kind is Kind.DECIMAL:
-        low, high = numbers.unscaled(values, lt)
-        return (
-            murmur3.hash_decimals(low.view(np.int64)) if high is None else murmur3.hash_wide_decimals(low, high)
-        ), None
+        words = decimals.words(values, lt)
+        if words.shape[1] > 1:
+            return murmur3.hash_wide_decimals(words), None
+        return murmur3.hash_decimals(words[:, 0].view(np.int64)), None
     if lt.kind in TEMPORAL:
         return hash_instants(*numbers.instants(values, lt)), None
     return hash_integers(lt)(numbers.integers(values, lt)), None
@@ -214,33 +212,17 @@ def _summarise_floats(values: pa.ChunkedArray, frame: Frame) -> Partial:
 
 def _summarise_decimals(values: pa.ChunkedArray, frame: Frame) -> Partial:
     lt = frame.lt
-    if decimal256.is_wide(lt):
-        distinct_words, counts = decimal256.count(decimal256.words(values, lt))
-        builder = ThetaBuilder()
-        builder.update(decimal256.hashes(distinct_words))
-        doubles = decimal256.doubles(distinct_words, lt)
-        precise = moments.moments(doubles, counts * frame.times)
-        if len(counts) > 1:
-            precise = moments.known(precise, doubles[[0, -1]])
-        return _summarise_distinct(
-            lambda at: decimal256.to_arrow(distinct_words[at], lt), builder, counts, doubles, frame, None, 32, precise
-        )
-    low, high = numbers.unscaled(values, lt)
-    if high is None:
-        distinct, counts = numbers.count_integers(low.view(np.int64))
+    words = decimals.words(values, lt)
+    if words.shape[1] == 1:
+        distinct, counts = numbers.count_integers(words[:, 0].view(np.int64))
         return _summarise_numbers(distinct, counts, murmur3.hash_decimals, frame)
-    low, high, counts = numbers.count_pairs(low, high)
-    # Convert the magnitude: the words of a small negative value are large and nearly cancel.
-    negative = high < 0
-    doubles = np.where(negative, ~high, high).astype(np.float64) * 2.0**64 + np.where(negative, ~low, low)
-    doubles = np.where(negative, -doubles - 1, doubles) / 10.0 ** (lt.scale or 0)
+    words, counts = decimals.count(words)
     builder = ThetaBuilder()
-    builder.update(murmur3.hash_wide_decimals(low, high))
-    above = high.view(np.uint64) - high[:1].view(np.uint64) - (low < low[0])
-    offsets, origin = above * 2.0**64 + (low - low[0]), (int(high[0]) << 64) + int(low[0])
-    precise = moments.moments_from(origin, offsets, counts * frame.times, lt.scale or 0)
+    builder.update(murmur3.hash_wide_decimals(words))
+    precise = moments.moments_from(*decimals.above_first(words), counts * frame.times, lt.scale or 0)
+    doubles = decimals.doubles(words, lt)
     return _summarise_distinct(
-        lambda at: numbers.decimals(low[at], high[at], lt), builder, counts, doubles, frame, None, 16, precise
+        lambda at: decimals.to_arrow(words[at], lt), builder, counts, doubles, frame, None, 8 * words.shape[1], precise
     )
 
 

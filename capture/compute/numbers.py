@@ -1,7 +1,7 @@
 """Converts Arrow columns of numbers, dates and times to NumPy arrays in storage form, and counts distinct values.
 
-Storage form: integers of any width, days (int32), microseconds (int64), unscaled decimals (one or two 64-bit words).
-All input is without nulls.
+Storage form: integers of any width, days (int32), microseconds (int64), unscaled decimals that fit 64 bits. All input
+is without nulls.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from capture.compute import decimals
 from store.model.logical_types import Kind, LogicalType
-from store.model.sketches.murmur3 import Hashes, Longs
+from store.model.sketches.murmur3 import Longs
 
 _COUNTED_ROWS: Final = 512  # below, sorting is as fast as counting
 _COUNT_STEP: Final = 1 << 15
@@ -79,44 +80,10 @@ def floats(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.floating[
         return np.add(given, 0, dtype=wide)
 
 
-def unscaled(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, Longs | None]:
-    """The storage form of decimals of at most 38 digits.
-
-    Returns:
-        Lower and upper words of the unscaled values, shape (n,) each; the upper are None if all values fit 64 bits.
-
-    Raises:
-        pyarrow.ArrowInvalid: A value does not fit the type, or has more than 38 digits.
-    """
-    wanted = stored_decimal(lt)
-    if _is_small(values.type) and values.type.scale == wanted.scale:
-        small = _view(values, pa.int32() if values.type.bit_width == 32 else pa.int64())
-        return small.astype(np.int64).view(np.uint64), None
-    if values.type != wanted and not (pa.types.is_decimal128(values.type) and values.type.scale == wanted.scale):
-        values = values.cast(wanted)
-    words = [_words(chunk) for chunk in values.chunks if len(chunk)]
-    low = np.concatenate([pair[:, 0] for pair in words])
-    if values.type.precision <= 18:
-        return low, None
-    high = np.concatenate([pair[:, 1] for pair in words]).view(np.int64)
-    return low, None if np.array_equal(low.view(np.int64) >> 63, high) else high
-
-
-def stored_decimal(lt: LogicalType) -> pa.DataType:
-    """The 128-bit Arrow type, of at most 38 digits, for a DECIMAL type."""
-    return pa.decimal128(min(lt.precision or 38, 38), lt.scale or 0)
-
-
-def decimals(low: Hashes, high: Longs, lt: LogicalType) -> pa.Array:
-    """Converts lower and upper words of unscaled values, shape (n,) each, to n decimals of at most 38 digits."""
-    words = np.stack([low, high.view(np.uint64)], axis=1)
-    return pa.Array.from_buffers(stored_decimal(lt), len(low), [None, pa.py_buffer(words)])
-
-
 def to_arrow(values: npt.NDArray[Any], lt: LogicalType) -> pa.Array:
-    """Converts values in storage form, shape (n,), to an Arrow array of the type; decimals of at most 18 digits."""
+    """Converts values in storage form, shape (n,), to an Arrow array of the type; decimals that fit 64 bits."""
     if lt.kind is Kind.DECIMAL:
-        return decimals(values.view(np.uint64), values >> 63, lt)
+        return decimals.to_arrow(values.view(np.uint64)[:, None], lt)
     array = pa.array(values)
     return array.view(_STORED[lt.kind]) if lt.kind in _STORED else array
 
@@ -181,35 +148,10 @@ def _count_pairs_of(codes: npt.NDArray[np.uint8], span: int) -> Longs:
 
 def runs(ordered: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Longs]:
     """The distinct values of an ascending array, shape (n,), in its order, and their counts, shape (d,) each."""
-    first = _starts(ordered[1:] != ordered[:-1], len(ordered))
-    return ordered[first], _lengths(first, len(ordered))
-
-
-def count_pairs(low: Hashes, high: Longs) -> tuple[Hashes, Longs, Longs]:
-    """The distinct 128-bit values, ascending, as lower and upper words, and their counts, shape (d,) each.
-
-    Args:
-        low: Lower words, shape (n,).
-        high: Upper words, shape (n,).
-    """
-    order = np.lexsort((low, high))
-    low, high = low[order], high[order]
-    first = _starts((low[1:] != low[:-1]) | (high[1:] != high[:-1]), len(low))
-    return low[first], high[first], _lengths(first, len(low))
-
-
-def _starts(differs: npt.NDArray[np.bool_], count: int) -> Longs:
-    """Start index of each run of equal values; `differs` has shape (count - 1,)."""
-    fresh: npt.NDArray[np.bool_] = np.ones(count, np.bool_)
-    fresh[1:] = differs
-    return np.flatnonzero(fresh)
-
-
-def _lengths(starts: Longs, count: int) -> Longs:
-    lengths: Longs = np.empty_like(starts)
-    np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
-    lengths[-1:] = count - starts[-1:]
-    return lengths
+    fresh: npt.NDArray[np.bool_] = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])
+    starts = np.flatnonzero(fresh)
+    return ordered[starts], np.diff(starts, append=len(ordered))
 
 
 def _is_ascending(values: npt.NDArray[np.integer[Any]]) -> bool:
@@ -229,12 +171,3 @@ def _narrowed(values: npt.NDArray[np.integer[Any]], low: np.integer[Any], type: 
 
 def _view(values: pa.ChunkedArray, type: pa.DataType) -> npt.NDArray[Any]:
     return flat(pa.chunked_array([chunk.view(type) for chunk in values.chunks], type))
-
-
-def _is_small(type: pa.DataType) -> bool:
-    return bool(pa.types.is_decimal32(type) or pa.types.is_decimal64(type))
-
-
-def _words(chunk: pa.Array) -> Hashes:
-    words = np.frombuffer(chunk.buffers()[1], np.uint64, 2 * len(chunk), 16 * chunk.offset)
-    return words.reshape(-1, 2)

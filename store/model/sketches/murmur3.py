@@ -75,9 +75,9 @@ def hash_decimals(unscaled: Longs) -> Hashes:
     return _by_chunk(unscaled, _decimals)
 
 
-def hash_wide_decimals(low: Hashes, high: Longs) -> Hashes:
-    """Hashes of 128-bit decimals, given as low and high words of the unscaled values, shape (n,) each."""
-    return _by_rows(len(low), lambda rows: _wide_decimals(low[rows], high[rows]))
+def hash_wide_decimals(words: Hashes) -> Hashes:
+    """Hashes of decimals whose unscaled values are of k words, lowest first, shape (n, k) to shape (n,)."""
+    return _by_chunk(words, _wide_decimals)
 
 
 def hash_bytes(data: npt.NDArray[np.uint8], offsets: Longs) -> Hashes:
@@ -148,24 +148,16 @@ def _decimals(unscaled: Longs) -> Hashes:
     return _short(words, length)
 
 
-def _wide_decimals(low: Hashes, high: Longs) -> Hashes:
-    negative = high < 0
-    top = np.where(negative, ~high, high).view(np.uint64)
-    bottom = np.where(negative, ~low, low)
-    lengths: Longs = np.ones(len(low), np.int64)
-    for size in range(1, 16):
-        bits = 8 * size - 1
-        if bits < 64:
-            lengths += (top > 0) | (bottom >= np.uint64(1 << bits))
-        else:
-            lengths += top >= np.uint64(1 << (bits - 64))
-    both: npt.NDArray[np.uint64] = np.empty((len(low), 2), ">u8")
-    both[:, 0], both[:, 1] = high.view(np.uint64), low
-    rows: npt.NDArray[np.uint8] = both.view(np.uint8).reshape(-1)
-    # A value's bytes are the last `length` of its sixteen; they are gathered without gaps.
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    places = np.arange(offsets[-1]) + np.repeat(np.arange(16, 16 * len(low) + 1, 16) - offsets[1:], lengths)
-    return hash_bytes(rows[places], offsets)
+def _wide_decimals(words: Hashes) -> Hashes:
+    octets: npt.NDArray[np.uint8] = words[:, ::-1].astype(">u8").view(np.uint8).reshape(len(words), -1)
+    size = octets.shape[1]
+    sign = np.where(octets[:, 0] >= 128, 255, 0).astype(np.uint8)
+    differs = octets != sign[:, None]
+    first = np.where(differs.any(axis=1), differs.argmax(axis=1), size - 1)
+    # If the first byte has the wrong sign bit, one sign byte precedes it.
+    starts = first - ((octets[np.arange(len(octets)), first] ^ sign) >= 128)
+    offsets = np.concatenate([[0], np.cumsum(size - starts)])
+    return hash_bytes(octets[np.arange(size) >= starts[:, None]], offsets)
 
 
 def _strings(data: npt.NDArray[np.uint8], starts: Longs, lengths: Longs) -> Hashes:

@@ -78,6 +78,7 @@ def table_moments(values: list[int | Decimal], type_: pa.DataType, lt: str, time
 @pytest.mark.parametrize(("first", "type_", "lt"), [
     (2**62, pa.int64(), "BIGINT"), (-(2**63), pa.int64(), "BIGINT"), (2**53 + 1, pa.int64(), "BIGINT"),
     (10**17, pa.decimal128(18, 0), "DECIMAL(18,0)"), (10**37, pa.decimal128(38, 0), "DECIMAL(38,0)"),
+    (10**50, pa.decimal256(60, 0), "DECIMAL(60,0)"), (2**192 - 500, pa.decimal256(60, 0), "DECIMAL(60,0)"),
     (-(10**37) - 500, pa.decimal128(38, 0), "DECIMAL(38,0)"), (2**64 - 500, pa.decimal128(38, 0), "DECIMAL(38,0)"),
 ])  # fmt: skip
 def test_values_that_doubles_cannot_tell_apart_have_a_precise_deviation(first, type_, lt):
@@ -101,8 +102,6 @@ def test_rounding_of_large_means_makes_the_merged_deviation_unknown():
     assert merge([(3, 2.0**62, 0.0), (4, 2.0**62, 0.0)]) == (2.0**62, None)
     assert merge([(3, 2.0**62, 0.0)]) == (2.0**62, 0.0)
     assert merge([(3, 2.0**62, 2.0**60), (4, 2.0**62, 2.0**60)])[1] is not None
-    wide = [Decimal(10**50 + n) for n in range(100)]
-    assert table_moments(wide, pa.decimal256(60, 0), "DECIMAL(60,0)")[1] is None
 
 
 @pytest.mark.parametrize(("values", "deviation"), [([2**62] * 2, 0.0), ([2**62, 2**62 + 1], None)])

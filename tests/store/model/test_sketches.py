@@ -123,9 +123,8 @@ def test_decimals_hash_as_their_minimal_bytes(values):
 
 @given(st.lists(st.integers(-(2**127), 2**127 - 1) | st.integers(-(2**66), 2**66), min_size=1))
 def test_wide_decimals_hash_as_their_minimal_bytes(values):
-    low = np.array([value & (2**64 - 1) for value in values], np.uint64)
-    high = np.array([value >> 64 for value in values], np.int64)
-    assert murmur3.hash_wide_decimals(low, high).tolist() == hash_all(list(map(minimal, values))).tolist()
+    words = np.array([[value & (2**64 - 1), value >> 64 & (2**64 - 1)] for value in values], np.uint64)
+    assert murmur3.hash_wide_decimals(words).tolist() == hash_all(list(map(minimal, values))).tolist()
 
 
 def test_tuple_hashes_depend_on_order_and_nulls():
