@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from capture.connectors.file_columns import alike
 from capture.connectors.spi import EqualityDelete, ScanColumn
 from store.duckdb.lru import LruCache
 from store.model.logical_types import parse, to_arrow
@@ -86,10 +87,7 @@ class DeletedKeys:
             column_of: Returns a column of the data file, by the key of its path.
         """
         gone: Mask = np.zeros(rows, np.bool_)
-        alike: dict[tuple[int, ...], list[EqualityDelete]] = {}  # by columns
-        for delete in deletes:
-            alike.setdefault(tuple(sorted(column.column_id for column, _ in delete.columns)), []).append(delete)
-        for group in alike.values():
+        for group in alike(deletes, lambda delete: frozenset(column.column_id for column, _ in delete.columns)):
             columns = sorted((column for column, _ in group[0].columns), key=lambda column: column.column_id)
             gone |= matching([_values(column, rows, column_of) for column in columns], self._read(group))
         return gone

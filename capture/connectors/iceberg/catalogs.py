@@ -131,22 +131,17 @@ def _pyiceberg_options(options: Mapping[str, str]) -> dict[str, str]:
 # Directories.
 
 
-class Directory(Tables):
+class Directory(Lake):
     """The directory of a table, or a directory with tables at any depth."""
 
     def __init__(self, config: ConnectorConfig, io: LakeIO):
-        self._lake = Lake(config.format, config.uri, config.options, lambda folder: "metadata" in folder.folders)
+        super().__init__(config.format, config.uri, config.options, lambda folder: "metadata" in folder.folders)
         self._io = io
         self._parsed: LruCache[str, TableMetadata] = LruCache(PARSED)
 
-    def namespaces(self) -> list[str]:
-        return self._lake.namespaces()
-
-    def names(self, namespace: str) -> list[str]:
-        return self._lake.names(namespace)
-
     def load(self, namespace: str, name: str) -> LoadedTable:
-        location = self._latest(self._lake.find(namespace, name).below("metadata"))
+        """The table with the newest metadata file of its directory."""
+        location = self._latest(self.find(namespace, name).below("metadata"))
         metadata = self._parsed.get(location)
         if metadata is None:  # cached by location, because metadata files are immutable
             metadata = read_metadata(self._io, location)
@@ -154,6 +149,7 @@ class Directory(Tables):
         return LoadedTable(namespace, name, metadata, self._io, location)
 
     def close(self) -> None:
+        """Drops parsed metadata."""
         self._parsed.clear()
 
     def _latest(self, folder: Place) -> str:
@@ -222,7 +218,11 @@ class CatalogTables(Tables):
         return sorted(map(".".join, self._below(())))
 
     def names(self, namespace: str) -> list[str]:
-        return sorted(identifier[-1] for identifier in self._list_tables(self._path(namespace)))
+        try:
+            tables = retried(self._opened().list_tables, self._path(namespace))
+        except NoSuchNamespaceError:
+            return []
+        return sorted(identifier[-1] for identifier in tables)
 
     def load(self, namespace: str, name: str) -> LoadedTable:
         try:
@@ -255,13 +255,6 @@ class CatalogTables(Tables):
 
     def _path(self, namespace: str) -> tuple[str, ...]:
         return self._paths.get(namespace, tuple(namespace.split(".")))
-
-    def _list_tables(self, path: tuple[str, ...]) -> list[tuple[str, ...]]:
-        try:
-            tables: list[tuple[str, ...]] = retried(self._opened().list_tables, path)
-        except NoSuchNamespaceError:
-            return []
-        return tables
 
     def _opened(self) -> Catalog:
         if self._catalog is None:

@@ -143,19 +143,10 @@ def _vector(io: LakeIO, delete: Entry) -> Rows:
     with io.new_input(delete.path).open() as stream:
         stream.seek(offset)
         blob = stream.read(size)
-    rows = parse_vector(blob)
+    try:
+        rows = positions(unframed(blob))
+    except ValueError as error:
+        raise Unreadable(str(error)) from error
     if len(rows) != delete.rows:
         raise Unreadable(f"a deletion vector of {len(rows)} rows where the manifest says {delete.rows}")
     return rows
-
-
-def parse_vector(blob: bytes) -> Rows:
-    """Positions of a `deletion-vector-v1` blob.
-
-    Raises:
-        Unreadable: Its length, magic, checksum or bitmap is wrong.
-    """
-    try:
-        return positions(unframed(blob))
-    except ValueError as error:
-        raise Unreadable(str(error)) from error

@@ -222,18 +222,7 @@ def _partition_value(value: Any, logical: str) -> str | int:
     if logical == "VARIANT" or (logical == "INT" and isinstance(value, int)):
         return value if isinstance(value, int) else str(value)
     kind = parse(logical)
-    return canonical(constant(value, kind), kind)[0] or str(value)
-
-
-def canonical(values: pa.Array, kind: LogicalType) -> list[str | None]:
-    """Canonical texts of an Arrow array."""
-    texts: list[str | None] = bounds.encode_array(values, kind).to_pylist()
-    return texts
-
-
-def constant(value: Any, kind: LogicalType) -> pa.Array:
-    """Converts one value in pyiceberg's form to an Arrow array of the logical type."""
-    return typed_array([value], kind)
+    return bounds.encode_array(typed_array([value], kind), kind)[0].as_py() or str(value)
 
 
 def typed_array(values: list[Any], kind: LogicalType) -> pa.Array:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,12 +22,12 @@ from capture.connectors.iceberg.manifests import Entry, Files, Manifests
 from capture.connectors.iceberg.schema import (
     FileLayout,
     IcebergLeaf,
-    constant,
     identity_values,
     leaf_of,
     leaves,
     partition_json,
     schema_of,
+    typed_array,
 )
 from capture.connectors.iceberg.sketches import source_statistics
 from capture.connectors.iceberg.statistics import ColumnStatistics, rows_left
@@ -128,16 +129,12 @@ class SnapshotView:
 
         source = source_statistics(self._io, self._metadata, self._snapshot.snapshot_id, self._leaves, rows)
 
-        def file_columns() -> Iterator[pa.Table]:
-            for part in parts:
-                yield from part.file_columns()
-
         return NativeStats(
             rows,
             data.num_rows,
             pc.sum(data["size_bytes"]).as_py() or 0,
             pa.concat_tables([data, *(part.files for part in parts[len(self._manifests.data) :])]),
-            file_columns,
+            lambda: chain.from_iterable(part.file_columns() for part in parts),
             row_deletes=rows != before,
             sketches=source.sketches,
             columns=source.columns,
@@ -342,7 +339,7 @@ class SnapshotView:
                     leaf.name,
                     leaf.logical.text,
                     path,
-                    constant(value, leaf.logical) if path is None else None,
+                    typed_array([value], leaf.logical) if path is None else None,
                     leaf.width_bytes,
                     None if within is None else layout.paths[within],
                 )

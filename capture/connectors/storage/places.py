@@ -148,6 +148,16 @@ def reason(error: BaseException, options: Mapping[str, str], *paths: str) -> str
     return text
 
 
+@contextmanager
+def reading_files(namespace: str, name: str) -> Iterator[None]:
+    """Prefixes errors of a table's files with its name."""
+    try:
+        yield
+    except UpstreamError as error:
+        message = f'table "{namespace}.{name}": {error.message}'
+        raise type(error)(message, hint=error.hint, params=error.params) from None
+
+
 def read_each(
     read: Callable[[Item], Answer], items: Sequence[Item], *, is_local: bool = False, at_once: int = READERS
 ) -> Iterator[Answer]:
@@ -166,16 +176,6 @@ def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     iterator = iter(items)
     while group := list(islice(iterator, size)):
         yield group
-
-
-@contextmanager
-def reading_files(namespace: str, name: str) -> Iterator[None]:
-    """Prefixes errors of a table's files with its name."""
-    try:
-        yield
-    except UpstreamError as error:
-        message = f'table "{namespace}.{name}": {error.message}'
-        raise type(error)(message, hint=error.hint, params=error.params) from None
 
 
 def plain_path(path: str) -> str:

@@ -19,8 +19,8 @@ from pyiceberg.types import (
 )
 
 from capture.connectors.column_values import matching
-from capture.connectors.iceberg.deletes import parse_vector
 from capture.connectors.iceberg.io import LakeIO
+from capture.connectors.roaring import positions, unframed
 from capture.connectors.storage.places import Unreadable
 from store.model.errors import UpstreamError
 from tests.capture.connectors import iceberg_tables as built
@@ -109,7 +109,7 @@ def test_vectors_of_one_puffin_file_are_listed_once_and_applied_to_each(table):
     assert {vector["file_content"] for vector in applied} == {"DELETION_VECTOR"}
     content = Path(puffin["file_path"]).read_bytes()
     cut = [content[v["content_offset"] :][: v["content_size"]] for v in applied]
-    assert sorted(parse_vector(blob).tolist() for blob in cut) == [list(range(10)), list(range(10, 20))]
+    assert sorted(positions(unframed(blob)).tolist() for blob in cut) == [list(range(10)), list(range(10, 20))]
 
 
 def applied(native) -> dict[str, list[str]]:
@@ -147,7 +147,7 @@ def test_damaged_deletion_vector_is_an_error_with_the_reason(table):
 
 @pytest.mark.parametrize("rows", [[], [0], [5, 1, 2**31, 2**32 + 7, 2**40]])
 def test_deletion_vectors_are_parsed(rows):
-    assert parse_vector(built.vector_blob(rows)).tolist() == sorted(rows)
+    assert positions(unframed(built.vector_blob(rows))).tolist() == sorted(rows)
 
 
 def test_deletes_apply_within_their_partition(tmp_path):
