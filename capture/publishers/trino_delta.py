@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capture.connectors.delta.extended_statistics import FILE, NEWEST_MODEL
 from capture.connectors.delta.lake_table import Outline
 from capture.connectors.storage.places import Place, open_place
 from capture.publishers.data_pass import scan
@@ -26,8 +27,6 @@ from store.model.errors import NotFound
 from store.model.logical_types import Kind, parse
 from store.model.sketches.airlift_hll import HyperLogLog, hash_values, supports
 
-MODEL_VERSION: Final = 4
-FILE: Final = "_delta_log/_trino_meta/extended_stats.json"
 _VARIABLE: Final = (Kind.STRING, Kind.BINARY)
 
 
@@ -67,7 +66,7 @@ class TrinoDeltaPublisher(Publisher):
         newest = pc.max(files["modification_time"]).as_py() or 0  # Trino's next ANALYZE reads only newer files
         seen = datetime.fromtimestamp(newest / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         self._written = {
-            "modelVersion": MODEL_VERSION, "alreadyAnalyzedModifiedTimeMax": seen,
+            "modelVersion": NEWEST_MODEL, "alreadyAnalyzedModifiedTimeMax": seen,
             "columnStatistics": entries,
         }  # fmt: skip
         folder = open_place(self.table_location, self.destination.config.options).below(FILE.rpartition("/")[0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -22,26 +23,27 @@ from store.model.errors import first_line
 from store.model.sketches.airlift_hll import estimate
 
 FILE: Final = "_delta_log/_trino_meta/extended_stats.json"
-_NAME: Final = FILE.rpartition("/")[2]
-_NEWEST_MODEL: Final = 4
+NAME: Final = FILE.rpartition("/")[2]
+NEWEST_MODEL: Final = 4
 
 
 def extended_columns(
     table: Place, version: int, newest_file_ms: int | None, schema: DeltaSchema, ids: ColumnIds,
     column_names: frozenset[str] | None, row_count: int | None,
 ) -> tuple[pa.Table | None, list[str]]:  # fmt: skip
-    """ndv of top-level columns at a version, as rows of COLUMN_SCHEMA, None if there are none; and what of the
-    statistics file is refused, and why.
+    """ndv of top-level columns at a version, as rows of COLUMN_SCHEMA, None if there are none or they cannot be read,
+    since they are optional; and what of the statistics file is refused, and why.
 
     Args:
         newest_file_ms: Newest modification time of the version's live files, in milliseconds since 1970.
         row_count: Live rows.
-
-    Raises:
-        OSError: The file or the log cannot be read.
-        ValueError: The file is malformed.
     """
-    document = _document(table, version, newest_file_ms)
+    document = None
+    try:
+        with suppress(OSError, pa.ArrowException):
+            document = _document(table, version, newest_file_ms)
+    except ValueError as error:
+        return None, [f"Trino's statistics are refused: {error}"]
     if document is None:
         return None, []
     rows, refused = [], []
@@ -57,7 +59,7 @@ def extended_columns(
             sketch = None if entry is None else entry.get("ndvSummary")
             distinct = None if sketch is None else estimate(base64.b64decode(sketch, validate=True))
         except (ValueError, TypeError, AttributeError) as error:
-            refused.append(f'the sketch of "{column.name}" in {_NAME} is refused: {first_line(error)}')
+            refused.append(f'the sketch of "{column.name}" in {NAME} is refused: {first_line(error)}')
             continue
         if distinct is not None:
             rows.append({
@@ -83,9 +85,9 @@ def _document(table: Place, version: int, newest_file_ms: int | None) -> Mapping
         document = json.loads(content)
         covered = datetime.fromisoformat(document["alreadyAnalyzedModifiedTimeMax"]).timestamp() * 1000
         entries, model = dict(document["columnStatistics"]), document["modelVersion"]
-        is_known = model <= _NEWEST_MODEL
+        is_known = model <= NEWEST_MODEL
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{_NAME} is malformed: {type(error).__name__}") from None
+        raise ValueError(f"{NAME} is malformed: {type(error).__name__}") from None
     if not is_known:
-        raise ValueError(f"{_NAME} is of model version {model}, and only those up to {_NEWEST_MODEL} are known")
+        raise ValueError(f"{NAME} is of model version {model}, and only those up to {NEWEST_MODEL} are known")
     return entries if round(covered) >= newest_file_ms else None

@@ -103,10 +103,8 @@ def sidecars(source: LogFile, log: Place) -> list[LogFile]:
     ]
 
 
-def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+def one_array(column: pa.ChunkedArray) -> pa.Array:
     """The column as one array; copied only if it has several chunks."""
-    if not isinstance(column, pa.ChunkedArray):
-        return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # combine_chunks always copies
 
 

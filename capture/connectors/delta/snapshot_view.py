@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.connectors.delta.deletion_vectors import delete_files, deleted_rows, identity
+from capture.connectors.delta.deletion_vectors import deleted_rows, identity
 from capture.connectors.delta.extended_statistics import extended_columns
 from capture.connectors.delta.lake_table import LakeTable
 from capture.connectors.delta.log import DeltaColumn, list_log
@@ -61,7 +60,7 @@ class SnapshotView:
     def statistics(self, ids: ColumnIds, column_names: frozenset[str] | None) -> NativeStats:
         """Native statistics, for columns with these names or keys (None: all)."""
         pieces = self._pieces()
-        tables = [file_rows(piece) for piece in pieces]
+        tables = [file_rows(piece, self._table) for piece in pieces]
         files = pa.concat_tables(tables)
         of_columns = partial(column_statistics, self._table, self._footers, ids, column_names)
         columns = [partial(of_columns, partial(self._with_statistics, piece)) for piece in pieces]
@@ -72,9 +71,14 @@ class SnapshotView:
                 if len(piece):
                     key = hashlib.sha256(f"{table_key}\0{piece.part.key}".encode("utf-8", "surrogatepass")).hexdigest()
                     parts.append(FilePart(key, rows, file_columns, _marks(piece.part)))
-        extended, remarks = self._extended_columns(pieces, ids, column_names, _total(files["row_count"]))
+        times = (pc.max(piece.actions["modification_time"]).as_py() for piece in pieces)
+        newest = max((time for time in times if time is not None), default=None)
+        schema, row_count = pieces[0].schema, _total(files["row_count"])
+        extended, remarks = extended_columns(
+            self._table.place, self._version, newest, schema, ids, column_names, row_count
+        )
         return NativeStats(
-            row_count=_total(files["row_count"]),
+            row_count=row_count,
             data_file_count=len(files),
             total_size_bytes=_total(files["size_bytes"]),
             files=files,
@@ -85,28 +89,14 @@ class SnapshotView:
             remarks=remarks,
         )
 
-    def _extended_columns(
-        self, pieces: list[TableVersion], ids: ColumnIds, column_names: frozenset[str] | None, row_count: int | None
-    ) -> tuple[pa.Table | None, list[str]]:
-        """ndv from Trino's statistics file, and why it is refused; None if it cannot be read, since it is optional."""
-        times = (pc.max(piece.actions["modification_time"]).as_py() for piece in pieces)
-        newest = max((time for time in times if time is not None), default=None)
-        with suppress(OSError, pa.ArrowException):
-            try:
-                schema = pieces[0].schema
-                return extended_columns(self._table.place, self._version, newest, schema, ids, column_names, row_count)
-            except ValueError as error:
-                return None, [f"Trino's statistics are refused: {error}"]
-        return None, []
-
     def tasks(self, ids: ColumnIds, column_names: frozenset[str] | None) -> Iterator[ScanTask]:
         """Yields one task per live file."""
         for piece in self._pieces():
             yield from self._tasks(self._with_statistics(piece), ids, column_names)
 
     def logged_files(self) -> pa.Table:
-        """The live files as the log has them: `LogSlice.files`, and `vectors` (descriptors of deletion vectors)."""
-        return pa.concat_tables([piece.actions.append_column("vectors", piece.vectors) for piece in self._pieces()])
+        """The live files as the log has them, see `LogSlice.files`."""
+        return pa.concat_tables([piece.actions for piece in self._pieces()])
 
     # Files.
 
@@ -133,9 +123,7 @@ class SnapshotView:
             self._refuse_negative(counts, part.files)
             unknown += counts.null_count
             rows = self._live_rows(part, counts) if unknown <= MAX_FOOTERS else counts
-            deleted = delete_files(part.vectors, self._table.place, self._table.file)
-            storage = self._table.storage
-            yield TableVersion(schema, storage, partitions, part, part.files, paths, rows, part.vectors, deleted)
+            yield TableVersion(schema, partitions, part, part.files, paths, rows)
 
     def _with_statistics(self, piece: TableVersion) -> TableVersion:
         """The files with their statistics, which are read anew each time unless they are few."""
@@ -161,9 +149,10 @@ class SnapshotView:
         """Live rows of each file of a slice."""
         if counts.null_count:
             counts = self._count_rows(part.files, counts.to_pylist())
-        if part.vectors.null_count == len(part.vectors):
+        vectors = part.vectors
+        if vectors.null_count == len(vectors):
             return counts
-        deleted = pc.fill_null(pc.struct_field(part.vectors, ["cardinality"]), 0)
+        deleted = pc.fill_null(pc.struct_field(vectors, ["cardinality"]), 0)
         return pc.max_element_wise(pc.subtract(counts, deleted), 0, skip_nulls=False)
 
     def _count_rows(self, actions: pa.Table, counts: list[int | None]) -> pa.Array:
@@ -224,7 +213,7 @@ class SnapshotView:
                     size_bytes=sizes[i],
                     columns=tuple(columns),
                     fingerprint=mark.hexdigest(),
-                    storage=version.storage,
+                    storage=self._table.storage,
                     deleted_rows=deleted,
                 )
 
@@ -242,10 +231,11 @@ def _scan_column(leaf: DeltaColumn, ids: ColumnIds, path: str | None, constant: 
 def _marks(part: LogSlice) -> pa.Array:
     """One string per file of a slice that changes with the file's content."""
     times = one_array(part.files["modification_time"]).cast(pa.string())
-    if part.vectors.null_count == len(part.vectors):
+    vectors = part.vectors
+    if vectors.null_count == len(vectors):
         return times
-    vectors = pa.array([identity(vector) for vector in part.vectors.to_pylist()], pa.string())
-    return pc.binary_join_element_wise(times, vectors, " ")
+    names = pa.array([identity(vector) for vector in vectors.to_pylist()], pa.string())
+    return pc.binary_join_element_wise(times, names, " ")
 
 
 def _total(counts: pa.ChunkedArray) -> int | None:

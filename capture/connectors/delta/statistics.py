@@ -58,12 +58,7 @@ def column_statistics(
     names: frozenset[str] | None,
     load: Callable[[], TableVersion],
 ) -> Iterator[pa.Table]:
-    """Yields tables of FILE_COLUMN_SCHEMA for the files that `load` returns.
-
-    Args:
-        ids: Column key → id.
-        names: Names or keys of the columns; None for all.
-    """
+    """Yields tables of FILE_COLUMN_SCHEMA for the files that `load` returns, of columns with these names or keys."""
     version = load()
     leaves = wanted_columns(version.schema, names)
     if not len(version) or not leaves:
@@ -124,19 +119,16 @@ def _facts(
     kind, tight = parse(group[0].column.logical_type), repeated(tight, count)
     nulls, *bounds = logged
     records = files.column("num_records")
-    lower, upper = (
-        None if values is None or not kind.orderable else typed(values, kind, lenient=True) for values in bounds
-    )
-    facts = log_facts(
-        kind,
-        None if nulls is None else nulls.cast(pa.int64()),
-        lower,
-        upper,
-        rows,
-        None if records is None else repeated(records, count),
-        tight,
-        was_float="float" in group[0].widened_from,
-    )
+    facts: dict[str, Any] = {}
+    if nulls is not None:
+        of_all = None if records is None else repeated(records, count)
+        facts["null_count"] = live_counts(nulls.cast(pa.int64()), rows, of_all, tight)
+    was_float = kind.kind is Kind.DOUBLE and "float" in group[0].widened_from
+    for side, values in zip(("lower", "upper"), bounds, strict=True):
+        if values is not None and kind.orderable:
+            in_type = typed(values, kind, lenient=True)
+            facts[side], attained = enclosing(in_type, kind, upwards=side == "upper", was_float=was_float)
+            facts[f"{side}_exact"] = pc.and_(attained, tight)
     if not footers:
         return facts
     others = footer_facts(footers, [partial(position_in, leaf) for leaf in group], kind)
@@ -157,46 +149,9 @@ _TICK: Final = 1000  # µs; resolution of the log's timestamps
 _WIDE: Final = Context(prec=60)
 
 
-def log_facts(
-    kind: LogicalType,
-    nulls: pa.Array | None,
-    lower: pa.Array | None,
-    upper: pa.Array | None,
-    rows: pa.Array | None,
-    records: pa.Array | None,
-    tight: pa.Array,
-    *,
-    was_float: bool = False,
-) -> dict[str, Any]:
-    """Facts for `file_columns.rows_of_groups` about columns, from the log and adjusted for deleted rows.
-
-    Args:
-        nulls: Null counts in the log, one per file.
-        lower: Least values in the log, one per file.
-        upper: Greatest values in the log, one per file.
-        rows: Live rows, one per file.
-        records: Rows including deleted ones, one per file.
-        tight: True for files without deleted rows whose statistics are not marked as wide.
-        was_float: Whether some files store a DOUBLE column as 32-bit floats.
-    """
-    columns: dict[str, Any] = {}
-    all_tight = pc.all(tight).as_py()
-    if nulls is not None:
-        columns["null_count"] = live_counts(nulls, rows, records, tight)
-    if not kind.orderable:
-        return columns
-    for side, values, upwards in (("lower", lower, False), ("upper", upper, True)):
-        if values is not None:
-            columns[side], attained = _bounds(values, kind, upwards=upwards)
-            if was_float and kind.kind is Kind.DOUBLE:
-                columns[side], same = _of_floats(columns[side], upwards=upwards)
-                attained = pc.and_(attained, same)
-            columns[f"{side}_exact"] = attained if all_tight else pc.and_(attained, tight)
-    return columns
-
-
-def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.Array, pa.Array]:
-    """Bounds moved outwards by their possible error, and a mask of exact ones."""
+def enclosing(values: pa.Array, kind: LogicalType, *, upwards: bool, was_float: bool) -> tuple[pa.Array, pa.Array]:
+    """Bounds moved outwards by their possible error, and a mask of exact ones; `was_float`: some files store doubles
+    as 32-bit floats."""
     all_true = pa.repeat(True, len(values))
     match kind.kind:
         case Kind.STRING:
@@ -219,7 +174,8 @@ def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.A
             wide = _widened(values, kind, upwards) if digits <= WIDENED_DIGITS else pa.nulls(len(values), values.type)
             return wide, pa.repeat(False, len(values))
         case Kind.FLOAT | Kind.DOUBLE:
-            return numbers(values), all_true
+            values = numbers(values)
+            return _of_floats(values, upwards=upwards) if was_float else (values, all_true)
         case Kind.INT | Kind.DATE | Kind.BOOLEAN:
             return values, all_true
     return values, pa.repeat(False, len(values))

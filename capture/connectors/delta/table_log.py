@@ -35,26 +35,14 @@ _FEATURES: Final = frozenset({
 })  # fmt: skip
 
 _FILES: Final = {"path": pa.string(), "size_bytes": pa.int64(), "modification_time": pa.int64(),
-                 "num_records": pa.int64(), "partition": pa.null()}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Brief:
-    """File listing of a slice of one source: `files` without column statistics, and deletion vectors."""
-
-    files: pa.Table
-    vectors: pa.Array
-
-    @property
-    def size_bytes(self) -> int:
-        return int(self.files.nbytes) + int(self.vectors.nbytes)
+                 "num_records": pa.int64(), "partition": pa.null(), "vectors": VECTOR}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """File listing of a source: its adds in slices, and all paths that a commit adds or removes."""
+    """File listing of a source: its adds in slices of `LogSlice.files`, and all paths that a commit adds or removes."""
 
-    briefs: tuple[_Brief, ...]
+    slices: tuple[pa.Table, ...]
     paths: pa.Array
 
 
@@ -68,15 +56,19 @@ class LogSlice:
 
     Attributes:
         key: Digest; slices with equal keys have equal files and statistics.
-        files: `path`, `size_bytes`, `modification_time` (milliseconds since 1970), `num_records` and `partition`.
-        vectors: Descriptors of the deletion vectors, one per file.
+        files: `path`, `size_bytes`, `modification_time` (milliseconds since 1970), `num_records`, `partition` and
+            `vectors`, the descriptors of deletion vectors.
     """
 
     key: str
     files: pa.Table
-    vectors: pa.Array
     _log: TableLog = field(repr=False)
     _places: tuple[_Place, ...]
+
+    @property
+    def vectors(self) -> pa.Array:
+        """The descriptors of deletion vectors, one per file; null for files without one."""
+        return one_array(self.files["vectors"])
 
     @property
     def is_of_commits(self) -> bool:
@@ -176,7 +168,7 @@ class TableLog:
                 groups.append([])
                 count = len(part.files)
             groups[-1].insert(0, part)
-        nothing = LogSlice("", pa.schema(_FILES).empty_table(), pa.nulls(0, VECTOR), self, ())
+        nothing = LogSlice("", pa.schema(_FILES).empty_table(), self, ())
         return map(_joined, reversed(groups or [[nothing]]))
 
     def _parts(self) -> Iterator[LogSlice]:
@@ -184,17 +176,16 @@ class TableLog:
         seen: list[pa.Array] = []
         for source, read in zip(self._sources, self._all_read(), strict=True):
             superseded = pa.concat_arrays(seen) if seen else None
-            for number, brief in enumerate(read.briefs):
+            for number, files in enumerate(read.slices):
                 live = None
                 if superseded is not None and len(superseded):
-                    live = pc.invert(pc.is_in(one_array(brief.files["path"]), superseded))
+                    live = pc.invert(pc.is_in(one_array(files["path"]), superseded))
                     live = None if pc.all(live).as_py() else live
                 mask = b"" if live is None else np.packbits(live.to_numpy(zero_copy_only=False)).tobytes()
                 key = hashlib.sha256(f"{self._key(source)}\0{number}\0".encode("utf-8", "surrogatepass") + mask)
-                files = brief.files if live is None else brief.files.filter(live)
-                vectors = brief.vectors if live is None else brief.vectors.filter(live)
-                if len(files):
-                    yield LogSlice(key.hexdigest(), files, vectors, self, ((source, number, live),))
+                of_slice = files if live is None else files.filter(live)
+                if len(of_slice):
+                    yield LogSlice(key.hexdigest(), of_slice, self, ((source, number, live),))
             if source.is_commit:  # overrides older sources
                 seen.append(read.paths)
 
@@ -228,24 +219,24 @@ class TableLog:
         if cached is not None:
             return cached
         paths: list[pa.Array] = []
-        briefs: tuple[_Brief, ...] = ()
+        slices: tuple[pa.Table, ...] = ()
         for adds in adds_of(source, paths):
-            briefs += (self._brief(adds),)
-        if len(briefs) == 1 and (size := adds.get_total_buffer_size()) <= self._room:
+            slices += (self._files(adds),)
+        if len(slices) == 1 and (size := adds.get_total_buffer_size()) <= self._room:
             self._listed[source], self._room = adds, self._room - size
         listed = pa.concat_arrays(paths) if paths and source.is_commit else pa.array([], pa.string())
-        read = _Read(briefs, listed)
-        FILES.put(self._key(source), read, listed.nbytes + sum(brief.size_bytes for brief in briefs))
+        read = _Read(slices, listed)
+        FILES.put(self._key(source), read, listed.nbytes + sum(files.nbytes for files in slices))
         FILES.put(source.key, True, 0)
         return read
 
-    def _brief(self, adds: pa.Table) -> _Brief:
-        files = {
+    def _files(self, adds: pa.Table) -> pa.Table:
+        return pa.table({
             "path": adds["path"], "size_bytes": adds["size"], "modification_time": adds["modificationTime"],
             "num_records": row_counts(adds),
             "partition": partition_values(adds, self.outline.schema, self.outline.partitions),
-        }  # fmt: skip
-        return _Brief(pa.table(files), one_array(adds["deletionVector"]))
+            "vectors": adds["deletionVector"],
+        })  # fmt: skip
 
     @cached_property
     def _heads(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -270,5 +261,4 @@ def _joined(parts: Sequence[LogSlice]) -> LogSlice:
         return first
     key = hashlib.sha256("\0".join(part.key for part in parts).encode()).hexdigest()
     files = pa.concat_tables([part.files for part in parts]).combine_chunks()
-    vectors = pa.concat_arrays([part.vectors for part in parts])
-    return LogSlice(key, files, vectors, first._log, tuple(place for part in parts for place in part._places))
+    return LogSlice(key, files, first._log, tuple(place for part in parts for place in part._places))

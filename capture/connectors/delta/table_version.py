@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capture.connectors.delta.deletion_vectors import delete_files
+from capture.connectors.delta.lake_table import LakeTable
 from capture.connectors.delta.log import DeltaColumn, DeltaSchema
 from capture.connectors.delta.log_files import one_array
 from capture.connectors.delta.log_statistics import STATISTICS, TIGHT
@@ -28,19 +30,14 @@ class TableVersion:
         part: The slice of the log that lists the files.
         actions: `part.files`, or the output of `part.statistics`.
         rows: Live rows; null if unknown.
-        vectors: Descriptors of the deletion vectors; null for files without one.
-        delete_files: The deletion vector of each file (lists of DELETE_FILE).
     """
 
     schema: DeltaSchema
-    storage: Mapping[str, str] = field(repr=False)
     partitions: tuple[str, ...]
     part: LogSlice = field(repr=False)
     actions: pa.Table
     paths: pa.Array
     rows: pa.Array
-    vectors: pa.Array
-    delete_files: pa.Array
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -52,13 +49,17 @@ class TableVersion:
     def files(self, positions: Sequence[int]) -> TableVersion:
         """The files at some positions."""
         at = pa.array(positions, pa.int64())
-        per_file = ("actions", "paths", "rows", "vectors", "delete_files")
-        return replace(self, **{name: getattr(self, name).take(at) for name in per_file})
+        return replace(self, actions=self.actions.take(at), paths=self.paths.take(at), rows=self.rows.take(at))
 
     def column(self, name: str) -> pa.Array | None:
         """A column of the add actions, one value per file; None if there is no such column."""
         at = self.actions.schema.get_field_index(name)
         return None if at < 0 else one_array(self.actions.column(at))
+
+    @property
+    def vectors(self) -> pa.Array:
+        """Descriptors of the deletion vectors; null for files without one."""
+        return one_array(self.actions["vectors"])
 
     @property
     def has_deletes(self) -> pa.Array:
@@ -95,19 +96,18 @@ class TableVersion:
         return self.statistic("partition", leaf.logical[:1])
 
 
-def file_rows(version: TableVersion) -> pa.Table:
-    """The files as rows of FILE_SCHEMA."""
+def file_rows(version: TableVersion, table: LakeTable) -> pa.Table:
+    """The files of a table as rows of FILE_SCHEMA."""
     files = len(version)
-    columns = {
+    return file_table({
         "file_path": version.paths,
         "file_format": pa.repeat("PARQUET", files),
         "file_content": pa.repeat("DATA", files),
         "row_count": version.rows,
         "size_bytes": one_array(version.actions["size_bytes"].cast(pa.int64())),
         "partition_data_json": _partition_json(version),
-        "delete_files": version.delete_files,
-    }
-    return file_table(columns)
+        "delete_files": delete_files(version.vectors, table.place, table.file),
+    })  # fmt: skip
 
 
 def wanted_columns(schema: DeltaSchema, names: frozenset[str] | None) -> list[DeltaColumn]:

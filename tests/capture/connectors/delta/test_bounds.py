@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from capture.compute.file_scan import Work, scan
 from capture.compute.readers import tasks
-from capture.connectors.delta.statistics import log_facts
+from capture.connectors.delta.statistics import enclosing
 from capture.connectors.file_columns import partition_facts
 from capture.connectors.storage.places import Unreadable
 from store.model.logical_types import parse
@@ -23,35 +23,35 @@ from tests.capture.connectors.delta.test_connector import captured, connector, i
 
 LAKES = Path(__file__).resolve().parents[5] / "shared/lakes"
 needs_lakes = pytest.mark.skipif(not LAKES.exists(), reason="the shared lakes are elsewhere")
-TIGHT = pa.array([True])
 
 
-def bounds_of(value: float, **options):
-    values = pa.array([value], pa.float64())
-    counts = pa.array([1]), pa.array([1])
-    facts = log_facts(parse("DOUBLE"), pa.array([0]), values, values, *counts, TIGHT, **options)
-    return [facts[name][0].as_py() for name in ("lower", "upper", "lower_exact", "upper_exact")]
+def bounds_of(least, greatest, kind="DOUBLE", was_float=False):
+    sides = [
+        enclosing(pa.array([value]), parse(kind), upwards=upwards, was_float=was_float)
+        for value, upwards in ((least, False), (greatest, True))
+    ]
+    return [found[0].as_py() for pair in zip(*sides, strict=True) for found in pair]
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_bounds_from_the_text_of_a_float_enclose_the_float(value):
     text = float(np.format_float_positional(np.float32(value), unique=True))  # the text in a log of floats
-    lower, upper, lower_exact, upper_exact = bounds_of(text, was_float=True)
+    lower, upper, lower_exact, upper_exact = bounds_of(text, text, was_float=True)
     assert lower <= float(np.float32(value)) <= upper
     assert lower_exact == upper_exact == (text == float(np.float32(value)))
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_bounds_enclose_doubles_and_are_exact_without_widening(value):
-    lower, upper, *_ = bounds_of(value, was_float=True)
+    lower, upper, *_ = bounds_of(value, value, was_float=True)
     assert lower <= value <= upper
-    assert bounds_of(value) == [value, value, True, True]
+    assert bounds_of(value, value) == [value, value, True, True]
 
 
 def test_text_that_is_not_of_a_float_is_an_exact_bound():
-    assert bounds_of(1.234567890123, was_float=True)[2:] == [True, True]
-    assert bounds_of(1e300, was_float=True) == [1e300, 1e300, True, True]
-    assert bounds_of(3.4, was_float=True) == [3.4, 3.4000000953674316, False, False]
+    assert bounds_of(1.234567890123, 1.234567890123, was_float=True)[2:] == [True, True]
+    assert bounds_of(1e300, 1e300, was_float=True) == [1e300, 1e300, True, True]
+    assert bounds_of(3.4, 3.4, was_float=True) == [3.4, 3.4000000953674316, False, False]
 
 
 def test_partition_of_nan_has_a_nan_count_and_no_bounds():
@@ -263,9 +263,8 @@ def least_of_later_versions(text: str) -> str:
 @given(st.text("a\ud7ff\ufffd\uffff\U0001f600\U0010ffff", min_size=12, max_size=36))
 def test_texts_that_spark_cuts_enclose_and_are_not_exact(text):
     assume(len(text.encode("utf-16-le")) >= 64)
-    least, greatest = (pa.array([cut(text)]) for cut in (least_of_later_versions, greatest_of_earlier_versions))
-    facts = log_facts(parse("STRING"), pa.array([0]), least, greatest, pa.array([1]), pa.array([1]), TIGHT)
-    lower, upper, *exact = (facts[name][0].as_py() for name in ("lower", "upper", "lower_exact", "upper_exact"))
+    least, greatest = (cut(text) for cut in (least_of_later_versions, greatest_of_earlier_versions))
+    lower, upper, *exact = bounds_of(least, greatest, "STRING")
     assert lower.encode() <= text.encode() and (upper is None or text.encode() <= upper.encode())
     assert exact == [False, False]
 
