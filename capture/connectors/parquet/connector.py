@@ -56,7 +56,7 @@ from capture.connectors.spi import (
 )
 from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Folder, Lake, folder_at
-from capture.connectors.storage.places import Place, Unreadable, batched, reading_files, unknown_table
+from capture.connectors.storage.places import Place, Unreadable, batched, unknown_table
 from store.model.errors import NotFound
 from store.model.logical_types import Kind, LogicalType, parse
 
@@ -73,7 +73,7 @@ class ParquetConnector(Connector):
 
     def __init__(self, config: ConnectorConfig):
         check_options(self.format, config.options, OWN_OPTIONS)
-        self._hive = check_choice(self.format, config.options, "hive_partitioning", ("auto", "true", "false"))
+        self._hive = check_choice(config.options, "hive_partitioning", ("auto", "true", "false"))
         pattern = config.uri if isinstance(config.uri, str) and _WILD.search(config.uri) else None
         top = config.uri
         if pattern:
@@ -124,7 +124,7 @@ class ParquetConnector(Connector):
 
     def describe(self, namespace: str, name: str) -> TableDescriptor:
         listing = self._listing(namespace, name)
-        layout = self._layout(namespace, name, listing)
+        layout = self._layout(listing)
         return TableDescriptor(
             namespace,
             name,
@@ -141,7 +141,7 @@ class ParquetConnector(Connector):
         current = listing.snapshot_id
         snapshots: tuple[Snapshot, ...] = ()
         if current in wanted:
-            schema = self._layout(namespace, name, listing).schema
+            schema = self._layout(listing).schema
             now = time.time_ns() // 1000
             snapshots = (Snapshot(current, now, schema, None, None, listing.committed_at, "listing"),)
         return SnapshotListing(snapshots, frozenset({current}), current)
@@ -152,8 +152,8 @@ class ParquetConnector(Connector):
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> NativeStats:
         listing = self._at(namespace, name, snapshot_id)
-        layout = self._layout(namespace, name, listing)
-        counts = [footer.row_count for footer in self._read(namespace, name, listing.files)]
+        layout = self._layout(listing)
+        counts = [footer.row_count for footer in self._read(listing)]
         files = listing.files
         columns = {
             "file_path": [file.place.name for file in files],
@@ -170,13 +170,11 @@ class ParquetConnector(Connector):
             data_file_count=len(files),
             total_size_bytes=sum(file.size_bytes for file in files),
             files=table,
-            file_columns=lambda: self._file_columns(namespace, name, files, layout, ids, column_names),
-            parts=self._parts(namespace, name, listing, layout, ids, table) if column_names is None else (),
+            file_columns=lambda: self._file_columns(listing, files, layout, ids, column_names),
+            parts=self._parts(listing, layout, ids, table) if column_names is None else (),
         )
 
-    def _parts(
-        self, namespace: str, name: str, listing: FileListing, layout: Layout, ids: ColumnIds, table: pa.Table
-    ) -> list[FilePart]:
+    def _parts(self, listing: FileListing, layout: Layout, ids: ColumnIds, table: pa.Table) -> list[FilePart]:
         """Groups files by a hash of their names, so that an added or removed file changes only one part."""
         count = 1 << max(0, (len(listing.files) // _PART).bit_length() - 1)
         members: dict[int, list[int]] = {}
@@ -188,23 +186,18 @@ class ParquetConnector(Connector):
             files = tuple(listing.files[position] for position in positions)
             listed = repr([(file.key, file.partition) for file in files])
             key = hashlib.sha256(f"{table_key}{listed}".encode("utf-8", "surrogatepass")).hexdigest()
-            columns = partial(self._file_columns, namespace, name, files, layout, ids, None)
+            columns = partial(self._file_columns, listing, files, layout, ids, None)
             times = pa.array([str(file.mark) for file in files], pa.string())
             parts.append(FilePart(key, table.take(pa.array(positions, pa.int64())), columns, times))
         return parts
 
     def _file_columns(
-        self,
-        namespace: str,
-        name: str,
-        listed: Sequence[DataFile],
-        layout: Layout,
-        ids: ColumnIds,
+        self, listing: FileListing, some: Sequence[DataFile], layout: Layout, ids: ColumnIds,
         column_names: frozenset[str] | None,
-    ) -> Iterator[pa.Table]:
+    ) -> Iterator[pa.Table]:  # fmt: skip
         leaves = layout.schema.leaves(column_names)
-        for files in batched(listed, max(1, min(1000, ROWS_PER_TABLE // max(1, len(leaves))))):
-            with reading_files(namespace, name):
+        for files in batched(some, max(1, min(1000, ROWS_PER_TABLE // max(1, len(leaves))))):
+            with listing.reading():
                 footers = self._footers.statistics(files)
             paths = pa.array([file.place.name for file in files], pa.string())
             rows = pa.array([footer.row_count for footer, _ in footers], pa.int64())
@@ -221,9 +214,9 @@ class ParquetConnector(Connector):
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> Iterator[ScanTask]:
         listing = self._at(namespace, name, snapshot_id)
-        layout = self._layout(namespace, name, listing)
+        layout = self._layout(listing)
         leaves = [column for column in layout.schema.scanned(column_names) if column.id_in(ids) is not None]
-        for file, footer in zip(listing.files, self._read(namespace, name, listing.files), strict=True):
+        for file, footer in zip(listing.files, self._read(listing), strict=True):
             values = dict(file.partition)
             columns = []
             for column in leaves:
@@ -282,7 +275,7 @@ class ParquetConnector(Connector):
         for file in files:
             digest.update(f"{file.relative}\0{file.size_bytes}\0{file.mark}\0".encode("utf-8", "surrogatepass"))
         fingerprint = int.from_bytes(digest.digest()[:8], "big") & (2**63 - 1)
-        return FileListing(root, files, fingerprint or 1)
+        return FileListing(namespace, name, root, files, fingerprint or 1)
 
     def _files(self, root: Place, *, single: bool) -> Iterator[DataFile]:
         with self._lake.reading():
@@ -312,30 +305,31 @@ class ParquetConnector(Connector):
             return ()
         return tuple(pair for part in prefix.split("/") if (pair := partition_of(part)))
 
-    def _read(self, namespace: str, name: str, files: Sequence[DataFile]) -> Iterator[Footer]:
+    def _read(self, listing: FileListing) -> Iterator[Footer]:
         """Reads footers without statistics, in the order of the files."""
-        with reading_files(namespace, name):
-            yield from self._footers.outlines(files)
+        with listing.reading():
+            yield from self._footers.outlines(listing.files)
 
     # Schema.
 
-    def _layout(self, namespace: str, name: str, listing: FileListing) -> Layout:
-        key = (namespace, name)
+    def _layout(self, listing: FileListing) -> Layout:
+        key = (listing.namespace, listing.name)
         cached = self._layouts.get(key)
         if cached is None or cached[0] != listing.snapshot_id:
-            cached = listing.snapshot_id, self._unified(namespace, name, listing)
+            with listing.reading():
+                cached = listing.snapshot_id, self._unified(listing.files)
             self._layouts[key] = cached
         return cached[1]
 
-    def _unified(self, namespace: str, name: str, listing: FileListing) -> Layout:
-        types = self._partition_types(namespace, name, listing)
+    def _unified(self, listed: Sequence[DataFile]) -> Layout:
+        types = self._partition_types(listed)
         merged: dict[str, Merged] = {}
         spelt = {key.lower(): key for key in types}
         files = 0
         last: tuple[FooterLeaf, ...] | None = None
         comments: dict[str, str] = {}
         has_field_ids = False
-        for footer in self._read(namespace, name, listing.files):
+        for footer in self._footers.outlines(listed):
             files += 1
             comments |= footer.comments
             if footer.leaves is not last:
@@ -349,16 +343,14 @@ class ParquetConnector(Connector):
             last = footer.leaves
             for leaf in leaves:
                 if footer.leaf(leaf.key) is not leaf:
-                    raise Unreadable(
-                        f'table "{namespace}.{name}": file "{footer.place.stem}" has two columns {leaf.name}'
-                    )
+                    raise Unreadable(f'file "{footer.place.stem}" has two columns {leaf.name}')
                 if leaf.key in merged:
-                    merged[leaf.key].add(leaf, footer, f"{namespace}.{name}")
+                    merged[leaf.key].add(leaf, footer)
                     continue
                 other = spelt.setdefault(leaf.key.lower(), leaf.key)
                 if other != leaf.key and (other in types or footer.leaf(other) is None):
                     raise Unreadable(
-                        f'table "{namespace}.{name}": column {leaf.name} of file "{footer.place.stem}" and {other} of '
+                        f'column {leaf.name} of file "{footer.place.stem}" and {other} of '
                         f"{'the directories' if other in types else 'files before it'} differ in case alone: they are "
                         "one column to some readers, and two to others"
                     )
@@ -375,21 +367,21 @@ class ParquetConnector(Connector):
         kinds = {key: kind for key, (kind, _) in types.items()}
         return Layout(Schema(tuple(columns)), kinds, widths, comments, has_field_ids)
 
-    def _partition_types(self, namespace: str, name: str, listing: FileListing) -> dict[str, tuple[LogicalType, bool]]:
-        keys = [tuple(key for key, _ in file.partition) for file in listing.files]
+    def _partition_types(self, listed: Sequence[DataFile]) -> dict[str, tuple[LogicalType, bool]]:
+        keys = [tuple(key for key, _ in file.partition) for file in listed]
         if self._hive == "false" or not any(keys):
             if self._hive == "true":
-                raise Unreadable(f'table "{namespace}.{name}": hive_partitioning=true, but no directory is key=value')
+                raise Unreadable("hive_partitioning=true, but no directory is key=value")
             return {}
         if len(set(keys)) > 1:
             if self._hive == "true":
                 raise Unreadable(
-                    f'table "{namespace}.{name}": hive_partitioning=true, but its files differ in partition keys '
+                    "hive_partitioning=true, but its files differ in partition keys "
                     f"({' and '.join('/'.join(names) or 'none' for names in sorted(set(keys))[:2])})"
                 )
             return {}
         values: dict[str, set[str | None]] = {key: set() for key in keys[0]}
-        for file in listing.files:
+        for file in listed:
             for key, value in file.partition:
                 values[key].add(value)
         return {key: (partition_type(seen - {None}), None in seen) for key, seen in values.items()}  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Final
@@ -17,7 +18,7 @@ from capture.connectors.footers.leaf_types import FooterLeaf, promoted
 from capture.connectors.footers.reader import Footer
 from capture.connectors.footers.statistics import FileStats, ListedFile, footer_facts
 from capture.connectors.spi import Column, Schema
-from capture.connectors.storage.places import Place, Unreadable
+from capture.connectors.storage.places import Place, Unreadable, reading_files
 from store.model.errors import InvalidArgument
 from store.model.logical_types import Kind, LogicalType, parse, to_arrow
 
@@ -43,9 +44,15 @@ class DataFile(ListedFile):
 class FileListing:
     """The current files of a table; `snapshot_id` is a digest of the listing."""
 
+    namespace: str
+    name: str
     root: Place
     files: tuple[DataFile, ...]
     snapshot_id: int
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Prefixes errors of the files with the table's name."""
+        return reading_files(self.namespace, self.name)
 
     @property
     def committed_at(self) -> datetime | None:
@@ -142,7 +149,7 @@ class Merged:
         self.files, self.untyped = 1, leaf.untyped
         self.widths = {leaf.width_bytes} if leaf.width_bytes else set()
 
-    def add(self, leaf: FooterLeaf, footer: Footer, table: str) -> None:
+    def add(self, leaf: FooterLeaf, footer: Footer) -> None:
         """Adds the column of one more file.
 
         Raises:
@@ -159,8 +166,8 @@ class Merged:
         both = promoted(self.type, leaf.logical_type)
         if both is None or self.leaf.is_leaf != leaf.is_leaf:
             raise Unreadable(
-                f'table "{table}": column {leaf.name} is {leaf.logical_type.text} in file "{footer.place.stem}"'
-                f" and {self.type.text} in files before it"
+                f'column {leaf.name} is {leaf.logical_type.text} in file "{footer.place.stem}" and {self.type.text} in '
+                "files before it"
             )
         self.type = both
 
@@ -199,12 +206,6 @@ def stored_group(footers: list[tuple[Footer, FileStats]], columns: list[Column])
 
 
 def partition_group(files: list[DataFile], rows: pa.Array, column: Column, kind: LogicalType) -> Group:
-    """A partition column, whose value in a file is both bounds.
-
-    Args:
-        files: N files.
-        rows: Row counts of the files, N integers.
-        kind: Type of the column: INT, DATE or STRING.
-    """
+    """A partition column, whose value in a file is both bounds; `rows` has the row counts of the files."""
     values = partition_values([dict(file.partition).get(column.name) for file in files], kind)
     return [column], partition_facts(values, rows)
