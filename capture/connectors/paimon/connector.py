@@ -113,13 +113,13 @@ class PaimonConnector(Connector):
             view = self._view(table, place, namespace, name, snapshot_id)
             offer = view.analyzed()
             current = offer.analyzed if offer is not None and offer.snapshot is view.snapshot else None
-            rows = view.known_rows()
+            rows = view.live_rows(merge=False)
             if rows is None and current:
                 rows = current.rows
             elif current and current.rows not in (None, rows):
                 current = None  # contradicts the table, so nothing in it is reliable
             if rows is None:
-                rows = view.merged_rows()
+                rows = view.live_rows(merge=True)
             schema = to_schema(view.table.fields)
             leaves = schema.leaves(column_names)
             files = pa.Table.from_pylist([f.row() for f in view.files], FILE_SCHEMA)

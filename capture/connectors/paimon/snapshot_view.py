@@ -109,17 +109,26 @@ class SnapshotView:
         path = plain_path(str(meta.external_path or meta.file_path))
         return File(meta, path, split, live, split.partition.to_dict(), deletion)
 
-    def known_rows(self) -> int | None:
-        """Live rows from metadata; None if keys must be merged to count them."""
-        total = 0
+    def live_rows(self, *, merge: bool) -> int | None:
+        """Live rows from metadata, with `merge` by merging keys where necessary; None if that does not tell, or if more
+        than `MERGE_BYTES` would be read."""
+        total, pending = 0, []
         for unit in self.units:
-            split = unit[0].split
             count = unit[0].live if len(unit) == 1 else None
             if count is None:
-                count = split.merged_row_count()
+                count = unit[0].split.merged_row_count()
             if count is None:
-                return None
-            total += count
+                pending.append(unit)
+            total += count or 0
+        if not pending:
+            return total
+        if not merge or sum(file.meta.file_size for unit in pending for file in unit) > MERGE_BYTES:
+            return None
+        keys = list(self.table.primary_keys) or [self.table.field_names[0]]
+        with quiet():
+            reader = self.table.new_read_builder().with_projection(keys).new_read()
+            for unit in pending:
+                total += sum(batch.num_rows for batch in reader.to_arrow_batch_reader([unit[0].split]))
         return total
 
     def merged_size(self, rows: int | None) -> int | None:
@@ -129,21 +138,6 @@ class SnapshotView:
         if rows is None or not records or rows > records:
             return None if rows != 0 else 0
         return int(sum(file.meta.file_size for file in self.files) * (rows / records))
-
-    def merged_rows(self) -> int | None:
-        """Live rows, counted by merging keys where necessary; None if more than `MERGE_BYTES` would be read."""
-        units = [unit for unit in self.units if len(unit) > 1 or unit[0].live is None]
-        pending = [unit for unit in units if unit[0].split.merged_row_count() is None]
-        if sum(f.meta.file_size for unit in pending for f in unit) > MERGE_BYTES:
-            return None
-        total = sum(f.live or 0 for f in self.files)
-        total += sum(unit[0].split.merged_row_count() or 0 for unit in units)
-        keys = list(self.table.primary_keys) or [self.table.field_names[0]]
-        with quiet():
-            reader = self.table.new_read_builder().with_projection(keys).new_read()
-            for unit in pending:
-                total += sum(batch.num_rows for batch in reader.to_arrow_batch_reader([unit[0].split]))
-        return total
 
     def analyzed(self) -> FoundStatistics | None:
         """The statistics file that applies to this snapshot, with the analyzed snapshot.

@@ -253,12 +253,8 @@ def kept_characters(options: Mapping[str, str], name: str) -> int | None:
 
 
 def bound_array(values: Sequence[Any], logical_type: str, *, upper: bool, cut: bool) -> pa.Array | None:
-    """Converts bounds decoded by the library to a typed array; NaN becomes null. None if the type has no order.
-
-    Args:
-        values: One bound per file.
-        cut: Whether values were truncated to microseconds, so that upper bounds have to be moved up.
-    """
+    """Converts bounds decoded by the library to a typed array; NaN becomes null. None if the type has no order. Upper
+    bounds that were `cut`, to microseconds, are moved up."""
     kind = parse(logical_type)
     if not kind.orderable or kind.kind is Kind.UUID:
         return None
