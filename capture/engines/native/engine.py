@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -94,6 +95,7 @@ class _Pass:
         self.whole = any(r.target.kind in (TargetKind.TABLE, TargetKind.FILE) for r in requests)
         self.columns = self.table.by_id
         self.wanted = self._wanted()
+        self.native = self._native_stats()
         self.is_covered = False  # all records of columns were put by other engines
 
     def _wanted(self) -> frozenset[str] | None:
@@ -108,35 +110,34 @@ class _Pass:
         return names
 
     def run(self) -> list[CaptureResult]:
-        native = self._native_stats()
-        is_empty = native.data_file_count == native.row_count == 0
-        self.is_covered = self._is_covered(native)
-        rollups = self._columns_without_files() if is_empty else self._file_columns(native)
-        columns = self._columns(native, rollups)
+        is_empty = self.native.data_file_count == self.native.row_count == 0
+        self.is_covered = self._is_covered()
+        rollups = self._columns_without_files() if is_empty else self._file_columns()
+        columns = self._columns(rollups)
         if self.whole:
-            self._put_files(native)
-            self._put_earlier(native)
+            self._put_files()
+            self._put_earlier()
         kept = self._kept()
-        results = [_with_remarks(self._answer(request, native, columns, kept), native) for request in self.requests]
-        reason = self._reason(native)
-        results = [replace(result, reason=reason) for result in results]
+        results = [self._with_remarks(self._answer(request, columns, kept)) for request in self.requests]
+        results = [replace(result, reason=self._reason) for result in results]
         captured = {r.target.column_id for r, a in zip(self.requests, results, strict=True)
                     if r.target.kind is TargetKind.COLUMN and a.outcome is Outcome.CAPTURED}  # fmt: skip
         captured -= kept.keys()
-        replacing = captured | self._outdated(native) if self.whole else captured
+        replacing = captured | self._outdated() if self.whole else captured
         explicit = [row for i, row in columns.items() if i in replacing]
         extra = [row for i, row in columns.items() if i not in replacing] if self.whole else []
         for rows, is_extra in ((explicit, False), (extra, True)):
             if rows:
                 self.sink.put("stats.columns", flight_rows("stats.columns", rows), extra=is_extra)
-        self._put_sketches(native, columns)
+        self._put_sketches(columns)
         return results
 
-    def _is_covered(self, native: NativeStats) -> bool:
+    def _is_covered(self) -> bool:
         """True if other engines put the requested records of every column, of the table and of each file, so that none
         of this engine's would be stored."""
         if self.wanted is not None or any(r.target.kind is not TargetKind.TABLE for r in self.requests):
             return False
+        native = self.native
         if native.columns is not None or native.sketches:  # the source's own statistics
             return False
         leaves = {column_id for column_id, column in self.columns.items() if column.is_leaf}
@@ -153,28 +154,24 @@ class _Pass:
     def run_scoped(self) -> list[CaptureResult]:
         """Captures the files of some partitions. All files of the table are listed, as in any capture; the records of
         the table and its columns stay unchanged."""
-        native = self._native_stats()
+        native = self.native
         paths = partitions.files_of(self.table, native, self.requests[0].spec.partitions)
         if self.whole:
-            self._put_files(native)
+            self._put_files()
         rollups: dict[int, Rollup] = {}
         for part in native.file_columns():
             rows = part.filter(pc.is_in(part["file_path"], paths))
             roll_up(rollups, rows, self.table)
-            self._put_file_columns(native, rows)
+            self._put_file_columns(rows)
         known = {i: rollup.scalars(len(paths), None, native.row_deletes) for i, rollup in rollups.items()}
-        reason = self._reason(native)
-        results = [self._answer_scoped(request, native, len(paths), known) for request in self.requests]
-        return [replace(result, reason=reason) for result in results]
-
-    def _answer_scoped(
-        self, request: CaptureRequest, native: NativeStats, files: int, known: Mapping[int, Mapping[str, Any]]
-    ) -> CaptureResult:
-        if request.target.kind is TargetKind.COLUMN and (failure := self._column_failure(request, known)):
-            return failure
         total = pc.sum(pc.equal(native.files["file_content"], "DATA")).as_py()
-        detail = partitions.detail(files, total)
-        return replace(self._captured(request.target, detail), attributes={"files": files, "files_total": total})
+        detail, attributes = partitions.detail(len(paths), total), {"files": len(paths), "files_total": total}
+        results = []
+        for request in self.requests:
+            failure = self._column_failure(request, known) if request.target.kind is TargetKind.COLUMN else None
+            captured = replace(self._captured(request.target, detail), attributes=attributes)
+            results.append(replace(failure or captured, reason=self._reason))
+        return results
 
     def _native_stats(self) -> NativeStats:
         table, native = self.table, self.table.native_stats(self.wanted)
@@ -183,14 +180,13 @@ class _Pass:
         return native
 
     def _answer(
-        self, request: CaptureRequest, native: NativeStats, columns: Mapping[int, Any],
-        kept: Mapping[int, Mapping[str, Any]],
-    ) -> CaptureResult:  # fmt: skip
+        self, request: CaptureRequest, columns: Mapping[int, Any], kept: Mapping[int, Mapping[str, Any]]
+    ) -> CaptureResult:
         target = request.target
         if target.kind is TargetKind.TABLE:
-            return self._answer_table(native, target)
+            return self._answer_table(target)
         if target.kind is TargetKind.FILE:
-            known = pc.any(pc.equal(native.files["file_path"], target.file_path)).as_py()
+            known = pc.any(pc.equal(self.native.files["file_path"], target.file_path)).as_py()
             if not known:
                 return self._degraded(target, f'snapshot {self.table.snapshot_id} has no file "{target.file_path}"')
             return self._captured(target)
@@ -225,13 +221,16 @@ class _Pass:
             and (row["ndv"] is not None or row["confidence_level"] == CONTRADICTED)
         }  # fmt: skip
 
-    def _reason(self, native: NativeStats) -> str:
-        files = "an unknown number of" if native.data_file_count is None else f"{native.data_file_count:,}"
+    @property
+    def _reason(self) -> str:
+        count = self.native.data_file_count
+        files = "an unknown number of" if count is None else f"{count:,}"
         return f"from metadata of {files} files; no data read"
 
-    def _answer_table(self, native: NativeStats, target: Target) -> CaptureResult:
+    def _answer_table(self, target: Target) -> CaptureResult:
+        native = self.native
         complete = native.row_count is not None
-        row = self._provenance(native, complete) | {
+        row = self._provenance(complete) | {
             "row_count": native.row_count,
             "data_file_count": native.data_file_count,
             "total_size_bytes": native.total_size_bytes,
@@ -240,6 +239,12 @@ class _Pass:
         self.sink.put("stats.tables", flight_rows("stats.tables", [row]))
         return self._captured(target, "" if complete else "the metadata does not have the number of live rows")
 
+    def _with_remarks(self, result: CaptureResult) -> CaptureResult:
+        """The result, with the remarks appended to its detail if it is CAPTURED."""
+        if result.outcome is not Outcome.CAPTURED:
+            return result
+        return replace(result, detail="; ".join(filter(None, (result.detail, *self.native.remarks))))
+
     def _captured(self, target: Target, detail: str = "") -> CaptureResult:
         return CaptureResult(Outcome.CAPTURED, self.engine_id, detail, target=target, table=self.table)
 
@@ -247,50 +252,47 @@ class _Pass:
         attributes = {"retryable": False}  # a snapshot's metadata does not change
         return CaptureResult(Outcome.DEGRADED, self.engine_id, detail, attributes, target, self.table)
 
-    def _provenance(self, native: NativeStats, complete: bool, column_id: int | None = None) -> dict[str, Any]:
+    def _provenance(self, complete: bool, column_id: int | None = None) -> dict[str, Any]:
         doubt = {"confidence_level": CONTRADICTED} if column_id in self.table.contradicted else {}
-        return (
-            self.table.key
-            | doubt
-            | {
-                "producer": native.producer,
-                "completeness": "COMPLETE" if complete else "PARTIAL",
-                "engine_id": self.engine_id,
-                "capture_mode": str(self.mode),
-                "files_scanned": native.data_file_count,
-                "captured_at": self.now,
-                "refreshed_at": self.now,
-                "schema_hash": self.schema_hash,
-            }
-        )
+        provenance = {
+            "producer": self.native.producer,
+            "completeness": "COMPLETE" if complete else "PARTIAL",
+            "engine_id": self.engine_id,
+            "capture_mode": str(self.mode),
+            "files_scanned": self.native.data_file_count,
+            "captured_at": self.now,
+            "refreshed_at": self.now,
+            "schema_hash": self.schema_hash,
+        }
+        return self.table.key | doubt | provenance
 
-    def _put_files(self, native: NativeStats) -> None:
-        provenance = self._provenance(native, True) | {"files_scanned": None}
-        files, whole = native.files, True
+    def _put_files(self) -> None:
+        provenance = self._provenance(True) | {"files_scanned": None}
+        files, whole = self.native.files, True
         if self.delta is not None:
             files, whole = files.filter(pc.is_in(files["file_path"], self.delta.added)), False
         if whole or files.num_rows:
             self.sink.put("stats.files", with_constants(files, provenance, "stats.files"), whole=whole)
 
-    def _put_file_columns(self, native: NativeStats, part: pa.Table) -> None:
+    def _put_file_columns(self, part: pa.Table) -> None:
         complete = pc.and_(pc.is_valid(part["null_count"]), pc.is_valid(part["row_count"]))
         part = part.append_column("completeness", pc.if_else(complete, "COMPLETE", "PARTIAL"))
         if self.table.contradicted:
             of_columns = pa.array(sorted(self.table.contradicted), pa.int64())
             doubts = pc.if_else(pc.is_in(part["column_id"], of_columns), CONTRADICTED, pa.scalar(None, pa.float64()))
             part = part.append_column("confidence_level", doubts)
-        provenance = self._provenance(native, True) | {"files_scanned": None}
+        provenance = self._provenance(True) | {"files_scanned": None}
         self.sink.put("stats.file_columns", with_constants(part, provenance, "stats.file_columns"), extra=True)
 
-    def _file_columns(self, native: NativeStats) -> dict[int, Rollup]:
+    def _file_columns(self) -> dict[int, Rollup]:
         """Puts the per-file statistics, if a table or file is captured; returns roll-ups by column id."""
-        if self.whole and native.parts and self.wanted is None:  # a listing has all columns
-            return self._parts(native)
+        if self.whole and self.native.parts and self.wanted is None:  # a listing has all columns
+            return self._parts()
         rollups: dict[int, Rollup] = {}
-        for part in () if self.is_covered else native.file_columns():
+        for part in () if self.is_covered else self.native.file_columns():
             roll_up(rollups, part, self.table)
             if self.whole and part.num_rows:
-                self._put_file_columns(native, part)
+                self._put_file_columns(part)
         return rollups
 
     def _columns_without_files(self) -> dict[int, Rollup]:
@@ -303,9 +305,9 @@ class _Pass:
             for i, c in wanted.items()
         }
 
-    def _parts(self, native: NativeStats) -> dict[int, Rollup]:
+    def _parts(self) -> dict[int, Rollup]:
         """As `_file_columns`, but puts only what changed since the newest listing, if the store still has that one."""
-        table, last = self.table, self.listings.last(self.table)
+        native, table, last = self.native, self.table, self.listings.last(self.table)
         mark = listings.mark_of(table, native.parts)
         self.delta = listings.delta(last, table, native.parts, native.files)
         listing = Listing(table.snapshot_id, mark)
@@ -323,7 +325,7 @@ class _Pass:
             if self.is_covered:
                 listed = listed or ListedPart(part.files, part.marks, None)
             elif listed is None or self.delta is None:
-                listed = self._put_part(native, part, listed)
+                listed = self._put_part(part, listed)
             listed_parts[part.key] = listed
         self.listings.remember(table, mark, listed_parts)
         if self.is_covered:
@@ -333,7 +335,7 @@ class _Pass:
         parts = {i: [rollups[i] for rollups in each if i in rollups] for i in ids}
         return {i: Rollup.of(self.columns[i].name, self.columns[i].logical_type, parts[i]) for i in ids}
 
-    def _put_part(self, native: NativeStats, part: FilePart, known: ListedPart | None) -> ListedPart:
+    def _put_part(self, part: FilePart, known: ListedPart | None) -> ListedPart:
         rollups: dict[int, Rollup] = {}
         for rows in part.file_columns():
             if known is None:
@@ -341,18 +343,18 @@ class _Pass:
             if self.delta is not None:
                 rows = rows.filter(pc.is_in(rows["file_path"], self.delta.added))
             if rows.num_rows:
-                self._put_file_columns(native, rows)
+                self._put_file_columns(rows)
         return known or ListedPart(part.files, part.marks, rollups)
 
-    def _columns(self, native: NativeStats, rollups: Mapping[int, Rollup]) -> dict[int, dict[str, Any]]:
+    def _columns(self, rollups: Mapping[int, Rollup]) -> dict[int, dict[str, Any]]:
         """Column id → record: from the format's table-level statistics, completed by the roll-up of the files."""
-        ids = self.table.column_ids
+        native, ids = self.native, self.table.column_ids
         widths = {r.target.column_id for r in self.requests if "WIDTH" in r.spec.kinds}
-        records: dict[int, dict[str, Any]] = self._containers(native)
+        records: dict[int, dict[str, Any]] = self._containers()
         for column_id, rollup in rollups.items():
             scalars = rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
             complete = scalars["null_count"] is not None and rollup.complete(native.data_file_count)
-            records[column_id] = self._provenance(native, complete, column_id) | scalars | {"column_id": column_id}
+            records[column_id] = self._provenance(complete, column_id) | scalars | {"column_id": column_id}
             size = fixed_width(logical_types.parse(rollup.logical_type)) if column_id in widths else None
             if size is not None and scalars["null_count"] is not None and not has_no_values(scalars):
                 records[column_id] |= {"avg_width_bytes": float(size), "max_width_bytes": size}
@@ -360,59 +362,56 @@ class _Pass:
             kept_id = kept["column_id"] or ids.get(kept["column_name"])
             if kept_id:
                 row = combined(records.get(kept_id, {}), kept)
-                records[kept_id] = row | self._provenance(native, is_complete(row), kept_id) | {
-                    "column_id": kept_id
-                }  # fmt: skip
+                records[kept_id] = row | self._provenance(is_complete(row), kept_id) | {"column_id": kept_id}
         return records
 
-    def _containers(self, native: NativeStats) -> dict[int, dict[str, Any]]:
+    def _containers(self) -> dict[int, dict[str, Any]]:
         """Records of containers, for a capture of the whole table. Their nulls are unknown: metadata counts an empty
         list as a null one."""
         if self.wanted is not None or not self.whole or self.is_covered:
             return {}
-        nulls = 0 if native.row_count == 0 else None
+        rows = self.native.row_count
+        nulls = 0 if rows == 0 else None
         return {
-            i: self._provenance(native, nulls == 0)
+            i: self._provenance(nulls == 0)
             | dict.fromkeys(SCALAR)
             | {"column_id": i, "column_name": column.name, "logical_type": column.logical_type,
-               "row_count": native.row_count, "null_count": nulls}
+               "row_count": rows, "null_count": nulls}
             for i, column in self.columns.items() if column.logical_type in COUNTED
         }  # fmt: skip
 
-    def _outdated(self, native: NativeStats) -> set[int | None]:
+    def _outdated(self) -> set[int | None]:
         """Ids of columns whose stored record came from this engine at this snapshot, and that have new statistics now.
 
         A source may add statistics to a snapshot after it was captured. Records of other engines stay.
         """
-        if native.columns is None:
+        if self.native.columns is None:
             return set()
         names = ["column_id", "snapshot_id", "engine_id"]
         stored = self.sink.stored("stats.columns", self.table, names).to_pylist()
         here = {row["column_id"]: row["engine_id"] for row in stored if row["snapshot_id"] == self.table.snapshot_id}
         ids = self.table.column_ids
-        kept = {row["column_id"] or ids.get(row["column_name"]) for row in native.columns.to_pylist()}
+        kept = {row["column_id"] or ids.get(row["column_name"]) for row in self.native.columns.to_pylist()}
         return {column_id for column_id in kept if here.get(column_id) == self.engine_id}
 
-    def _put_earlier(self, native: NativeStats) -> None:
+    def _put_earlier(self) -> None:
         """Puts statistics that the source computed for earlier snapshots, as records of those snapshots."""
-        for earlier in native.earlier:
+        for earlier in self.native.earlier:
             rows = []
             for kept in earlier.columns.to_pylist():
                 row = combined({}, kept)
-                rows.append(self._provenance(native, is_complete(row)) | row | {
+                rows.append(self._provenance(is_complete(row)) | row | {
                     "snapshot_id": earlier.snapshot_id, "schema_hash": earlier.schema_hash, "files_scanned": None,
                 })  # fmt: skip
             if rows:
                 self.sink.put("stats.columns", flight_rows("stats.columns", rows), extra=True)
 
-    def _put_sketches(self, native: NativeStats, columns: Mapping[int, Any]) -> None:
-        import json
-
+    def _put_sketches(self, columns: Mapping[int, Any]) -> None:
         rows = [
             self.table.key | {"target_kind": "COLUMN", "storage_id": Target.column(column_id).storage_id,
                               "column_id": column_id, "role": role, "sketch_type": type, "data": data,
                               "params": json.dumps(dict(params)), "captured_at": self.now}
-            for column_id, role, type, data, params in native.sketches if column_id in columns
+            for column_id, role, type, data, params in self.native.sketches if column_id in columns
         ]  # fmt: skip
         if rows:
             self.sink.put("stats.sketches", flight_rows("stats.sketches", rows), extra=True)
@@ -425,10 +424,3 @@ def _lacking(record: Mapping[str, Any], kinds: frozenset[str]) -> list[str]:
     if "MIN_MAX" in kinds and "MIN_MAX" not in lacks and not bounds_known:
         lacks.append("MIN_MAX")
     return lacks
-
-
-def _with_remarks(result: CaptureResult, native: NativeStats) -> CaptureResult:
-    """The result, with the remarks appended to its detail if it is CAPTURED."""
-    if not native.remarks or result.outcome is not Outcome.CAPTURED:
-        return result
-    return replace(result, detail="; ".join(filter(None, (result.detail, *native.remarks))))
