@@ -6,7 +6,7 @@ member of a group also gets a row as a group of its own, in which null counts as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeAlias
 
@@ -20,6 +20,7 @@ from capture.compute.readers import base, tasks
 from capture.connectors.spi import ScanColumn, ScanTask
 from store.model import logical_types, sketches
 from store.model.errors import StatflightError
+from store.model.logical_types import LogicalType
 from store.model.sketches import murmur3
 
 PARTIAL_SCHEMA: Final = pa.schema([
@@ -119,19 +120,28 @@ def _columns(
     for column_id in work.column_ids:
         if column_id not in columns:
             yield Answer(number, column_id, (), f'file "{task.file_path}": column {column_id} was not planned')
-    for read_column in reader.columns([columns[i] for i in work.column_ids if i in columns]):
-        column, error, partial = read_column.column, read_column.error, None
-        if read_column.values is not None:
+
+    def summary(found: base.ColumnValues, lt: LogicalType) -> Partial:
+        return _with_width(kernels.summarise(found.values, lt, work.wanted, found.times), found.column.width_bytes)
+
+    wanted = [columns[i] for i in work.column_ids if i in columns]
+    for found, partial, error in _read(task, reader, wanted, summary):
+        yield Answer(number, found.column.column_id, (), error, found.size_bytes, reader.row_groups, partial)
+
+
+def _read(
+    task: ScanTask, reader: base.TaskReader, wanted: Sequence[ScanColumn],
+    compute: Callable[[base.ColumnValues, LogicalType], Any],
+) -> Iterator[tuple[base.ColumnValues, Any, str]]:  # fmt: skip
+    """Reads columns: each with what is computed of its values and type, or None and the error."""
+    for found in reader.columns(wanted):
+        result, error = None, found.error
+        if found.values is not None:
             try:
-                lt = logical_types.parse(column.logical_type)
-                partial = _with_width(
-                    kernels.summarise(read_column.values, lt, work.wanted, read_column.times), column.width_bytes
-                )
+                result = compute(found, logical_types.parse(found.column.logical_type))
             except (pa.ArrowException, ValueError, StatflightError) as cause:
                 error = base.error_text(cause, task)
-        if error:
-            error = f'file "{task.file_path}", column "{column.name}": {error}'
-        yield Answer(number, column.column_id, (), error, read_column.size_bytes, reader.row_groups, partial)
+        yield found, result, f'file "{task.file_path}", column "{found.column.name}": {error}' if error else ""
 
 
 def _with_width(partial: Partial, width_bytes: int | None) -> Partial:
@@ -148,20 +158,16 @@ def _group(
     """Answers for a group and for each of its columns, or one answer with the error."""
     if missing := [i for i in group if i not in columns]:
         return [Answer(number, None, group, f'file "{task.file_path}": column {missing[0]} was not planned')]
+
+    def row_hashes(found: base.ColumnValues, lt: LogicalType) -> Any:
+        return kernels.row_hashes(base.materialised(found), lt)
+
     hashes, size = {}, 0
-    for read_column in reader.columns([columns[i] for i in group]):
-        error = read_column.error
-        if read_column.values is not None:
-            try:
-                lt = logical_types.parse(read_column.column.logical_type)
-                hashes[read_column.column.column_id] = kernels.row_hashes(base.materialised(read_column), lt)
-            except (pa.ArrowException, ValueError, StatflightError) as cause:
-                error = base.error_text(cause, task)
+    for found, result, error in _read(task, reader, [columns[i] for i in group], row_hashes):
         if error:
-            return [
-                Answer(number, None, group, f'file "{task.file_path}", column "{read_column.column.name}": {error}')
-            ]
-        size += read_column.size_bytes
+            return [Answer(number, None, group, error)]
+        hashes[found.column.column_id] = result
+        size += found.size_bytes
     of_group = [(group, _tuples([hashes[i] for i in group])), *(((i,), _tuples([hashes[i]])) for i in group)]
     return [Answer(number, None, ids, "", size, reader.row_groups, partial) for ids, partial in of_group]
 
