@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,14 +50,8 @@ def replace_file(place: Place, data: bytes) -> None:
         return
     target = Path(place.path)
     target.parent.mkdir(exist_ok=True)
-    temporary = target.parent / unique_name(f".{target.name}.", ".tmp")
-    try:
-        temporary.write_bytes(data)
+    with _temporary(target, data) as temporary:
         temporary.replace(target)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
 
 
 def create_file(place: Place, data: bytes) -> bool:
@@ -70,14 +64,21 @@ def create_file(place: Place, data: bytes) -> bool:
     if not place.is_local:
         raise UpstreamError("a file can be created atomically on a local disk only")
     target = Path(place.path)
-    temporary = target.parent / unique_name(f".{target.name}.", ".tmp")
-    try:
-        temporary.write_bytes(data)
+    with _temporary(target, data) as temporary:
         try:
             target.hardlink_to(temporary)
         except FileExistsError:
             return False
-        return True
+    return True
+
+
+@contextlib.contextmanager
+def _temporary(target: Path, data: bytes) -> Iterator[Path]:
+    """A file beside the target, which is gone at the end."""
+    temporary = target.parent / unique_name(f".{target.name}.", ".tmp")
+    try:
+        temporary.write_bytes(data)
+        yield temporary
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

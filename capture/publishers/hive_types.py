@@ -80,11 +80,33 @@ class HivePublisherBase(Publisher):
 
     def prepare(self) -> Draft:
         self.check_current()
-        statistics = self.statistics
-        left_out = dict(statistics.left_out)
-        columns = hive_columns(statistics.columns, self.types, left_out)
+        columns, left_out = self.storable(self._refusal)
         distinct = {column.name: column.distinct for column in columns}
-        return Draft(statistics.snapshot_id, self.name, distinct, left_out, columns)
+        return Draft(self.statistics.snapshot_id, self.name, distinct, left_out, list(map(self._as_hive, columns)))
+
+    def _refusal(self, column: ColumnStatistics) -> str:
+        """The reason why the catalog cannot store a column's statistics; empty if it can."""
+        hive_type = self.types.get(column.name.lower())
+        kind = _kind(hive_type or "")
+        if hive_type is None:
+            return "is not a column of the catalog's table"
+        if kind is None or parse(column.logical_type).kind not in _FITTING[kind]:
+            return f"{hive_type} cannot have statistics of {column.logical_type}"
+        if column.null_count is None or column.distinct is None:
+            missing = "nulls" if column.null_count is None else "distinct values"
+            return f"the number of {missing} is not known, and the catalog cannot store an unknown one"
+        if kind in (STRING, BINARY) and (column.avg_width_bytes is None or column.max_width_bytes is None):
+            return "the width is not known, and the catalog cannot store an unknown one"
+        return ""
+
+    def _as_hive(self, column: ColumnStatistics) -> HiveColumn:
+        hive_type = self.types[column.name.lower()]
+        has_bounds = parse(column.logical_type).kind not in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
+        low, high = (number(side if has_bounds else None, column.logical_type) for side in (column.min, column.max))
+        return HiveColumn(
+            column.name, hive_type, _kind(hive_type) or "", column.null_count or 0, column.distinct or 0, low, high,
+            column.avg_width_bytes or 0.0, column.max_width_bytes or 0,
+        )  # fmt: skip
 
     def read(self) -> HomeStatistics | None:
         columns = self.statistics.columns
@@ -163,36 +185,8 @@ class HivePublisherBase(Publisher):
         """Parameters of the table's entry, and the time of its last change."""
 
 
-def hive_columns(
-    columns: Iterable[ColumnStatistics], types: Mapping[str, str], left_out: dict[str, str]
-) -> list[HiveColumn]:
-    """Converts the columns that a catalog can store; the others are added to `left_out` with a reason.
-
-    Args:
-        types: Lower-case column name → Hive type, from the catalog's table.
-        left_out: Column name → reason; updated in place.
-    """
-    fitting = []
-    for column in columns:
-        hive_type = types.get(column.name.lower())
-        kind = None if hive_type is None else _KINDS.get(hive_type.partition("(")[0].strip().lower())
-        if hive_type is None:
-            left_out[column.name] = "is not a column of the catalog's table"
-        elif kind is None or parse(column.logical_type).kind not in _FITTING[kind]:
-            left_out[column.name] = f"{hive_type} cannot have statistics of {column.logical_type}"
-        elif column.null_count is None or column.distinct is None:
-            missing = "nulls" if column.null_count is None else "distinct values"
-            left_out[column.name] = f"the number of {missing} is not known, and the catalog cannot store an unknown one"
-        elif kind in (STRING, BINARY) and (column.avg_width_bytes is None or column.max_width_bytes is None):
-            left_out[column.name] = "the width is not known, and the catalog cannot store an unknown one"
-        else:
-            has_bounds = parse(column.logical_type).kind not in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
-            low, high = (number(side if has_bounds else None, column.logical_type) for side in (column.min, column.max))
-            fitting.append(HiveColumn(
-                column.name, hive_type, kind, column.null_count, column.distinct, low, high,
-                column.avg_width_bytes or 0.0, column.max_width_bytes or 0,
-            ))  # fmt: skip
-    return fitting
+def _kind(hive_type: str) -> str | None:
+    return _KINDS.get(hive_type.partition("(")[0].strip().lower())
 
 
 def with_counts(parameters: Mapping[str, str], statistics: TableStatistics) -> dict[str, str] | None:
