@@ -169,11 +169,7 @@ def takes_source_statistics(options: Mapping[str, str]) -> bool:
     Raises:
         InvalidArgument: The value is neither true nor false.
     """
-    text = str(options.get(SOURCE_STATISTICS, "true"))
-    if text.strip().lower() not in ("true", "false"):
-        field = f"options.{SOURCE_STATISTICS}"
-        raise InvalidField(field, "must be true or false", expected="true | false", actual=text)
-    return text.strip().lower() == "true"
+    return check_choice(options, SOURCE_STATISTICS, ("true", "false")) == "true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +215,11 @@ class TableFilter:
         return bool(matcher(self.include).fullmatch(text)) and not matcher(self.exclude).fullmatch(text)
 
 
-def check_choice(format: str, options: Mapping[str, str], name: str, choices: Collection[str]) -> str:
+def check_choice(options: Mapping[str, str], name: str, choices: Collection[str]) -> str:
     """The value of an option with fixed choices; the first choice is the default."""
     value = str(options.get(name, next(iter(choices)))).strip().lower()
     if value not in choices:
-        reason = f"is no choice of format {format}"
+        reason = f"must be {' or '.join(choices)}"
         raise InvalidField(f"options.{name}", reason, expected=" | ".join(choices), actual=value)
     return value
 

@@ -40,6 +40,7 @@ class SessionCatalog:
         self.session = session
         self._state = session._jsparkSession.sessionState()
         self._catalog = self._state.catalog()
+        self._classes: dict[str, Any] = {}  # name → Java class
         self._known: dict[str, Any] = {}  # location → identifier of a registered table
 
     @classmethod
@@ -213,10 +214,6 @@ class SessionCatalog:
                 java_class = getattr(java_class, part)
             self._classes[name] = java_class
         return java_class
-
-    @cached_property
-    def _classes(self) -> dict[str, Any]:
-        return {}
 
 
 def name_of(table: Any) -> str:

@@ -15,8 +15,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from capture.connectors.footers.writers import GREGORIAN_DAY, UNKNOWN, ZONED_US, Writer, gregorian_bound
-from store.model.logical_types import FLOATING, Kind, LogicalType, from_arrow
+from capture.connectors.footers.writers import GREGORIAN_DAY, UNKNOWN, ZONED_US, Writer
+from store.model.logical_types import FLOATING, Kind, LogicalType, from_arrow, to_arrow
 from store.model.names import column_key
 
 _DIGITS: Final = Context(prec=80)
@@ -153,12 +153,18 @@ def _leaf(parts: tuple[str, ...], field: pa.Field, nullable: bool, index: int, c
 
 def _trusted(leaf: FooterLeaf, writer: Writer) -> FooterLeaf:
     """The column, its decoder limited to bounds that are right by this writer."""
-    kind, is_signed = leaf.logical_type.kind, leaf.old_bounds
-    if leaf.read is None or writer.has_wrong_bounds(leaf.physical, kind is Kind.DECIMAL, is_signed):
+    kind, is_signed, read = leaf.logical_type.kind, leaf.old_bounds, leaf.read
+    if read is None or writer.has_wrong_bounds(leaf.physical, kind is Kind.DECIMAL, is_signed):
         return replace(leaf, read=None)
-    if writer.legacy and kind in _CALENDAR:
-        return replace(leaf, read=gregorian_bound(leaf.read, GREGORIAN_DAY if kind is Kind.DATE else ZONED_US))
-    return leaf
+    if not writer.legacy or kind not in _CALENDAR:
+        return leaf
+    first = GREGORIAN_DAY if kind is Kind.DATE else ZONED_US  # that all calendars share
+
+    def shared(raw: Any) -> Bound | None:
+        found: Bound | None = read(raw)
+        return None if found is None or found[0] < first else found
+
+    return replace(leaf, read=shared)
 
 
 _CALENDAR: Final = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
@@ -239,8 +245,6 @@ def bound(leaf: FooterLeaf, data: bytes) -> Bound | None:
 
 def typed(values: Sequence[Any], kind: LogicalType, to_kind: LogicalType) -> pa.Array:
     """Converts bounds from a file's type to the table's promoted type; values that do not fit become null."""
-    from store.model.logical_types import to_arrow
-
     target = to_arrow(to_kind)
     try:
         if kind.kind is Kind.STRING and to_kind.kind is Kind.STRING:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -138,21 +138,6 @@ def rebased_micros(micros: npt.NDArray[np.int64], zone: str) -> npt.NDArray[np.i
         )
     days, rest = np.divmod(micros, DAY_US)
     return rebased_days(days) * DAY_US + rest
-
-
-def gregorian_bound(decode: Any, first: int) -> Any:
-    """Makes a decoder of bounds refuse values before a day or time of the legacy calendar.
-
-    Args:
-        decode: Decodes a raw statistic to value rounded down, value rounded up, and whether that changed it.
-        first: The first value that all calendars share.
-    """
-
-    def decoded(raw: Any) -> Any:
-        found = decode(raw)
-        return None if found is None or found[0] < first else found
-
-    return decoded
 
 
 def _version(text: str) -> tuple[int, ...]:

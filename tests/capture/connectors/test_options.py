@@ -21,7 +21,7 @@ def test_unknown_options_are_refused_with_the_nearest_name():
         check_options("parquet", {"hive_partition": "hush-value"}, ("hive_partitioning",))
     assert "hush-value" not in str(refused.value)
     with pytest.raises(InvalidArgument, match=r'auto \| true \| false.*"maybe"'):
-        check_choice("parquet", {"hive_partitioning": "maybe"}, "hive_partitioning", ("auto", "true", "false"))
+        check_choice({"hive_partitioning": "maybe"}, "hive_partitioning", ("auto", "true", "false"))
 
 
 @pytest.mark.parametrize(
