@@ -32,23 +32,13 @@ def detail(files: int, total: int) -> str:
 
 
 def files_of(table: TableHandle, native: NativeStats, wanted: Sequence[Partition]) -> pa.Array:
-    """Paths of the data files of a snapshot in any of the partitions.
-
-    Raises:
-        InvalidArgument: The table is not partitioned, or not by a given field.
-        NotFound: No file is in any of the partitions.
-    """
+    """Paths of the data files of a snapshot in any of the partitions; raises as `paths_in`."""
     types = {c.name: logical_types.parse(c.logical_type) for c in table.columns.columns if c.is_leaf}
     return paths_in(native.files, wanted, types, join_name(table.catalog, table.schema, table.name))
 
 
 def within(table: TableHandle, tasks: Sequence[ScanTask], wanted: Sequence[Partition]) -> list[ScanTask]:
-    """The scan tasks whose files are in any of the partitions.
-
-    Raises:
-        InvalidArgument: The table is not partitioned, or not by a given field.
-        NotFound: No file is in any of the partitions.
-    """
+    """The scan tasks whose files are in any of the partitions; raises as `paths_in`."""
     paths = set(files_of(table, table.native_stats(frozenset()), wanted).to_pylist())
     return [task for task in tasks if task.file_path in paths]
 

@@ -192,12 +192,8 @@ class Verdict:
 
 
 def table_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
-    """Decides about the table's own statistics, which come from metadata; the verdict's `columns` is None.
-
-    Args:
-        state: State of the table; `tried_…` describe the last attempt at the table's own statistics.
-        now: Current time, with a time zone like the times of `state`.
-    """
+    """Decides about the table's own statistics, which come from metadata; the verdict's `columns` is None. `tried_…` of
+    the state describe the last attempt at these; `now` has a time zone like the times of the state."""
     if state.snapshot_id is None:
         return Verdict(False, Because.NO_SNAPSHOT)
     if state.has_table_record:
@@ -208,12 +204,8 @@ def table_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
 
 
 def columns_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
-    """Decides about scanning columns; the verdict has the ids of those not yet captured at the current snapshot.
-
-    Args:
-        state: State of the table; `tried_at` is the time of the last attempted scan.
-        now: Current time, with a time zone like the times of `state`.
-    """
+    """The same about scanning columns; the verdict has the ids of those not yet captured at the current snapshot. The
+    last attempt is that of a scan."""
     if state.snapshot_id is None:
         return Verdict(False, Because.NO_SNAPSHOT, ())
     if rules.columns == "none":

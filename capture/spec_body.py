@@ -107,9 +107,6 @@ def parse_spec(body: Any) -> CaptureSpec:
 def parse_partitions(value: Any) -> tuple[Partition, ...]:
     """Parses the partitions of a request: the distinct ones in their order; none for None.
 
-    Args:
-        value: Non-empty list of objects, field → string, number, boolean or null; None for no restriction.
-
     Raises:
         InvalidField: A partition is malformed, or there are more than `MAX_PARTITIONS`; names the field.
     """

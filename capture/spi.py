@@ -154,14 +154,7 @@ class CaptureRequest:
     def of(
         cls, table: TableHandle, target: Target, *, mode: Mode = Mode.SYNC, correlation_id: str = "", **spec: Any
     ) -> CaptureRequest:
-        """A request for one target.
-
-        Args:
-            target: The table, column, file, expression or group of columns.
-            mode: SYNC if a caller waits.
-            correlation_id: ID of the call, for the log.
-            spec: Other fields of `CaptureSpec`, such as `kinds`.
-        """
+        """A request for one target; `spec` has other fields of `CaptureSpec`, such as `kinds`."""
         return cls(table, CaptureSpec(target, **spec), mode, correlation_id)
 
     @property

@@ -25,27 +25,15 @@ PIECE_ROWS: Final = 1 << 20
 
 
 def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
-    """`file_scan.scan` of one task, piece by piece.
-
-    Args:
-        number: Index of the task in its job, copied to every answer.
-        task: The file, with the columns of the work.
-        work: Columns, groups and sketches to compute.
-    """
+    """`file_scan.scan` of one task, piece by piece."""
     pieces = divided(task)
     answers = [file_scan.scan(number, piece, work) for piece in pieces]
     return answers[0] if len(answers) == 1 else _merged(number, task, answers)
 
 
 def divided(task: ScanTask) -> list[ScanTask]:
-    """Divides a large Parquet file into pieces.
-
-    Args:
-        task: The file, or some of its row groups.
-
-    Returns:
-        Tasks of consecutive row groups; the task itself if it is small, has one row group, or cannot be opened.
-    """
+    """Tasks of consecutive row groups of a large Parquet file, or of some of its row groups; the task itself if it is
+    small, has one row group, or cannot be opened."""
     if task.row_count <= PIECE_ROWS or (metadata := footer(task)) is None:
         return [task]
     rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]

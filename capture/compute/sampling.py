@@ -124,22 +124,15 @@ class Draw:
 
 
 def random_points(seed: str) -> Iterator[float]:
-    """Pseudorandom points, reproducible by the seed.
-
-    Yields:
-        Numbers in [0, 1), without end.
-    """
+    """Yields pseudorandom numbers in [0, 1), reproducible by the seed, without end."""
     chance = random.Random(seed)  # noqa: S311  repeatable, no secret
     while True:
         yield chance.random()
 
 
 def spread_points() -> Iterator[float]:
-    """Fractional parts of multiples of the golden ratio: each falls into one of the widest gaps between earlier points.
-
-    Yields:
-        Numbers in [0, 1), without end.
-    """
+    """Yields fractional parts of multiples of the golden ratio, without end: each falls into one of the widest gaps
+    between earlier points."""
     for number in itertools.count():
         yield (0.5 + number * _GOLDEN) % 1.0
 

@@ -51,9 +51,6 @@ def publish(publisher: Publisher, *, dry_run: bool = False, pause: Callable[[flo
 def withdraw(publisher: Publisher, *, pause: Callable[[float], None] = time.sleep) -> bool:
     """Removes published statistics from a home; False if it had none.
 
-    Args:
-        pause: Sleeps for a number of seconds between attempts.
-
     Raises:
         InvalidArgument: The home may not be written.
         LostRace: Other writers won every attempt.

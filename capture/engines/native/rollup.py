@@ -124,11 +124,7 @@ class Rollup:
 
 
 def known_scalars(native: NativeStats, table: TableHandle) -> dict[int, dict[str, Any]]:
-    """Column id → `Rollup.scalars` over the metadata of all files, for columns with statistics of at least one.
-
-    Args:
-        native: Statistics of the snapshot; its `file_columns()` is read to the end.
-    """
+    """Column id → `Rollup.scalars` over the metadata of all files, for columns with statistics of at least one."""
     rollups: dict[int, Rollup] = {}
     for part in native.file_columns():
         roll_up(rollups, part, table)
@@ -161,14 +157,7 @@ def roll_up(rollups: dict[int, Rollup], rows: pa.Table, table: TableHandle) -> N
 
 
 def by_column(rows: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
-    """Splits rows by `column_id`.
-
-    Args:
-        rows: Table with a column `column_id`, in any order.
-
-    Yields:
-        Each id once, ascending, the null id last, with its rows in their order.
-    """
+    """Yields each `column_id` of some rows once, ascending, the null id last, with its rows in their order."""
     if not rows.num_rows:
         return
     ids = rows["column_id"].combine_chunks()
