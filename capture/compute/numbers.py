@@ -107,42 +107,15 @@ def count_integers(values: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np
             counts = _count_range(values, low, span)
             places = np.flatnonzero(counts)
             return places.astype(values.dtype) + low, counts[places]  # overflow wraps to the correct value
-        if values.dtype.itemsize == 8 and span <= 1 << 32:  # 32 bits sort twice as fast
-            above = _narrowed(values, low, np.uint32)
-            above.sort()
-            distinct, lengths = runs(above)
-            return distinct.astype(values.dtype) + low, lengths
     return runs(np.sort(values))
 
 
 def _count_range(values: npt.NDArray[np.integer[Any]], low: np.integer[Any], span: int) -> Longs:
-    if _in_pairs(len(values), span):
-        return _count_pairs_of(_narrowed(values, low, np.uint8), span)
     # Counters that fit the CPU cache are updated slice by slice, without a copy of the column.
     step = _COUNT_STEP if span <= _COUNT_STEP else len(values)
     counts: Longs = np.zeros(span, np.int64)
     for start in range(0, len(values), step):
         counts += np.bincount(_above(values[start : start + step], low), minlength=span)
-    return counts
-
-
-def count_codes(codes: npt.NDArray[np.integer[Any]], span: int) -> Longs:
-    """The count of each dictionary code below `span`, shape (span,), in an array of shape (n,)."""
-    if _in_pairs(len(codes), span):
-        return _count_pairs_of(codes.astype(np.uint8), span)
-    return np.bincount(codes, minlength=span)
-
-
-def _in_pairs(count: int, span: int) -> bool:
-    return span <= 256 and span << 8 <= count
-
-
-def _count_pairs_of(codes: npt.NDArray[np.uint8], span: int) -> Longs:
-    # Counting pairs of codes halves the steps, and the counters still fit the CPU cache.
-    pairs = np.bincount(codes[: len(codes) & ~1].view("<u2"), minlength=span << 8).reshape(span, 256)
-    counts: Longs = pairs.sum(axis=0)[:span] + pairs.sum(axis=1)
-    if len(codes) & 1:
-        counts[codes[-1]] += 1
     return counts
 
 
@@ -162,11 +135,6 @@ def _is_ascending(values: npt.NDArray[np.integer[Any]]) -> bool:
 def _above(values: npt.NDArray[np.integer[Any]], low: np.integer[Any]) -> Longs:
     """Differences to the least value as int64, since they may overflow a narrower type."""
     return (values - low).view(np.int64) if values.dtype.itemsize == 8 else np.subtract(values, low, dtype=np.int64)
-
-
-def _narrowed(values: npt.NDArray[np.integer[Any]], low: np.integer[Any], type: Any) -> npt.NDArray[Any]:
-    """Differences to the least value in a narrower unsigned type that fits them all."""
-    return np.subtract(values, low, out=np.empty(len(values), type), casting="unsafe")
 
 
 def _view(values: pa.ChunkedArray, type: pa.DataType) -> npt.NDArray[Any]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.compute.numbers import count_codes, runs
+from capture.compute.numbers import runs
 from capture.compute.partial import Frame, Partial
 from store.model import bounds, sketches
 from store.model.logical_types import Kind, LogicalType
@@ -84,7 +84,7 @@ def _entries(chunk: pa.Array) -> _Entries:
     if not pa.types.is_dictionary(chunk.type):
         values = _binary(chunk)
         return _Entries(values, *_hashed(values), None)
-    counts = count_codes(chunk.indices.to_numpy(), len(chunk.dictionary))
+    counts = np.bincount(chunk.indices.to_numpy(), minlength=len(chunk.dictionary))
     values = _binary(chunk.dictionary)
     if not counts.all():  # entries used only by deleted rows or another slice
         values, counts = values.filter(pa.array(counts > 0)), counts[counts > 0]
@@ -101,12 +101,6 @@ def _binary(values: pa.Array) -> pa.Array:
 
 def _hashed(values: pa.Array) -> tuple[Hashes, Longs]:
     """Hash and length in bytes of each value."""
-    data, offsets = _layout(values)
-    return murmur3.hash_bytes(data, offsets), np.diff(offsets)
-
-
-def _layout(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Longs]:
-    """The bytes of all values, and their offsets, shape (n + 1,)."""
     buffers, count = values.buffers(), len(values)
     if pa.types.is_fixed_size_binary(values.type):
         size = values.type.byte_width
@@ -115,36 +109,17 @@ def _layout(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Longs]:
         large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
         kind = np.dtype(np.int64 if large else np.int32)
         offsets = np.frombuffer(buffers[1], kind, count + 1, kind.itemsize * values.offset).astype(np.int64, copy=False)
-    return np.frombuffer(buffers[-1] or b"", np.uint8), offsets
+    return murmur3.hash_bytes(np.frombuffer(buffers[-1] or b"", np.uint8), offsets), np.diff(offsets)
 
 
 def _bounds(chunks: Sequence[_Entries], lt: LogicalType) -> tuple[str | None, str | None]:
     if not lt.orderable:
         return None, None
-    ends = [pc.min_max(_outermost(chunk.values)) for chunk in chunks]
+    ends = [pc.min_max(chunk.values) for chunk in chunks]
     low = min(_octets(end["min"]) for end in ends)
     high = max(_octets(end["max"]) for end in ends)
     low_text, high_text = bounds.encode_array(_as_kind([low, high], lt), lt).to_pylist()
     return low_text, high_text
-
-
-def _outermost(values: pa.Array) -> pa.Array:
-    """Candidates for min and max, pre-filtered by their first two bytes; all when that prefix does not discriminate."""
-    data, offsets = _layout(values)
-    if not len(data):
-        return values
-    starts, stops = offsets[:-1], offsets[1:]
-    firsts = _octets_at(data, starts, stops).astype(np.uint16) << np.uint16(8)
-    firsts |= _octets_at(data, starts + 1, stops)
-    rows = np.flatnonzero((firsts == firsts.min()) | (firsts == firsts.max()))
-    return values.take(pa.array(rows)) if len(rows) < len(firsts) // 4 else values
-
-
-def _octets_at(data: npt.NDArray[np.uint8], places: Longs, stops: Longs) -> npt.NDArray[np.uint8]:
-    """One byte of each value, 0 beyond its end."""
-    octets = data.take(places, mode="clip")
-    octets[places >= stops] = 0
-    return octets
 
 
 def _octets(value: pa.Scalar) -> bytes:
