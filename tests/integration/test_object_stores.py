@@ -216,6 +216,17 @@ def test_failed_requests_to_the_store_are_retried(aws, format):
         capture_and_scan(config, namespace, "points", bounds=format in ("delta", "iceberg"))
 
 
+def test_lance_dataset_in_a_store_that_cannot_be_reached_is_worth_another_try(aws):
+    pytest.importorskip("lance")
+    _write_lance(aws)
+    for_library = {"s3.endpoint_url": aws.options["aws_endpoint"], "aws_endpoint": "http://127.0.0.1:1", "timeout": "1"}
+    lake = open_connector(ConnectorConfig("c", "lance", f"s3://{aws.bucket}/lake", aws.options | for_library))
+    assert lake.list_tables("default") == ["points"]
+    with pytest.raises(UpstreamError, match=r'table "default.points" cannot be read') as refused:
+        lake.describe("default", "points")
+    assert refused.value.retryable and SECRET not in str(refused.value) and "/" not in refused.value.message
+
+
 def _write_parquet(aws) -> None:
     pq.write_table(ROWS, f"{aws.bucket}/lake/points/a.parquet", filesystem=aws.file_system())
 

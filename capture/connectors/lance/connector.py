@@ -108,6 +108,17 @@ class LanceConnector(Connector):
 
 
 class _Lake(Lake):
+    @contextmanager
+    def reading_table(self, namespace: str, name: str, place: Place) -> Iterator[None]:
+        """As of other formats; Lance raises ValueError where a dataset that it opens cannot be reached."""
+        with super().reading_table(namespace, name, place):
+            try:
+                yield
+            except ValueError as error:
+                if "LanceError(IO)" in str(error):
+                    raise OSError(str(error)) from None
+                raise
+
     def reason(self, error: BaseException, place: Place | None = None) -> str:
         """A message of Lance, without a path or a location in Lance's source."""
         text = super().reason(error, place)
