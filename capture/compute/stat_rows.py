@@ -146,7 +146,7 @@ class Rows:
         self._add("stats.column_groups", place, part, lt, covers)
         about = {"target_kind": "COLUMN_GROUP", "storage_id": target.storage_id}
         parameters = _sampled(part, covers) | ({"dependencies": dependencies} if dependencies else {})
-        self._sketches(about, part, lt, parameters, {"NDV": "TUPLE_NDV"})
+        self._sketches(about, part, lt, parameters)
 
     def expression(self, target: Target, lt: LogicalType, part: Partial, covers: Coverage) -> None:
         """Adds an expression, with its sketches."""
@@ -188,21 +188,14 @@ class Rows:
             "schema_hash": self._schema_hash,
         }
 
-    def _sketches(
-        self,
-        about: dict[str, Any],
-        part: Partial,
-        lt: LogicalType,
-        more: Mapping[str, Any],
-        roles: Mapping[str, str] = {},
-    ) -> None:
+    def _sketches(self, about: dict[str, Any], part: Partial, lt: LogicalType, more: Mapping[str, Any]) -> None:
         rows = self._rows.setdefault("stats.sketches", [])
         for role, kind, name in fold.SKETCHES:
             if (data := getattr(part, name)) is not None:
                 precision: dict[str, Any] = {}
                 if about["target_kind"] == "FILE" and (k := cut_k(role, data)) is not None:
                     precision = {"k": k} | ({"rank_error": 2 / k} if role == "QUANTILES" else {})
-                role = roles.get(role, role)
+                role = "TUPLE_NDV" if about["target_kind"] == "COLUMN_GROUP" else role
                 parameters = fold.params(role, lt, **more, **precision)
                 sketch = {"role": role, "sketch_type": kind, "data": data, "params": parameters}
                 rows.append(about | sketch | {"captured_at": self.now})

@@ -52,12 +52,9 @@ _FOOTERS: Final = 256  # footers read at once
 
 
 def column_statistics(
-    table: LakeTable,
-    footers: FooterCache,
-    ids: ColumnIds,
-    names: frozenset[str] | None,
+    table: LakeTable, footers: FooterCache, ids: ColumnIds, names: frozenset[str] | None,
     load: Callable[[], TableVersion],
-) -> Iterator[pa.Table]:
+) -> Iterator[pa.Table]:  # fmt: skip
     """Yields tables of FILE_COLUMN_SCHEMA for the files that `load` returns, of columns with these names or keys."""
     version = load()
     leaves = wanted_columns(version.schema, names)
