@@ -22,6 +22,7 @@ from capture.spi import TableHandle
 from store.duckdb.lru import LruCache
 
 MAX_REMOVED: Final = 50_000  # removed files in a delta; above, a full listing is put
+_ROWS: Final = pa.schema({"file_path": pa.string(), "row": pa.string()})
 _ROLLUP_BYTES: Final = 700  # memory of the roll-up of one column of one part, estimated
 
 
@@ -95,22 +96,22 @@ def delta(
         return None
     if last.snapshot_id == table.snapshot_id and last.parts.keys() != keys:
         return None  # same snapshot, but its content changed
-    old = _rows([(part.files, part.marks) for key, part in last.parts.items() if key not in keys])
-    new = _rows([(part.files, part.marks) for part in parts if part.key not in last.parts])
+    old = _rows([part for key, part in last.parts.items() if key not in keys])
+    new = _rows([part for part in parts if part.key not in last.parts])
     removed = old.filter(pc.invert(pc.is_in(old["row"], new["row"])))["file_path"]
     added = new.filter(pc.invert(pc.is_in(new["row"], old["row"])))["file_path"]
-    return None if len(removed) > MAX_REMOVED else ListingDelta(_combined(removed), _combined(added))
+    return None if len(removed) > MAX_REMOVED else ListingDelta(removed.combine_chunks(), added.combine_chunks())
 
 
-def _rows(parts: Sequence[tuple[pa.Table, pa.Array | None]]) -> pa.Table:
+def _rows(parts: Sequence[ListedPart | FilePart]) -> pa.Table:
     """Table of `file_path` and `row`, all values of a file as one string."""
-    tables = []
-    for files, marks in parts:
-        texts: list[Any] = [_texts(files[name]) for name in FILE_SCHEMA.names]
-        texts += [] if marks is None else [marks]
+    tables = [_ROWS.empty_table()]
+    for part in parts:
+        texts: list[Any] = [_texts(part.files[name]) for name in FILE_SCHEMA.names]
+        texts += [] if part.marks is None else [part.marks]
         row = pc.binary_join_element_wise(*texts, "\0", null_handling="replace", null_replacement="\1")
-        tables.append(pa.table({"file_path": files["file_path"], "row": row}))
-    return pa.concat_tables(tables) if tables else pa.table({"file_path": pa.array([], pa.string()), "row": pa.array([], pa.string())})  # fmt: skip  # noqa: E501
+        tables.append(pa.table({"file_path": part.files["file_path"], "row": row}))
+    return pa.concat_tables(tables)
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
@@ -120,10 +121,6 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
     if not len(pc.list_flatten(column)):  # the usual case: only empty lists and nulls
         return pc.list_value_length(column).cast(pa.string())
     return pa.array([None if value is None else repr(value) for value in column.to_pylist()], pa.string())
-
-
-def _combined(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.string())
 
 
 def _key(table: TableHandle) -> tuple[str, ...]:
