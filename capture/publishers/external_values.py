@@ -30,15 +30,8 @@ def catalog_entries(column: ColumnStatistics, bound: Callable[[str | None, str],
 
 
 def spark_bound(text: str | None, logical_type: str) -> str | None:
-    """Converts a bound to the form of Spark's `CatalogColumnStat`.
-
-    Args:
-        text: Canonical text; None if unknown.
-
-    Returns:
-        None if Spark has no bounds for the type, and for timestamps without time zone: Spark rejects all statistics of
-        a column with such a bound.
-    """
+    """Converts a canonical bound to the form of Spark's `CatalogColumnStat`; None if Spark has no bounds for the type,
+    and for timestamps without time zone: Spark rejects all statistics of a column with such a bound."""
     kind = parse(logical_type).kind
     if text is None:
         return None
@@ -48,15 +41,8 @@ def spark_bound(text: str | None, logical_type: str) -> str | None:
 
 
 def paimon_bound(text: str | None, logical_type: str) -> str | None:
-    """Converts a bound to the form of Paimon's casts.
-
-    Args:
-        text: Canonical text; None if unknown.
-
-    Returns:
-        None for strings, which Paimon's ANALYZE does not store either, and for timestamps with time zone, which it
-        writes in an unrecorded zone.
-    """
+    """Converts a canonical bound to the form of Paimon's casts; None for strings, which Paimon's ANALYZE does not store
+    either, and for timestamps with time zone, which it writes in an unrecorded zone."""
     kind = parse(logical_type).kind
     if text is None:
         return None
@@ -68,14 +54,8 @@ def paimon_bound(text: str | None, logical_type: str) -> str | None:
 
 
 def number(text: str | None, logical_type: str) -> Any:
-    """Converts a bound to a number: int, float or Decimal, days of a DATE, microseconds of a TIMESTAMPTZ since 1970.
-
-    Args:
-        text: Canonical text; None if unknown.
-
-    Returns:
-        None for other types, NaN, and years outside Python's range.
-    """
+    """Converts a canonical bound to a number: int, float or Decimal, days of a DATE, microseconds of a TIMESTAMPTZ
+    since 1970; None for other types, NaN, and years outside Python's range."""
     if text is None:
         return None
     try:

@@ -179,8 +179,6 @@ class Draft:
     """Prepared content of a write.
 
     Attributes:
-        snapshot_id: Snapshot of the statistics.
-        location: Place that will contain them.
         distinct: Column → number of distinct values, for the published columns.
         left_out: Column → reason why it is not published.
         content: Data for `write`, in a form private to the publisher.
@@ -204,11 +202,8 @@ class Publication:
     """Outcome of a publication.
 
     Attributes:
-        snapshot_id: Snapshot of the statistics.
         to: Name of the home.
         state: CURRENT, or DRY_RUN if nothing was written.
-        location: Place that contains the statistics.
-        columns: Published columns.
         made_snapshot_id: Snapshot that the publication created in the table; None if it created none.
         left_out: Column → reason why it was not published.
         removed_orphans: Names of removed files that killed writers had left.

@@ -32,13 +32,9 @@ def stated_files(
     table: TableHandle, native: NativeStats | None, tasks: Sequence[ScanTask], column_ids: Sequence[int],
     notes: list[str],
 ) -> StatedFiles | None:  # fmt: skip
-    """Reads what a scan is to be compared with; None if there is nothing to compare.
-
-    Args:
-        native: Its statistics from metadata, if they are read already.
-        column_ids: Ids of the columns, which are no containers.
-        notes: Receives the reason if the metadata cannot be read, or has too many files and columns.
-    """
+    """Reads what a scan of columns that are no containers is to be compared with, from `native` if that is read; None
+    if there is nothing to compare. `notes` receive the reason if there are too many files and columns, or the metadata
+    cannot be read."""
     cells = len(tasks) * len(column_ids)
     if not cells or not table.connector.states_files:
         return None
