@@ -198,8 +198,14 @@ class Database:
         partial = target.with_name(f".{target.name}.partial")
         if self.path == MEMORY:
             raise InvalidArgument("a database in memory has no file to copy", code="BACKUP")
-        check_target(self.path, target)
         try:
+            lock = FileLock(f"{partial}.lock")  # two at once would write the same partial file
+        except BlockingIOError:
+            raise unwritable("another one to this path is under way") from None
+        except OSError as error:
+            raise unwritable(error.strerror) from None
+        try:
+            check_target(self.path, target)
             _remove(partial)  # left by a backup that was killed
             self.submit(lambda _: copy_files(self.path, partial), alone=True).result()
             settle(partial)
@@ -209,6 +215,7 @@ class Database:
             raise unwritable(error.strerror) from None
         finally:
             _remove(partial)
+            lock.release()
 
     def checkpoint(self, then: Callable[[], None]) -> bool:
         """Merges DuckDB's log into the file, while nothing is written.
@@ -370,8 +377,7 @@ def opened_read_only(path: str | Path) -> Iterator[Connection]:
     file = Path(path)
     if not file.is_file():
         raise _unusable(file.name, f'there is no file "{file}"')
-    lock = _lock(str(file))
-    try:
+    with locked(file):
         try:
             root = duckdb.connect(str(file), read_only=True)
         except duckdb.Error as error:
@@ -381,6 +387,18 @@ def opened_read_only(path: str | Path) -> Iterator[Connection]:
             root.execute("SET GLOBAL TimeZone='UTC'")
             prepare(root, file.name)
             yield root
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps all others from using a database, which need not exist, for the block.
+
+    Raises:
+        InvalidArgument: It is in use, or its directory cannot be written.
+    """
+    lock = _lock(str(path))
+    try:
+        yield
     finally:
         if lock is not None:
             lock.release()

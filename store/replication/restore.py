@@ -14,6 +14,7 @@ from typing import BinaryIO, Final, NamedTuple
 import duckdb
 
 from store.duckdb.backup import wal
+from store.duckdb.database import locked
 from store.model.errors import InvalidArgument, NotFound
 from store.replication.log import (
     BLOCK_BYTES,
@@ -223,11 +224,16 @@ def restore(log: Log, path: Path, at: At = NEWEST) -> State:
         NotFound: There is no such state.
         Damaged: The replica lacks a part of it.
     """
-    for taken in (path, wal(path)):
-        if os.path.lexists(taken):
-            raise InvalidArgument(f'"{taken}" exists', hint="name a new file")
-    log.existing()
-    state = find(log, at)
+    with locked(path):  # two at once would write the same partial file
+        for taken in (path, wal(path)):
+            if os.path.lexists(taken):
+                raise InvalidArgument(f'"{taken}" exists', hint="name a new file")
+        log.existing()
+        return _restored(log, path, find(log, at))
+
+
+def _restored(log: Log, path: Path, state: State) -> State:
+    """Writes a state to a new file."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
 from store.catalog.catalog import Catalog
+from store.duckdb.backup import settle
 from store.duckdb.database import Database
 from store.duckdb.layout import VERSION, insert_rows
 from store.model.errors import Cancelled, InvalidArgument, ShuttingDown
@@ -296,6 +298,23 @@ def test_backup_during_writes_is_consistent(database, tmp_path):
             found = copy.execute("SELECT x, count(*) FROM t GROUP BY x ORDER BY x").fetchall()
         assert {count for _, count in found} <= {2}
         assert [x for x, _ in found] == list(range(1, len(found) + 1))
+
+
+def test_of_two_backups_to_a_path_at_once_one_is_refused(database, tmp_path, monkeypatch):
+    refusals = []
+
+    def settling(path: Path) -> None:
+        if not refusals:  # by the first one, before it is complete
+            refusals.append(None)
+            with pytest.raises(InvalidArgument, match="another one to this path is under way") as refusal:
+                database.backup(tmp_path / "b.db")
+            refusals[0] = refusal.value.code
+        settle(path)
+
+    monkeypatch.setattr("store.duckdb.database.settle", settling)
+    assert database.backup(tmp_path / "b.db") == (tmp_path / "b.db").stat().st_size
+    assert refusals == ["BACKUP"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith((".", "b"))) == ["b.db"]
 
 
 def test_backup_refuses_existing_and_invalid_paths_with_the_reason(database, tmp_path):

@@ -17,7 +17,7 @@ from store.replication import lease as leases
 from store.replication import writer as writers
 from store.replication.log import Damaged, block_name, iso
 from store.replication.place import Directory
-from store.replication.restore import At, bases, spans
+from store.replication.restore import At, bases, restore, spans
 from store.replication.role import ReadOnly
 from tests.flight_server.live_server import eventually
 from tests.store.replication.writing import log_at, note, notes, restored, writing
@@ -198,6 +198,25 @@ def test_damaged_base_names_the_newest_generation_before_it(path, place, harm):
     with pytest.raises(Damaged, match=f"{harm}; the newest consistent generation is {older.generation} of"):
         restored(place)
     assert restored(place, At(generation=older.generation)) == {"a"}
+
+
+def test_of_two_restores_to_a_path_at_once_one_is_refused(path, place, tmp_path, monkeypatch):
+    with writing(path, place) as (database, _):
+        note(database, "a")
+    target, read, refusals = tmp_path / "restored.duckdb", Directory.read, []
+
+    def reading(self, name):
+        if name.startswith("blocks/") and not refusals:  # by the first one
+            refusals.append(None)
+            with pytest.raises(InvalidArgument, match="another process holds it") as refusal:
+                restore(log_at(place), target)
+            refusals[0] = refusal.value
+        return read(self, name)
+
+    monkeypatch.setattr(Directory, "read", reading)
+    restore(log_at(place), target)
+    assert (notes(target), len(refusals)) == ({"a"}, 1)
+    assert sorted(file.name for file in tmp_path.iterdir() if "restored" in file.name) == ["restored.duckdb"]
 
 
 def test_generations_that_are_too_old_are_deleted(path, place):
