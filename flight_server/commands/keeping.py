@@ -59,16 +59,19 @@ def restore(
 def replicas(url: _Url) -> None:
     """List what can be restored of a replica: the newest first, a line for each base and what follows it."""
     from store.replication import lease
-    from store.replication.log import Log, iso
+    from store.replication.log import Damaged, Log, iso
     from store.replication.place import open_place
     from store.replication.restore import spans
 
     log = Log(open_place(url))
     log.existing()
     tell("epoch\tcheckpoint\tgenerations\tfrom\tto\tsegments")
-    for span in spans(log):
+    damage: list[Damaged] = []
+    for span in spans(log, damage):
         tell(f"{span.base.position.epoch}\t{span.base.position.checkpoint}\t{span.base.generation}-{span.generation}"
              f"\t{iso(span.base.micros)}\t{iso(span.micros)}\t{span.segments}")  # fmt: skip
+    if damage:
+        raise damage[0]
     if (found := lease.newest(log.place)) is not None:
         say(f"epoch {found.epoch} is {'not written now' if found.released else f'written by {found.writer}'}")
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
+from store.replication.log import Damaged
 from store.replication.place import Place
 
 FOLDER: Final = "lease"
@@ -47,10 +48,17 @@ class Lease:
 
 
 def newest(place: Place) -> Lease | None:
-    """The lease that counts; None if there was never one."""
+    """The lease that counts; None if there was never one.
+
+    Raises:
+        Damaged: It cannot be read.
+    """
     while names := place.names(FOLDER):
         if (data := place.read(names[-1])) is not None:
-            return Lease(**json.loads(data))
+            try:
+                return Lease(**json.loads(data))
+            except (ValueError, TypeError):
+                raise Damaged(f'replica "{place.url}": "{names[-1]}" is damaged') from None
     return None
 
 

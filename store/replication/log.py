@@ -164,9 +164,13 @@ class Log:
 
         Raises:
             InvalidArgument: There is something else at the place.
+            Damaged: The object that tells is damaged.
         """
         if (data := self.place.read(IDENTITY)) is not None:
-            return str(json.loads(data)["database"])
+            try:
+                return str(json.loads(data)["database"])
+            except (ValueError, LookupError, TypeError):
+                raise Damaged(f'replica "{self.place.url}": "{IDENTITY}" is damaged') from None
         if not self.place.is_empty():
             raise InvalidArgument(
                 f'"{self.place.url}" is not a replica, and not empty', code="REPLICA", hint="name another place"
@@ -203,17 +207,23 @@ class Log:
         """The bases and segments after a position, in order."""
         return _positions(self.place.names(LOG, "" if position is None else position.name))
 
-    def bases(self) -> Iterator[Base]:
-        """All bases, the newest first."""
+    def bases(self) -> Iterator[Base | Damaged]:
+        """All bases, the newest first; in place of one that is damaged, or missing before its segments, the error."""
         for epoch in reversed(self.place.folders(LOG)):
             for checkpoint in reversed(self.place.folders(f"{LOG}/{epoch}")):
-                if (base := self.base(Position(int(epoch), int(checkpoint)))) is not None:
-                    yield base
+                position = Position(int(epoch), int(checkpoint))
+                try:
+                    found: Base | Damaged | None = self.base(position)
+                except Damaged as error:
+                    found = error
+                if found is None and self.segments(position):
+                    found = Damaged(f'"{position.name}" is missing')
+                if found is not None:
+                    yield found
 
-    def segments(self, base: Base) -> list[Position]:
+    def segments(self, base: Position) -> list[Position]:
         """The segments after a base and before the next one, in order."""
-        folder = base.position.name.rpartition("/")[0]
-        return _positions(self.place.names(folder, base.position.name))
+        return _positions(self.place.names(base.name.rpartition("/")[0], base.name))
 
 
 def _positions(names: Sequence[str]) -> list[Position]:

@@ -85,13 +85,26 @@ class State(NamedTuple):
 NEWEST: Final = At()
 
 
-def bases(log: Log) -> Iterator[tuple[Base, list[Position]]]:
-    """The bases that count, the newest first, each with the positions of its segments that count."""
+def bases(log: Log, damage: list[Damaged] | None = None) -> Iterator[tuple[Base, list[Position]]]:
+    """The bases that count, the newest first, each with the positions of its segments that count.
+
+    Args:
+        damage: A list that takes the errors of those that cannot be read; None to raise them.
+
+    Raises:
+        Damaged: A base cannot be read; names the replica.
+    """
     end: Position | None = None
     for base in log.bases():
+        if isinstance(base, Damaged):
+            error = Damaged(f'replica "{log.place.url}": {base.message}')
+            if damage is None:
+                raise error
+            damage.append(error)
+            continue
         if end is not None and base.position > end:
             continue
-        yield base, [position for position in log.segments(base) if end is None or position <= end]
+        yield base, [position for position in log.segments(base.position) if end is None or position <= end]
         end = base.follows if base.follows is not None else end
 
 
@@ -104,11 +117,16 @@ class Span(NamedTuple):
     segments: int
 
 
-def spans(log: Log) -> Iterator[Span]:
-    """Generations that can be restored, the newest first; of segments only the last one is read."""
-    for base, segments in bases(log):
-        last = Commit(base.generation, base.micros, 0) if not segments else log.segment(segments[-1]).commits[-1]
-        yield Span(base, last.generation, last.micros, len(segments))
+def spans(log: Log, damage: list[Damaged] | None = None) -> Iterator[Span]:
+    """Generations that can be restored, the newest first; of segments only the last one is read. `damage` is that of
+    `bases`."""
+    for base, segments in bases(log, damage):
+        yield _span(log, base, segments)
+
+
+def _span(log: Log, base: Base, segments: Sequence[Position]) -> Span:
+    last = Commit(base.generation, base.micros, 0) if not segments else log.segment(segments[-1]).commits[-1]
+    return Span(base, last.generation, last.micros, len(segments))
 
 
 def find(log: Log, at: At = NEWEST) -> State:
@@ -118,13 +136,18 @@ def find(log: Log, at: At = NEWEST) -> State:
         NotFound: There is none of that generation or time.
         Damaged: A segment is missing or damaged; the message names the newest generation before it.
     """
-    for base, segments in bases(log):
+    damage: list[Damaged] = []
+    for base, segments in bases(log, damage):
         if not at.covers(base.generation, base.micros):
             continue
         state = _read(log, base, segments, at)
+        if damage and at.generation != state.generation == _span(log, base, segments).generation:
+            raise _damaged(damage[0].message, state.commit)  # what was asked for may be in what is damaged
         if at.generation not in (None, state.generation):
             raise NotFound(f'"{log.place.url}" has no generation {at.generation}; before it is {state.generation}')
         return state
+    if damage:
+        raise damage[0]
     raise NotFound(f'"{log.place.url}" has nothing as old as {at}' if at != NEWEST else f'"{log.place.url}" is empty')
 
 
@@ -239,7 +262,7 @@ def _restored(log: Log, path: Path, state: State) -> State:
         try:
             write_base(log, state.base, partial)
         except Damaged as error:
-            older = (span for span in spans(log) if span.base.generation < state.base.generation)
+            older = (span for span in spans(log, []) if span.base.generation < state.base.generation)
             whole = next((span for span in older if _is_whole(log, span.base, partial)), None)
             raise error if whole is None else _damaged(error.message, whole) from None
         wal(partial).write_bytes(state.log)

@@ -30,7 +30,7 @@ from store.duckdb.backup import wal
 from store.duckdb.database import Database
 from store.model.errors import ShuttingDown, StatflightError, UpstreamError
 from store.replication import lease as leases
-from store.replication.log import BLOCK_BYTES, Base, Commit, Log, Position, Segment, block_name, digest
+from store.replication.log import BLOCK_BYTES, Base, Commit, Damaged, Log, Position, Segment, block_name, digest
 from store.replication.role import ReadOnly, Role
 
 log = logging.getLogger("statflight.replication")
@@ -295,7 +295,8 @@ class Writer(Role):
 
     def _ship_base(self, base: Base) -> int:
         if not self._known:
-            self._known = {block for known in islice(self._log.bases(), 2) for block in known.blocks}
+            newest = (base for base in self._log.bases() if isinstance(base, Base))
+            self._known = {block for base in islice(newest, 2) for block in base.blocks}
         offsets = range(0, base.size, BLOCK_BYTES)
         with ThreadPoolExecutor(UPLOADS, "replica-upload") as pool:
             blocks = list(pool.map(lambda offset: self._ship_block(offset, base.size), offsets))
@@ -388,6 +389,8 @@ def clean(log: Log, before: int, may_delete: Callable[[], bool]) -> None:
     doomed: list[Base] = []
     is_older = False
     for base in log.bases():
+        if isinstance(base, Damaged):
+            raise base  # nobody knows which blocks it has
         if is_older:
             doomed.append(base)
         else:
@@ -396,7 +399,7 @@ def clean(log: Log, before: int, may_delete: Callable[[], bool]) -> None:
     if not doomed:
         return
     for base in reversed(doomed):  # the oldest first, its base last, so that what is left is whole
-        for position in reversed(log.segments(base)):
+        for position in reversed(log.segments(base.position)):
             _delete(log, position.name, may_delete)
         _delete(log, base.position.name, may_delete)
     for block in {block for base in doomed for block in base.blocks} - kept:

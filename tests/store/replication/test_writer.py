@@ -219,6 +219,34 @@ def test_of_two_restores_to_a_path_at_once_one_is_refused(path, place, tmp_path,
     assert sorted(file.name for file in tmp_path.iterdir() if "restored" in file.name) == ["restored.duckdb"]
 
 
+@pytest.mark.parametrize("name", ["replica.json", "lease/*"])
+def test_a_damaged_object_is_named(path, place, name):
+    with writing(path, place) as (database, _):
+        note(database, "a")
+    file = max(place.glob(name))
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(Damaged, match=f'"{file.relative_to(place)}" is damaged'), writing(path, place):
+        pass
+
+
+@pytest.mark.parametrize("harm", ["damaged", "missing"])
+def test_damage_of_a_bases_own_object_is_named_and_older_generations_stay_restorable(path, place, harm):
+    for text in "ab":
+        with writing(path, place) as (database, _):
+            for _ in range(2):
+                note(database, text)
+    newest, older = spans(log_at(place))
+    file = place / newest.base.position.name
+    file.write_bytes(file.read_bytes()[:-1]) if harm == "damaged" else file.unlink()
+    for at in (At(), At(generation=newest.generation), At(generation=newest.base.generation), At(micros=newest.micros)):
+        with pytest.raises(Damaged, match=f"is {harm}; the newest consistent generation is {older.generation} of"):
+            restored(place, at)
+    for at in (At(generation=older.generation), At(micros=older.micros - 1)):
+        assert restored(place, at) <= {"a"}
+    with pytest.raises(Damaged, match=f"is {harm}"), writing(path, place):
+        pass
+
+
 def test_generations_that_are_too_old_are_deleted(path, place):
     for text in "abc":
         with writing(path, place) as (database, _):
