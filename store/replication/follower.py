@@ -25,11 +25,11 @@ from store.duckdb.backup import wal
 from store.duckdb.database import Connection, Database
 from store.duckdb.database_files import DatabaseFiles
 from store.duckdb.layout import prepare
-from store.model.errors import InvalidArgument, StatflightError
+from store.model.errors import InvalidArgument, StatflightError, first_line
 from store.replication import lease as leases
 from store.replication.log import Base, Commit, Damaged, Log, Position
 from store.replication.restore import bases, write_base
-from store.replication.role import ReadOnly, Role
+from store.replication.role import Lagging, ReadOnly, Role
 
 if TYPE_CHECKING:
     from store.replication.writer import Writer
@@ -124,6 +124,7 @@ class Follower(Role):
         self._fresh = leases.clock() - _NEVER  # when all that is served was all that there was
         self._error: str | None = None
         self._misses = 0
+        self._unfit: dict[Position, str] = {}  # the newest base if it is of another layout or DuckDB, and what it is
         self._version = 0  # odd while a view is being replaced
         self._readers = 0  # that must not see a replacement
         self._changed = threading.Condition()
@@ -163,6 +164,12 @@ class Follower(Role):
     def check_writes(self) -> None:
         raise ReadOnly(f"this server follows {self.writer or 'another one'} and takes no writes",
                        hint="write there", params={"writer": self.writer})  # fmt: skip
+
+    def check_lag(self, max_lag_ms: int | None) -> None:
+        if self._copy is None:
+            raise Lagging(f"nothing of the replica is here yet: {self._error or 'it is being fetched'}",
+                          hint="read at the writer, or try again", params={"lag_ms": self.lag_ms})  # fmt: skip
+        super().check_lag(max_lag_ms)
 
     def trouble(self) -> str:
         return self._error or f"follows {self.writer or self._log.place.url}"
@@ -224,11 +231,19 @@ class Follower(Role):
         began = leases.clock()
         lease = leases.newest(self._log.place)
         is_new = lease is not None and (self._lease is None or lease.number != self._lease.number)
+        if lease is not None and (self._lease is None or lease.holder != self._lease.holder):
+            self._check_identity()
         if is_new:
             self._lease, self._lease_seen = lease, leases.clock()
         self._catch_up()
         if is_new and lease is not None and not lease.released and self.generation >= lease.generation:
             self._fresh = began
+
+    def _check_identity(self) -> None:
+        """Raises InvalidArgument if the place has become the replica of another database."""
+        if self._log.existing() != self._identity:
+            raise InvalidArgument(f'"{self._log.place.url}" has become the replica of another database', code="REPLICA",
+                                  hint="start again with a new --db to follow that one")  # fmt: skip
 
     def _catch_up(self, *, is_promoted: bool = False) -> None:
         """Applies all that is there; of an epoch that has ended only what its successor has, once that has begun."""
@@ -288,9 +303,17 @@ class Follower(Role):
             raise Damaged(f'"{base.position.name}" is older than what is served')
         if self._copy is not None and not (is_promoted or self._may_apply(base.position)):
             return
+        if base.position in self._unfit:  # it is not fetched again and again
+            raise InvalidArgument(self._unfit[base.position])
         old = self._copy.base if self._copy is not None else None
         with self._beside() as fetched:
             write_base(self._log, base, fetched, old, None if old is None else self._path)
+            try:
+                with duckdb.connect(str(fetched), read_only=True) as found:
+                    prepare(found, self._log.place.url)
+            except (InvalidArgument, duckdb.Error) as error:
+                self._unfit = {base.position: first_line(error)}
+                raise
             self._record(None)  # until it is whole, so that a file that is left over is known as a copy
             wal(self._path).unlink(missing_ok=True)
             fetched.replace(self._path)
@@ -343,7 +366,7 @@ class Follower(Role):
         """Writes the note; None for a copy that is not whole."""
         contents = {} if copy is None else {"base": copy.base.position, "position": copy.position, "last": copy.last}
         partial = self._note.with_name(f".{self._note.name}")
-        partial.write_text(json.dumps({"replica": self._log.existing(), **contents}))
+        partial.write_text(json.dumps({"replica": self._identity, **contents}))
         partial.replace(self._note)
 
     def _reopen(self) -> None:
@@ -352,7 +375,7 @@ class Follower(Role):
         Raises:
             InvalidArgument: The file is not a copy of this replica.
         """
-        identity = self._log.existing()
+        self._identity = self._log.existing()
         try:
             note = json.loads(self._note.read_text())
         except FileNotFoundError:
@@ -362,7 +385,9 @@ class Follower(Role):
                     hint="name a new --db, it is filled from the replica",
                 ) from None  # fmt: skip
             return
-        if note["replica"] != identity:
+        except ValueError:  # the machine ended while it was written: the copy is made again
+            return
+        if note["replica"] != self._identity:
             raise InvalidArgument(f'"{self._path}" is a copy of another replica than "{self._log.place.url}"',
                                   code="REPLICA", hint="name a new --db")  # fmt: skip
         if "base" not in note:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 
 import pytest
 
 from store.model.errors import InvalidArgument
 from store.replication import lease as leases
-from store.replication.follower import Follower
+from store.replication.follower import Follower, note_of
 from store.replication.join import Plan, join
 from store.replication.role import Lagging, ReadOnly
 from tests.store.replication.writing import log_at, note, notes, restored, writing
@@ -73,6 +74,49 @@ def test_a_follower_does_not_overwrite_another_file(tmp_path, place):
     with pytest.raises(InvalidArgument, match="no copy of the replica"), following(tmp_path / "mine", place):
         pass
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_note_that_was_not_written_whole_has_the_copy_made_again(tmp_path, place):
+    with writing(tmp_path / "a.duckdb", place) as (database, _):
+        note(database, "a")
+        with following(tmp_path / "b.duckdb", place):
+            pass
+        note_of(tmp_path / "b.duckdb").write_bytes(b"")
+        with following(tmp_path / "b.duckdb", place) as (copy, _):
+            assert notes(copy) == {"a"}
+
+
+def test_a_place_that_becomes_the_replica_of_another_database_is_not_followed(tmp_path, place):
+    with writing(tmp_path / "a.duckdb", place) as (database, _):
+        note(database, "a")
+    with following(tmp_path / "b.duckdb", place) as (copy, follower):
+        shutil.rmtree(place)
+        with writing(tmp_path / "c.duckdb", place) as (database, writer):
+            for text in "cde":
+                note(database, text)
+                writer._checkpoint()  # a base later than what the follower has
+            note(database, "f")
+            for _ in range(2):
+                with pytest.raises(InvalidArgument, match="has become the replica of another database"):
+                    follower.look()
+        assert notes(copy) == {"a"}
+        assert follower.lag_ms > 0
+
+
+def test_a_base_of_another_layout_is_refused_and_fetched_once(tmp_path, place, monkeypatch):
+    with writing(tmp_path / "a.duckdb", place) as (database, writer):
+        database.write(lambda connection: connection.execute(
+            "UPDATE settings SET value = '1' WHERE name = 'schema_version'"
+        ))  # fmt: skip
+        writer._checkpoint()
+        note(database, "a")
+        with following(tmp_path / "b.duckdb", place) as (_, follower):
+            assert "it has layout 1" in follower.row()["last_error"]
+            with pytest.raises(Lagging, match=r"nothing of the replica is here yet: .* it has layout 1"):
+                follower.check_lag(None)  # not an empty answer
+            monkeypatch.setattr("store.replication.follower.write_base", fail)
+            with pytest.raises(InvalidArgument, match="it has layout 1"):
+                follower.look()
 
 
 def test_the_lag_grows_while_nothing_is_heard(tmp_path, place, monkeypatch):
