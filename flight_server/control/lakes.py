@@ -98,7 +98,8 @@ class Lakes:
         tables: list[dict[str, Any]] = []
 
         def run(connection: Connection) -> None:
-            _check_taken(connection, config, replace)  # another caller may have registered it meanwhile
+            if not _check_taken(connection, config, replace):  # another caller may have registered it meanwhile
+                self._catalog.drop_connector(connection, catalog)  # the tables of another lake are none of this one
             self._vault.set(catalog, options, masked, config["uri"], uri)
             self._catalog.put_connector(connection, catalog, config["format"], uri, masked)
             if discover:

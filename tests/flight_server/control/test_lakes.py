@@ -136,6 +136,8 @@ def test_replacing_the_lake_drops_its_tables(env):
     env.register(uri="/b", replace=True, discover=True)
     assert set(env.errors()) == {"other"}
     assert env.payloads[-1]["known"] == {}  # snapshots of the previous lake do not apply
+    env.register(uri="/c", replace=True)
+    assert env.errors() == {}, "before the first inspection, too"
 
 
 def test_unreadable_table_is_failing_until_a_discovery_succeeds(env):
