@@ -74,8 +74,8 @@ class Discovery:
             changes = {
                 key: found_tables.fields(format, item) | found_tables.details(item) for key, item in changed.items()
             }
-            self._catalog.change(connection, changes)
             self._forget_other_schemas(connection, changed, places)
+            self._catalog.change(connection, changes)
             ids = self._store_schemas(connection, changed)
             self._store_snapshots(connection, changed, places)
             columns = (row for key, item in changed.items() for row in found_tables.column_rows(key, item, ids[key]))
@@ -183,7 +183,7 @@ class Discovery:
         places: Mapping[tuple[int, int], _Stored],
     ) -> None:  # fmt: skip
         """Deletes the records of current snapshots whose table got another schema since: names and ids of columns may
-        mean others now.
+        mean others now, and expressions may have other values, as `hash(a)` of an INT that is a long instead of an int.
 
         Args:
             places: Stored snapshots, as `_stored_places` returns them.
@@ -197,13 +197,18 @@ class Discovery:
         )
         stored = {(key, schema_hash): json.loads(columns) for key, schema_hash, columns in rows
                   if schema_hash == hashes[key]}  # fmt: skip
+        before_of = {key: text for key, snapshot_id, text in execute(
+            connection, f"SELECT table_key, current_snapshot_id, format_schema FROM tables"
+            f" WHERE {among('table_key', hashes)}", moved=keys_table(hashes),
+        ) if text is not None and snapshot_id == tables[key]["current_snapshot_id"]}  # fmt: skip
         for key, stored_hash in hashes.items():
             item, snapshot_id = tables[key], tables[key]["current_snapshot_id"]
             schema_hash, columns = item["schema_hash"], item["schemas"].get(item["schema_hash"])
-            before = stored.get((key, stored_hash), columns)
+            before, text = stored.get((key, stored_hash), columns), item.get("format_schema")
             if columns is None or (
                 stored_hash == schema_hash and found_tables.named(before) == found_tables.named(columns)
-            ):
+                and found_tables.types(before_of.get(key, text)) == found_tables.types(text)
+            ):  # fmt: skip
                 continue
             # stored again with the new ids
             connection.execute("DELETE FROM schemas WHERE table_key = ? AND schema_hash = ?", [key, schema_hash])

@@ -97,6 +97,13 @@ def named(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
     return [tuple(column[:4]) for column in columns]
 
 
+def types(format_schema: str | None) -> list[Any]:
+    """The types in a schema as its format has it (JSON), in order. A schema's hash has no widths of integers."""
+    found: list[Any] = []
+    json.loads(format_schema or "null", object_hook=lambda item: found.append(item.get("type")))
+    return found
+
+
 def identity_rows(table_key: int, found: Found) -> list[list[Any]]:
     """The identity of the current snapshot, by which the next inspection recognizes the table."""
     identities = dict(map(tuple, found.get("identities", ())))

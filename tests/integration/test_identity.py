@@ -248,6 +248,41 @@ def test_iceberg_schema_without_a_new_snapshot_is_part_of_what_is_current(tmp_pa
     assert {row["column_name"] for row in read(client, "stats.file_columns", table)} == {"a", "b"}
 
 
+def test_widened_integer_without_a_new_snapshot_changes_expressions(tmp_path, client):
+    """The hash of a long is another than that of the int, though both are INT."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.types import LongType
+
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    catalog.create_namespace("db")
+    rows = pa.table({"a": pa.array([1, 2, 3], pa.int32())})
+    built = catalog.create_table("db.t", rows.schema)
+    built.append(rows)
+    client.act("register_connector", {
+        "catalog": "wide", "format": "iceberg", "uri": f"sqlite:///{tmp_path}/c.db", "discover": True,
+        "options": {"warehouse": f"file://{tmp_path}/w", "name": "c", "type": "sql"},
+    })  # fmt: skip
+    capture(client, "wide.db.t")
+    hashes = {"table_catalog": "wide", "table_schema": "db", "table_name": "t", "engine_kind": "spark",
+              "snapshot_id": built.current_snapshot().snapshot_id, "engine_expression_key": b"hash(a)",
+              "logical_type": "INT", "min": "-559580957", "max": "1765031574", "row_count": 3}  # fmt: skip
+    client.put("stats.expressions", pa.Table.from_pylist([hashes]))
+    with built.update_schema() as update:
+        update.update_column("a", doc="a comment changes no value")
+    client.act("discover", {"catalog": "wide"})
+    assert [row["freshness"] for row in read(client, "stats.expressions", "wide.db.t")] == ["EXACT"]
+    with built.update_schema() as update:
+        update.update_column("a", LongType())
+    client.act("discover", {"catalog": "wide"})
+    assert read(client, "stats.expressions", "wide.db.t") == []
+    capture(client, "wide.db.t")
+    built.append(pa.table({"a": [4]}))
+    client.act("discover", {"catalog": "wide"})
+    capture(client, "wide.db.t")
+    (row,) = read(client, "stats.columns", "wide.db.t")
+    assert (row["max"], row["avg_width_bytes"], row["max_width_bytes"]) == ("4", 8.0, 8)
+
+
 def test_paimon_schema_without_a_new_snapshot_is_part_of_what_is_current(tmp_path, client):
     import pypaimon
     from pypaimon.schema.schema_change import SchemaChange

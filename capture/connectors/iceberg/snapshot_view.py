@@ -285,11 +285,18 @@ class SnapshotView:
                 entry.rows - (0 if deleted is None else len(deleted)),
                 entry.size,
                 self._scan_columns(entry, layout, self._scanned),
-                _fingerprint(entry, deleted, self._index.equality(entry)),
+                _fingerprint(entry, deleted, self._index.equality(entry), self._widened),
                 self._io.storage(entry.location),
                 deleted,
                 self._equality_deletes(entry, layout),
             )
+
+    @cached_property
+    def _widened(self) -> list[int]:
+        """Ids of the integers that were narrower in an earlier schema."""
+        schemas = (self._schema, *self._metadata.schemas)
+        wide, *others = ({(leaf.field_id, leaf.width_bytes) for leaf in leaves(schema)} for schema in schemas)
+        return sorted(field_id for field_id, width in wide if width == 8 and any((field_id, 4) in of for of in others))
 
     def _equality_deletes(self, entry: Entry, layout: FileLayout) -> tuple[EqualityDelete, ...]:
         deletes = []
@@ -365,8 +372,10 @@ def _content_file(delete: Entry) -> dict[str, Any]:
     return file
 
 
-def _fingerprint(entry: Entry, deleted: pa.Array | None, equality: Sequence[Entry]) -> str:
+def _fingerprint(entry: Entry, deleted: pa.Array | None, equality: Sequence[Entry], widened: Sequence[int]) -> str:
     digest = hashlib.sha256(f"{entry.location}\0{entry.size}\0{entry.rows}\0".encode())
+    if widened:  # results from before have another width
+        digest.update(repr(widened).encode())
     if deleted is not None:
         digest.update(deleted.to_numpy().tobytes())
     for delete in sorted(equality, key=lambda delete: delete.location):
