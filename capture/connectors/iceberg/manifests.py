@@ -8,6 +8,7 @@ are cached, as arrays, which take a twentieth of the memory of pyiceberg's objec
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -264,7 +265,9 @@ def _at(file: list[Any], position: int) -> Any:
 
 
 def _values(partition: Any) -> tuple[Any, ...]:
-    return tuple(partition[i] for i in range(len(partition)))
+    """The values of a partition. NaN is one object, so that tuples with it are equal."""
+    values = (partition[i] for i in range(len(partition)))
+    return tuple(math.nan if value != value else value for value in values)
 
 
 def _blocks(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[Files, Columns]]:

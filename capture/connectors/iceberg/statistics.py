@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform
 from pyiceberg.types import TimestampNanoType, TimestamptzNanoType
 
-from capture.connectors.file_columns import alike, joined, live_counts, rows_of_groups
+from capture.connectors.file_columns import alike, joined, live_counts, numbers, rows_of_groups
 from capture.connectors.footers.reader import Footer
 from capture.connectors.footers.statistics import (
     FooterCache,
@@ -28,6 +28,7 @@ from capture.connectors.iceberg.bounds import decoded, span
 from capture.connectors.iceberg.manifests import Columns, Files, Metrics
 from capture.connectors.iceberg.schema import IcebergLeaf, identity_values, typed_array
 from capture.connectors.storage.places import Place, batched
+from store.model.logical_types import FLOATING
 
 BATCH_ROWS: Final = 60_000
 """Approximate number of rows in one table of `rows()`."""
@@ -103,7 +104,13 @@ class ColumnStatistics:
             in_some = pc.if_else(everywhere, pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64()))
             is_null = of_files([each is None or each.value is None for each in only])
             nulls = pc.if_else(fixed, pc.if_else(is_null, block.rows, in_some), nulls)
-            nans, low, high = (pc.if_else(fixed, given, of) for given, of in ((0, nans), (value, low), (value, high)))
+            given_nans = pa.scalar(0, pa.int64())
+            if leaf.logical.kind in FLOATING:  # NaN is a value, but no bound
+                is_nan = pc.is_nan(value).fill_null(False)
+                every = pc.if_else(everywhere, block.rows, pa.scalar(None, pa.int64()))
+                given_nans, value = pc.if_else(is_nan, every, given_nans), numbers(value)
+            nans = pc.if_else(fixed, given_nans, nans)
+            low, high = (pc.if_else(fixed, value, of) for of in (low, high))
             exact = [pc.if_else(fixed, everywhere, side) for side in exact]
         if low.null_count and self._transforms(leaf, block):
             spans = [self._span(leaf, block, partition) for partition in block.partitions]

@@ -8,11 +8,15 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
 from pyiceberg.types import (
+    DoubleType,
     LongType,
     NestedField,
     StringType,
@@ -244,3 +248,25 @@ def test_error_names_the_format_of_files_that_are_not_parquet(table):
     built.commit_deletes(table, gone)
     with pytest.raises(Unreadable, match="AVRO"):
         stats(directory(home(table)))
+
+
+def test_partition_by_nan_counts_its_nans_and_its_deletes_apply(tmp_path):
+    """NaN equals no value, not even itself."""
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "x", DoubleType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "x"))
+    table = built.simple_table(tmp_path, schema, partition_spec=spec)
+    path, written = tmp_path / "nan.parquet", pa.table({"id": [1, 2, 3]}, schema.select("id").as_arrow())
+    pq.write_table(written, path, write_statistics=False)
+    file = DataFile.from_args(
+        content=DataFileContent.DATA, file_path=f"file://{path}", file_format=FileFormat.PARQUET,
+        partition=Record(math.nan), record_count=3, file_size_in_bytes=path.stat().st_size,
+    )  # fmt: skip
+    file.spec_id = table.spec().spec_id
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as update:
+        update.append_data_file(file)
+    deletes = built.position_deletes(table, [(file.file_path, 1)], Record(math.nan))
+    built.commit_deletes(table, deletes)
+    native = stats(directory(home(table)))
+    row = file_columns(native)[0, "x"]
+    assert native.row_count == 2
+    assert [row[name] for name in ("row_count", "null_count", "nan_count", "min", "max")] == [2, 0, 2, None, None]
