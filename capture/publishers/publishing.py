@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from capture.publishers.spi import Draft, LostRace, Publication, Publisher
-from store.model.errors import InvalidArgument, StatflightError, UpstreamError
+from store.model.errors import InvalidArgument, StatflightError, UpstreamError, first_line, may_pass
 
 T = TypeVar("T")
 
@@ -40,12 +41,12 @@ def publish(publisher: Publisher, *, dry_run: bool = False, pause: Callable[[flo
             )
         if dry_run or draft.is_current:
             return _publication(publisher, draft, draft.made_snapshot_id, "DRY_RUN" if dry_run else "CURRENT")
-        made_snapshot_id = _writing(publisher, lambda: publisher.write(draft))
+        made_snapshot_id = publisher.write(draft)
         location = publisher.verify(draft)
         published = _publication(publisher, draft, made_snapshot_id, "CURRENT")
         return replace(published, location=location, removed_orphans=tuple(publisher.removed_orphans))
 
-    return _with_retries(attempt_once, pause)
+    return _with_retries(_translated(publisher)(attempt_once), pause)
 
 
 def withdraw(publisher: Publisher, *, pause: Callable[[float], None] = time.sleep) -> bool:
@@ -56,7 +57,7 @@ def withdraw(publisher: Publisher, *, pause: Callable[[float], None] = time.slee
         LostRace: Other writers won every attempt.
         UpstreamError: The home cannot be read or written.
     """
-    return _with_retries(lambda: _writing(publisher, publisher.withdraw), pause)
+    return _with_retries(_translated(publisher)(publisher.withdraw), pause)
 
 
 def _with_retries(attempt_once: Callable[[], T], pause: Callable[[float], None]) -> T:
@@ -72,20 +73,26 @@ def _with_retries(attempt_once: Callable[[], T], pause: Callable[[float], None])
     raise AssertionError("the last attempt returns or raises")
 
 
-def _writing(publisher: Publisher, change: Callable[[], T]) -> T:
-    """Runs a change of a home and translates errors of the operating system."""
+@contextmanager
+def _translated(publisher: Publisher) -> Iterator[None]:
+    """Translates errors of a home and of its library; messages have the table's name."""
     try:
-        return change()
+        yield
     except StatflightError:
         raise
-    except OSError as error:
-        table = f'{publisher.home}: table "{publisher.statistics.full_name}"'
-        if isinstance(error, PermissionError) or error.errno in (13, 30):  # EACCES, EROFS
+    except Exception as error:  # libraries pass errors of JSON and Avro on
+        statistics = publisher.statistics
+        table, number = f'{publisher.home}: table "{statistics.full_name}"', getattr(error, "errno", None)
+        if isinstance(error, PermissionError) or number in (13, 30):  # EACCES, EROFS
             raise InvalidArgument(
                 f"{table} may not be written: permission denied", code="READ_ONLY",
                 hint="give the worker's user or credentials the permission to write there",
             ) from None  # fmt: skip
-        raise UpstreamError(f"{table} cannot be written ({error.strerror or type(error).__name__})") from None
+        publisher.destination.connector.describe(statistics.namespace, statistics.name)  # it may be gone
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {first_line(error)}"
+        failed = UpstreamError(f"{table} cannot be read or written ({reason})")
+        failed.retryable = may_pass(error)
+        raise failed from error
 
 
 def _publication(publisher: Publisher, draft: Draft, made_snapshot_id: int | None, state: str) -> Publication:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from capture.publishers.external_values import java_double, paimon_bound, spark_
 from capture.publishers.paimon import PaimonPublisher
 from capture.publishers.publishing import publish
 from capture.publishers.spi import LostRace
+from store.model.errors import StatflightError
 from tests.capture.publishers.contract import PublisherContract, Table, rows
 
 
@@ -116,6 +118,17 @@ def test_lost_race_leaves_no_file(tmp_path):
     with pytest.raises(LostRace, match="snapshot 2"):
         publisher.write(draft)
     assert table.files() == before and count(table) == 160
+
+
+@pytest.mark.parametrize("step", ["prepare", "write", "verify"])
+def test_table_that_is_dropped_meanwhile_is_not_found(tmp_path, step):
+    table = built(tmp_path)
+    shutil.copytree(table.path, table.path.with_name("other"))  # a lake without tables is another error
+    publisher = table.publisher()
+    do = getattr(publisher, step)
+    setattr(publisher, step, lambda *given: (shutil.rmtree(table.path), do(*given))[1])
+    with pytest.raises(StatflightError, match=r"sales\.notes"):
+        publish(publisher)
 
 
 def test_files_of_a_killed_publication_are_removed_later(tmp_path, monkeypatch):
