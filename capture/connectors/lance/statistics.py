@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from capture.connectors.analyzed import analyzed_row, count
 from capture.connectors.file_columns import column_rows, live_counts
-from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds, delete_file
+from capture.connectors.spi import COLUMN_SCHEMA, FILE_COLUMN_SCHEMA, Column, ColumnIds, delete_file
 from store.model.logical_types import FLOATING, Kind, LogicalType, parse, to_arrow
 
 PREFIX = "lance.stats."
@@ -99,9 +99,11 @@ def _read_zones(dataset: Any, uuid: str) -> pa.Table | None:
 def _rows(zones: pa.Table, fragments: Mapping[int, Fragment], column: Column, ids: ColumnIds) -> pa.Table:
     """Merges zones by fragment."""
     zones = zones.filter(pc.is_in(zones["fragment_id"], pa.array(list(fragments), zones["fragment_id"].type)))
+    if not zones.num_rows:  # of a table without rows, or of fragments that are gone
+        return FILE_COLUMN_SCHEMA.empty_table()
     kind = parse(column.logical_type)
     fragment_ids = zones["fragment_id"].to_numpy()
-    starts = np.flatnonzero(np.diff(fragment_ids, prepend=-1)).tolist() if len(fragment_ids) else []
+    starts = np.flatnonzero(np.diff(fragment_ids, prepend=-1)).tolist()
     groups = list(zip(starts, [*starts[1:], len(fragment_ids)], strict=True))
     fragments_of = [fragments[int(fragment_ids[start])] for start, _ in groups]
     has_nan = kind.kind in FLOATING

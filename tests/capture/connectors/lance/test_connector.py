@@ -180,6 +180,16 @@ def test_zone_map_with_nan_has_no_maximum_and_no_later_rows(tmp_path):
     assert (row["min"], row["max"], row["nan_count"], row["row_count"]) == ("0", None, 1, 3)
 
 
+def test_zone_map_of_rows_that_are_all_gone_says_nothing_of_later_ones(tmp_path):
+    dataset = lance.write_dataset(pa.table({"x": [1, 2]}), tmp_path / "points")
+    dataset.create_scalar_index("x", index_type="ZONEMAP")
+    dataset.delete("true")
+    dataset.create_scalar_index("x", index_type="ZONEMAP")
+    dataset.insert(pa.table({"x": [99]}))
+    native = stats(connect(tmp_path), dataset.version, ids={"x": 1})
+    assert (native.row_count, file_rows(native)) == (1, [])
+
+
 ODD = {
     "ns": (pa.array([1_001, 5_001], pa.timestamp("ns")), "1970-01-01T00:00:00.000001", "1970-01-01T00:00:00.000006"),
     "zoned": (
