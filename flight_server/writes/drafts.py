@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from store.catalog.changes import one_place
 from store.duckdb.database import Connection
 from store.duckdb.spill import SpillBuffer
-from store.history.file_listings import FAMILIES, ListingChanged, continue_listing
+from store.history.file_listings import FAMILIES, ListingChanged, continue_listing, list_nothing
 from store.history.file_spans import end_staged
 from store.model.catalog_entries import TableEntry
 from store.model.puts import Listing
@@ -181,6 +181,7 @@ def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequen
         puts = together(put for draft, _ in group for put in draft.merged())
         marks = {(table_key, listing.snapshot_id): listing.mark for _, table_key, listing in listings}
         store.put_in(connection, puts, staged=staged, marks=marks)
+        store.catalog.spans.list_files(list_nothing(connection, marks))
 
 
 def together(puts: Iterable[Put]) -> list[Put]:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from store.duckdb.arrow_sql import execute
+from store.duckdb.arrow_sql import execute, query
 from store.duckdb.layout import BY_SPAN, OPEN_END, Connection
 from store.history.file_spans import positions
 from store.model.errors import UpstreamError
@@ -81,6 +81,41 @@ def continue_listing(
             "INSERT INTO file_snapshots (table_key, family, snapshot_id, pos, mark) VALUES (?, ?, ?, ?, ?)",
             [table_key, family, listing.snapshot_id, pos, listing.mark],
         )
+
+
+def list_nothing(connection: Connection, marks: Marks) -> list[int]:
+    """Gives snapshots with marks an empty listing of each family of which no rows were put: the table has no files, or
+    its metadata nothing about their columns. Those of an earlier snapshot no longer apply.
+
+    Returns:
+        The keys of the tables that got one.
+    """
+    if not marks:
+        return []
+    places = pa.table({
+        "table_key": pa.array([key for key, _ in marks], pa.int64()),
+        "snapshot_id": pa.array([snapshot_id for _, snapshot_id in marks], pa.int64()),
+        "mark": pa.array(marks.values(), pa.string()),
+    })  # fmt: skip
+    new = query(
+        connection, "SELECT table_key, family, snapshot_id,"
+        " newest + row_number() OVER (PARTITION BY table_key, family ORDER BY snapshot_id) AS pos, mark FROM ("
+        "SELECT p.*, f.family, coalesce(max(l.pos), -1) AS newest FROM {places} p"
+        f" CROSS JOIN (SELECT unnest({list(FAMILIES)}) AS family) f"
+        " LEFT JOIN file_snapshots l ON l.table_key = p.table_key AND l.family = f.family GROUP BY ALL"
+        " HAVING NOT coalesce(bool_or(l.snapshot_id = p.snapshot_id), false))", places=places,
+    )  # fmt: skip
+    if not new.num_rows:
+        return []
+    for family in FAMILIES:
+        execute(
+            connection, f"UPDATE {BY_SPAN[family]} SET to_pos = n.pos FROM (SELECT table_key, min(pos) AS pos FROM"
+            f" {{new}} WHERE family = '{family}' GROUP BY 1) n WHERE {BY_SPAN[family]}.table_key = n.table_key"
+            f" AND to_pos = {OPEN_END}", new=new,
+        )  # fmt: skip
+    execute(connection, "INSERT INTO file_snapshots (table_key, family, snapshot_id, pos, mark) FROM {new}", new=new)
+    keys: list[int] = new["table_key"].unique().to_pylist()
+    return keys
 
 
 def forget_mark(connection: Connection, table_key: int, snapshot_id: int | None = None) -> None:

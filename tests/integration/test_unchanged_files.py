@@ -24,6 +24,7 @@ from capture.registry import Registry
 from flight_server.client.connection import Connection
 from flight_server.worker.draft_sink import DraftSink
 from flight_server.worker.loop import Worker
+from store.invariants import check_file
 from tests.flight_server.live_server import Client, serving
 
 IGNORED = ("captured_at", "refreshed_at", "capture_mode", "freshness", "usable_for")
@@ -194,6 +195,42 @@ def test_parquet_recapture_reads_and_puts_only_changed_files(tmp_path, watch):
         assert (put["stats.files"], put["stats.file_columns"]) == (2, 4)
         last = stored(client, "lake.default.t")
     assert last == captured_afresh(tmp_path / "again", connector, "lake.default.t")
+
+
+@pytest.mark.parametrize("format", ["delta", "lance"])
+def test_a_table_that_is_emptied_has_no_files(tmp_path, format):
+    """The files of its snapshot are known: those of an earlier one do not apply, and scans need no capture."""
+    import lance
+    from deltalake import DeltaTable, write_deltalake
+
+    path = tmp_path / "lake" / ("t.lance" if format == "lance" else "t")
+
+    def append() -> None:
+        if format == "delta":
+            write_deltalake(path, rows(0, 10), mode="append")
+        else:
+            lance.write_dataset(rows(0, 10), str(path), mode="append" if path.exists() else "create")
+
+    def found() -> list[int]:
+        client.act("discover", {"catalog": "lake"})
+        capture(client, "lake.default.t")
+        flights = ("stats.files", "stats.file_columns", "stats.partitions")
+        reads = [client.get({"table": flight, "snapshot": "current"}) for flight in flights]
+        assert {row["freshness"] for read in reads for row in read.to_pylist()} == {"EXACT"}
+        scanned = client.get({"scan": "lake.default.t"}).num_rows
+        return [reads[0].num_rows, reads[1].num_rows, reads[2]["row_count"].to_pylist(), scanned]
+
+    path.parent.mkdir()
+    append()
+    columns = 2 if format == "delta" else 0  # in metadata
+    with server_with_worker(tmp_path / "server") as client:
+        client.act("register_connector", {"catalog": "lake", "format": format, "uri": str(tmp_path / "lake")})
+        assert found() == [1, columns, [10], 1]
+        _ = DeltaTable(path).delete() if format == "delta" else lance.dataset(str(path)).delete("true")
+        assert found() == [0, 0, [0], 0]
+        append()
+        assert found() == [1, columns, [10], 1]
+    assert list(check_file(tmp_path / "server" / "stats.duckdb")) == []
 
 
 def test_all_files_are_put_again_after_statistics_of_one_were_deleted(iceberg, tmp_path, watch):

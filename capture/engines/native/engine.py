@@ -112,7 +112,8 @@ class _Pass:
     def run(self) -> list[CaptureResult]:
         is_empty = self.native.data_file_count == self.native.row_count == 0
         self.is_covered = self._is_covered()
-        rollups = self._columns_without_files() if is_empty else self._file_columns()
+        rollups = self._file_columns()
+        rollups = self._columns_without_files() if is_empty else rollups
         columns = self._columns(rollups)
         if self.whole:
             self._put_files()
@@ -286,7 +287,8 @@ class _Pass:
 
     def _file_columns(self) -> dict[int, Rollup]:
         """Puts the per-file statistics, if a table or file is captured; returns roll-ups by column id."""
-        if self.whole and self.native.parts and self.wanted is None:  # a listing has all columns
+        is_listed = self.native.parts or self.native.data_file_count == 0  # that there are none is a listing, too
+        if self.whole and is_listed and self.wanted is None:  # a listing has all columns
             return self._parts()
         rollups: dict[int, Rollup] = {}
         for part in () if self.is_covered else self.native.file_columns():
