@@ -67,12 +67,12 @@ def is_data(name: str) -> bool:
 
 
 def partition_of(folder: str) -> tuple[str, str | None] | None:
-    """Key and value of a `key=value` directory; empty and Hive's default value mean null. None for other names."""
+    """Key and value of a `key=value` directory; Hive's default value means null. None for other names."""
     match = _PARTITION.fullmatch(folder)
     if match is None or folder.startswith((".", "_")):
         return None
     value = unquote(match[2])
-    return unquote(match[1]), None if value in ("", HIVE_NULL) else value
+    return unquote(match[1]), None if value == HIVE_NULL else value
 
 
 def partition_type(values: set[str]) -> LogicalType:
@@ -86,7 +86,7 @@ def partition_type(values: set[str]) -> LogicalType:
 
 def _as_date(value: str) -> date | None:
     try:
-        return date.fromisoformat(value) if re.fullmatch(r"\d{4}-\d{2}-\d{2}", value) else None
+        return date.fromisoformat(value) if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value) else None
     except ValueError:
         return None
 

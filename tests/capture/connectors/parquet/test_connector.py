@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -207,6 +208,18 @@ def test_promoted_type_has_the_values_of_both(one, other, both):
     for pair in ((one, other), (other, one)):
         found = promoted(*map(parse, pair))
         assert (found and found.text) == both
+
+
+@pytest.mark.parametrize("values", [("", "1"), ("\u0661", "2"), ("__HIVE_DEFAULT_PARTITION__", "2020-01-01")])
+def test_hive_partitions_have_the_values_that_duckdb_reads(tmp_path, values):
+    for at, value in enumerate(values):
+        write(tmp_path / f"t/k={value}/{at}.parquet", pa.table({"v": [at]}))
+    _, rows = captured(connector(tmp_path), "t", columns=frozenset({"k"}))
+    files = f"read_parquet('{tmp_path}/t/*/*.parquet', hive_partitioning = true, filename = true)"
+    read = duckdb.sql(f"SELECT filename, k::VARCHAR, (k IS NULL)::INT FROM {files}").fetchall()
+    found = [(row["file_path"], row["min"], row["max"], row["null_count"]) for row in rows["k"]]
+    assert sorted(found) == sorted((path, value, value, nulls) for path, value, nulls in read)
+    assert {row["logical_type"] for row in rows["k"]} == {"DATE" if "2020-01-01" in values else "STRING"}
 
 
 def test_hive_partitions_are_constant_columns(tmp_path):
