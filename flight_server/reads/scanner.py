@@ -27,10 +27,10 @@ from flight_server.reads.streams import Stream, Streams, fits, never
 from flight_server.wire.scan_request import CURRENT, Part, ScanRequest
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
-from store.duckdb.layout import STORED
+from store.duckdb.layout import BY_SNAPSHOT, STORED
 from store.duckdb.table_versions import TableVersions
 from store.model.catalog_entries import TableEntry
-from store.model.errors import InvalidArgument
+from store.model.errors import InvalidArgument, NotFound
 from store.model.predicates.tree import And, Leaf, Op
 from store.model.schemas import FLIGHTS, Flight
 
@@ -41,6 +41,15 @@ SMALL_BYTES: Final = 1 << 20  # largest cached answer that does not count as a s
 _SKETCHES: Final = "stats.sketches"  # a union of two tables, which has no sort columns in common
 _LARGE: Final = frozenset({_SKETCHES, "stats.files", "stats.file_columns", "stats.partitions"})  # not kept for tickets
 _KEPT_SHARE: Final = 8  # part of the cache's size that rows of tickets may take besides
+
+_HAS_RECORDS: Final = " OR ".join(
+    f"EXISTS (FROM {name} r WHERE r.table_key = n.table_key AND r.snapshot_id = n.snapshot_id)"
+    for name in (*BY_SNAPSHOT.values(), "file_snapshots")
+)
+_KNOWN_SNAPSHOTS: Final = (
+    f"SELECT table_key FROM snapshots n WHERE snapshot_id = ? AND (is_live IS DISTINCT FROM false OR {_HAS_RECORDS})"
+)
+"""The tables with a snapshot that is in the lake, or was put, or has records."""
 
 Answer: TypeAlias = pa.Table | Stream
 A = TypeVar("A", pa.Buffer, pa.Table | Stream)
@@ -138,15 +147,18 @@ class Scanner:
         """Answers a scan, with all commits acknowledged before this call.
 
         Raises:
-            NotFound: The ticket's rows were changed since and are no longer kept (GONE).
+            NotFound: The ticket's rows were changed since and are no longer kept (GONE); or there are no rows, and none
+                of the tables has the snapshot (UNKNOWN_SNAPSHOT).
             ResourceExhausted: The answer exceeds the size limit, or too many streams are running.
         """
         request = self._fully_named(request)
-        if request.generation is None or self._kept(request) is not None:
-            return self._read(request, principal, is_cancelled)
+        is_kept = request.generation is None or self._kept(request) is not None
         answer = self._read(request, principal, is_cancelled)
         try:
-            self._check_generation(request)  # after the query began, so that no write comes between
+            if not is_kept:
+                self._check_generation(request)  # after the query began, so that no write comes between
+            if isinstance(answer, pa.Table) and not answer.num_rows:
+                self._check_snapshot(request, principal)
         except BaseException:
             if isinstance(answer, Stream):
                 answer.close()
@@ -169,6 +181,21 @@ class Scanner:
     def _check_generation(self, request: ScanRequest) -> None:
         if request.generation is not None and (found := self._pinned(request)) is not None:
             self.generations.check(request.generation, request.flight, *found)
+
+    def _check_snapshot(self, request: ScanRequest, principal: Principal) -> None:
+        """Raises NotFound if no table of a request has the snapshot that it names, or none any more."""
+        if request.snapshot in (None, CURRENT) or request.limit == 0 or request.part is not None:
+            return
+        snapshot_id = int(request.snapshot or 0)
+        tables = [table for table in self._matching(request) if principal.sees(*table.name)]
+        if not tables or any(table.current_snapshot_id == snapshot_id for table in tables):
+            return
+        keys = {table.table_key for table in tables}
+        if not any(key in keys for (key,) in self.database.rows(_KNOWN_SNAPSHOTS, snapshot_id)):
+            who = f'table "{tables[0].full_name}"' if len(tables) == 1 else f"none of {len(tables)} tables"
+            has = "has no" if len(tables) == 1 else "has"
+            raise NotFound(f"{who} {has} snapshot {snapshot_id}", code="UNKNOWN_SNAPSHOT",
+                           hint="see the flight sys.snapshots", params={"snapshot": snapshot_id})  # fmt: skip
 
     def _kept(self, request: ScanRequest) -> Slice | None:
         """The rows of the request's ticket; None if they must be read."""

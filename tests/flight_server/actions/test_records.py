@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from flight_server.actions import ACTIONS, Call
-from flight_server.auth.principal import ALL_SCOPES, Principal
+from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
+from flight_server.wire.scan_request import of_command
+from flight_server.wire.tickets import to_ticket
 from store.catalog.discovery import Discovery
 from store.model import schemas, sketches
 from store.model.errors import InvalidArgument, NotFound
@@ -123,6 +125,23 @@ def stored(app, flight: str = "stats.columns", target: str = "column_id") -> set
     # results are cached by command, and this process has one app per test
     found = read(app, command("t", flight, query_id=str(app.settings.db.parent))).to_pylist()
     return {(row["snapshot_id"], row[target]) for row in found}
+
+
+def test_a_read_at_a_snapshot_that_is_unknown_or_has_expired_is_refused(lake):
+    """Of one table or of all of them, with a ticket from before, too; not one of which no row matches."""
+    put(lake, rows("other", 3, [1]))
+    commands = [command(name, snapshot=1) for name in ("t", None)]
+    tickets = [to_ticket(lake.scanner.pin(of_command(data), ANONYMOUS)).ticket for data in commands]
+    for data in (*commands, *tickets):
+        assert read(lake, data).num_rows == 2
+    act(lake, "expire", dry_run=False)
+    for data in (*commands, *tickets[1:], *(command(name, snapshot=99) for name in ("t", None))):
+        with pytest.raises(NotFound, match=r"(table \"lake.s.t\" has no|none of 2 tables has) snapshot (1|99)"):
+            read(lake, data)
+    assert read(lake, command("other", snapshot=3)).num_rows == 1
+    nothing = {"column": "column_id", "op": "EQ", "values": [9]}
+    assert read(lake, command("t", snapshot=4, filter=nothing)).num_rows == 0
+    assert read(lake, command("absent", snapshot=99)).num_rows == 0, "no table is asked for"
 
 
 def test_expire_is_a_dry_run_unless_disabled(lake):

@@ -78,7 +78,7 @@ def as_json(table: pa.Table) -> str:
 @settings(max_examples=settings.default.max_examples // 4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     tree=st.none() | TREES, table=st.sampled_from(["a", "b", "gone"]), columns=PROJECTIONS,
-    snapshot=st.sampled_from([None, "current", 1, 2, 3, 4]), stale=st.booleans(), limit=st.none() | st.integers(0, 5),
+    snapshot=st.sampled_from([None, "current", 1, 2, 4]), stale=st.booleans(), limit=st.none() | st.integers(0, 5),
     replaced=st.none() | st.integers(1, 10),
 )  # fmt: skip
 def test_cached_reads_equal_those_of_duckdb(app, uncached, tree, table, columns, snapshot, stale, limit, replaced):
