@@ -28,7 +28,7 @@ from store.duckdb.database_files import CHECKPOINT_BYTES, DatabaseFiles
 from store.duckdb.file_lock import FileLock
 from store.duckdb.layout import Connection, insert_rows, prepare
 from store.duckdb.table_versions import TableVersions
-from store.model.errors import Cancelled, InvalidArgument, ShuttingDown
+from store.model.errors import Cancelled, InvalidArgument, ShuttingDown, first_line
 
 __all__ = ["MEMORY", "Connection", "Database", "insert_rows"]
 
@@ -92,7 +92,8 @@ class Database:
                 self._lock.release()
             if root is None and isinstance(error, duckdb.Error):
                 is_locked = "Could not set lock" in str(error)
-                raise _unusable(name, _LOCKED if is_locked else "it cannot be opened as a database") from None
+                reason = _LOCKED if is_locked else f"it cannot be opened as a database: {first_line(error)}"
+                raise _unusable(name, reason) from None
             raise
         return root
 

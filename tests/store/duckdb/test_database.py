@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from store.catalog.catalog import Catalog
-from store.duckdb.backup import settle
+from store.duckdb.backup import settle, wal
 from store.duckdb.database import Database
 from store.duckdb.layout import VERSION, insert_rows
 from store.model.errors import Cancelled, InvalidArgument, ShuttingDown
@@ -204,6 +204,18 @@ def test_closed_database_refuses_reads_and_writes(tmp_path):
 
 
 # Opening.
+
+
+def test_backup_beside_the_log_of_another_state_is_refused_with_the_reason(tmp_path):
+    """As where a backup is copied over the file of a server that was killed."""
+    database = Database(tmp_path / "d.db")
+    database.write(lambda connection: connection.execute("CREATE TABLE t (x BIGINT)"))
+    database.backup(tmp_path / "b.db")
+    log = wal(tmp_path / "d.db").read_bytes()
+    database.close()
+    wal(tmp_path / "b.db").write_bytes(log)
+    with pytest.raises(InvalidArgument, match=r"cannot be opened as a database: .* WAL .* does not match"):
+        Database(tmp_path / "b.db")
 
 
 def test_foreign_file_is_refused_and_unchanged(tmp_path):
