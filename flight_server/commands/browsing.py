@@ -29,6 +29,7 @@ from flight_server.present.render import Format
 from flight_server.table_names import full_name
 from flight_server.views import catalog_summary, shapes, table_summary
 from flight_server.views import history as histories
+from flight_server.views.reader import Reader
 from store.model.names import is_pattern, matcher
 
 
@@ -147,13 +148,13 @@ def report(
             return
         written: list[str] = []
 
-        def work(name: str) -> None:
-            for file, content in files.pages_of(client, name, at):
+        def work(reader: Reader, name: str) -> None:
+            for file, content in files.pages_of(reader, name, at):
                 _write(output / file, content)
             written.append(name)
 
         _make(output)
-        failed = for_each(client, targets, work)
+        failed = for_each(client, targets, work, whole=files.IN_TURN)
         if written:
             for file, content in files.index(client, written):
                 _write(output / file, content)

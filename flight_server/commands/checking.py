@@ -25,6 +25,7 @@ from flight_server.commands.parameters import option
 from flight_server.present import check_results
 from flight_server.present.check_results import ResultFormat
 from flight_server.views.expectations import LEAST
+from flight_server.views.reader import Reader
 from store.model.errors import InvalidArgument
 
 
@@ -58,15 +59,17 @@ def check(
         about = {"measure": measure.strip(), "snapshot": snapshot_of(expected[1], "current")}
         about |= {"column": column.strip()} if column else {}
         with connect(connection) as client:
-            failed = for_each(client, targets, lambda name: tell_json(client.act("expect", {"table": name, **about})))
+            failed = for_each(
+                client, targets, lambda _, name: tell_json(client.act("expect", {"table": name, **about}))
+            )
         sys.exit(1 if failed else 0)
     if suggest:
         with connect(connection) as client:
-            failed = for_each(client, targets, lambda name: tell(suggestions.to_toml(client, name)))
+            failed = for_each(client, targets, lambda reader, name: tell(suggestions.to_toml(reader, name)))
         sys.exit(1 if failed else 0)
     if not rules_given:
         with connect(connection) as client:
-            failed = for_each(client, targets, client.require_table)
+            failed = for_each(client, targets, lambda _, name: client.require_table(name))
         if failed:  # an unknown table is reported first
             sys.exit(1)
         misuse("no rule given; say --rule 'null_fraction <= 0.01', --rules FILE.toml, or --suggest")
@@ -77,8 +80,8 @@ def check(
     with connect(connection) as client:
         names, failed = expand(client, targets)
 
-        def work(name: str) -> None:
-            mine = evaluate(client, name, rules_given, at)
+        def work(reader: Reader, name: str) -> None:
+            mine = evaluate(reader, name, rules_given, at)
             results.extend(mine)
             judged = {result.rule for result in mine}
             if any(one.measure == grammar.LEARNED for one in rules_given) and not any(

@@ -6,11 +6,11 @@ import difflib
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 from flight_server.commands.output import CommandError, misuse, note, warn
 from flight_server.commands.parameters import argument, option
@@ -18,7 +18,9 @@ from store.model.names import is_pattern, matcher, split_name
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
+    from flight_server.views.reader import Reader
 
+T = TypeVar("T")
 DEFAULT_URI: Final = "grpc://127.0.0.1:8815"
 MAX_CANDIDATES: Final = 5  # most tables that the message about an ambiguous name lists
 COMPLETION_SECONDS: Final = 2.0  # for the server to list its tables for shell completion
@@ -276,34 +278,54 @@ def expand(client: StatsClient, targets: Iterable[str]) -> tuple[list[str], int]
 
 
 def for_each(
-    client: StatsClient, targets: Iterable[str], work: Callable[[str], None], errors: dict[str, str] | None = None
-) -> int:
+    client: StatsClient, targets: Iterable[str], work: Callable[[Reader, str], object],
+    errors: dict[str, str] | None = None, whole: Collection[str] = (),
+) -> int:  # fmt: skip
     """Does the work for each table that the targets match; a failure is reported and does not stop the others.
 
     Args:
         targets: Names, their unique ends, and patterns.
-        work: Called with each full name.
+        work: See `each`.
         errors: Receives the message of each failure, by table.
+        whole: See `ReadAhead`.
 
     Returns:
         The number of tables that failed, and of targets that stand for no table.
+    """
+    names, failed = expand(client, targets)
+    errors = {} if errors is None else errors
+    for _ in each(client, names, work, errors, whole):
+        pass
+    return failed + len(errors)
+
+
+def each(
+    client: StatsClient, names: Sequence[str], work: Callable[[Reader, str], T], errors: dict[str, str],
+    whole: Collection[str] = (),
+) -> Iterator[T]:  # fmt: skip
+    """The results of the work for each table, without those that failed, which are reported.
+
+    Args:
+        names: Full names.
+        work: Called with a reader, which reads the same of many tables at once, and the name of a table.
+        errors: Receives the message of each failure, by table.
+        whole: See `ReadAhead`.
     """
     import pyarrow as pa
     import pyarrow.flight as flight
 
     from flight_server.client import reason
+    from flight_server.views.reader import ReadAhead
     from store.model.errors import StatflightError
 
-    names, failed = expand(client, targets)
+    reader = ReadAhead(client, names, whole)
     for name in names:
         try:
-            work(name)
+            result = work(reader, name)
         except (flight.FlightUnavailableError, flight.FlightUnauthenticatedError):
             raise  # the next table would fail too
         except (pa.ArrowException, flight.FlightError, StatflightError, CommandError) as error:
-            words = str(error) if isinstance(error, CommandError | StatflightError) else reason(error)
-            warn(f"statflight: {name}: {words}")
-            if errors is not None:
-                errors[name] = words
-            failed += 1
-    return failed
+            errors[name] = str(error) if isinstance(error, CommandError | StatflightError) else reason(error)
+            warn(f"statflight: {name}: {errors[name]}")
+        else:
+            yield result

@@ -24,8 +24,8 @@ from flight_server.commands.output import CommandError, misuse, say, tell
 from flight_server.commands.parameters import option
 
 if TYPE_CHECKING:
-    from flight_server.client import StatsClient
     from flight_server.present.profiles import Profile
+    from flight_server.views.reader import Reader
 
 TIMEOUT_SECONDS: Final = 30.0
 TOKEN_VARIABLE: Final = "STATFLIGHT_EMIT_TOKEN"  # noqa: S105  the name of a variable
@@ -53,8 +53,8 @@ def emit(
     targets = check_targets(tables)
     with connect(connection) as client:
 
-        def write(name: str) -> None:
-            profile = profile_of(client, name, with_values)
+        def write(reader: Reader, name: str) -> None:
+            profile = profile_of(reader, name, with_values)
             document = FORMATS[to](profile, datetime.now(UTC))
             if url is None:
                 tell(json.dumps(document, ensure_ascii=False))
@@ -66,7 +66,7 @@ def emit(
             sys.exit(1)
 
 
-def profile_of(client: StatsClient, name: str, with_values: bool = False) -> Profile:
+def profile_of(reader: Reader, name: str, with_values: bool = False) -> Profile:
     """Reads the statistics of a table at its current snapshot.
 
     Args:
@@ -78,11 +78,12 @@ def profile_of(client: StatsClient, name: str, with_values: bool = False) -> Pro
     from flight_server.present import column_labels
     from flight_server.present.profiles import Profile
     from flight_server.views import table_summary
+    from flight_server.views.reader import rows_of
 
-    found = table_summary.gather(client, name, "current", shapes=True)
+    found = table_summary.gather(reader, name, "current", shapes=True)
     if not (columns := found.rows):
         raise CommandError(f"{name}: no statistics are stored; capture it first")
-    (table,) = client.read_table("sys.tables", name).to_pylist()
+    (table,) = rows_of(reader, "sys.tables", name)
     labels = column_labels.labels(columns)  # which are unique
     columns = [row | {"column_name": labels.get(row["column_id"], row["column_name"])} for row in columns]
     common = found.common_values if with_values else {}

@@ -49,7 +49,7 @@ def publish(
     errors: dict[str, str] = {}
     with connect(connection) as client:
 
-        def write(name: str) -> None:
+        def write(_: object, name: str) -> None:
             for written in client.actions.call("publish", {"table": name, "snapshot": at, "to": to} | more):
                 rows.append(written)
                 if format is Answer.TEXT:
@@ -72,7 +72,7 @@ def withdraw(
     targets, more = check_targets(tables), _options(option)
     with connect(connection) as client:
 
-        def remove(name: str) -> None:
+        def remove(_: object, name: str) -> None:
             for answer in client.actions.call("withdraw", {"table": name, "to": home} | more):
                 done = "statistics removed from" if answer["withdrawn"] else "no statistics in"
                 tell(f"{answer['table']}: {done} {home}")

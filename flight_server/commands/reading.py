@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
+from itertools import chain
 from typing import Annotated
 
 import pyarrow as pa
@@ -13,8 +15,8 @@ from flight_server.commands.common import (
     TableNames,
     check_targets,
     connect,
+    each,
     expand,
-    for_each,
     names_of,
     snapshot_of,
 )
@@ -24,6 +26,7 @@ from flight_server.present import render, text
 from flight_server.present.column_labels import labels
 from flight_server.present.render import Format
 from flight_server.views import shapes, table_summary
+from flight_server.views.reader import Reader
 
 FormatOption = Annotated[Format, option("--format", "-f", help="How rows are written.")]
 SHAPE_BINS = 10
@@ -37,25 +40,27 @@ def show(
 ) -> None:
     """Show the statistics of each table that the targets match, a line for each column."""
     targets, at = check_targets(tables), snapshot_of(snapshot, "current")
-    summaries: list[table_summary.TableSummary] = []
+    as_text, errors = format is Format.TABLE, dict[str, str]()
     with connect(connection) as client:
         names, failed = expand(client, targets)
 
-        def gather(name: str) -> None:
-            as_text = format is Format.TABLE
-            summary = table_summary.gather(client, name, at, allow_stale=at == "current", shapes=as_text)
+        def gather(reader: Reader, name: str) -> pa.Table:
+            summary = table_summary.gather(reader, name, at, allow_stale=at == "current", shapes=as_text)
             if as_text:
-                lacking = table_summary.uncaptured(client, summary) if at == "current" and summary.rows else []
+                lacking = table_summary.uncaptured(reader, summary) if at == "current" and summary.rows else []
                 _write(summary, lacking, several=len(names) > 1)
-            summaries.append(summary)
+            return summary.columns
 
         if len(names) == 1 and not failed:
-            gather(names[0])
+            found = iter([gather(client, names[0])])
         else:
-            failed += for_each(client, names, gather)
-    if summaries and format is not Format.TABLE:
-        render.write(pa.concat_tables([summary.columns for summary in summaries]), format)
-    if failed:
+            found = each(client, names, gather, errors)
+        if as_text:
+            deque(found, maxlen=0)
+        elif (first := next(found, None)) is not None:
+            batches = (batch for columns in chain([first], found) for batch in columns.to_batches())
+            render.write(pa.RecordBatchReader.from_batches(first.schema, batches), format)
+    if failed or errors:
         sys.exit(1)
 
 

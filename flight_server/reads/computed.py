@@ -173,20 +173,30 @@ def _expanded(
     with database.reading() as cursor:
         for name, table in {**columns.arrow, **stored.arrow}.items():
             cursor.register(name, table)
-        found = query(cursor, sql, [*columns.parameters, *stored.parameters, role]).to_pylist()
-    rows = []
-    for record in found:
-        if record["logical_type"] is None:
-            continue
-        common = {name: record[name] for name in (*KEY, *PROVENANCE, "column_id", "column_name")}
-        common["freshness"] = record["label"]
-        if record["label"] != EXACT:
-            common["usable_for"] = PLANNING
-        if sketches.is_partial(record["params"]):  # a sketch of a sample, in a complete record
-            common |= {"completeness": "PARTIAL", "usable_for": PLANNING}
-        with suppress(InvalidArgument):  # an unreadable sketch, put before sketches were validated
-            rows += [common | row for row in rows_of(record)]
-    return _table(flight, rows)
+        found = query(cursor, sql, [*columns.parameters, *stored.parameters, role])
+    places, rows = [], []  # of each row, the place of its record
+    for place, record in enumerate(found.select([*names[-6:], "data", "params"]).to_pylist()):
+        if record["logical_type"] is not None:
+            with suppress(InvalidArgument):  # an unreadable sketch, put before sketches were validated
+                expanded = rows_of(record)
+                rows += expanded
+                places += [place] * len(expanded)
+    schema = FLIGHTS[flight].schema
+    if not rows:
+        return schema.empty_table()
+    own = pa.Table.from_pylist(rows, pa.schema([field for field in schema if field.name in rows[0]]))
+    partial = pa.array(map(sketches.is_partial, found["params"].to_pylist()), pa.bool_())
+    is_whole = pc.and_not(pc.equal(found["label"], EXACT).fill_null(False), partial)
+    labels = {  # a sketch of a sample may be in a complete record
+        "freshness": found["label"],
+        "completeness": pc.if_else(partial, "PARTIAL", found["completeness"]),
+        "usable_for": pc.if_else(is_whole, found["usable_for"], PLANNING),
+    }
+    given = {name: labels.get(name, found[name]) for name in schema.names if name not in own.column_names}
+    taken = pa.table(given).take(places)
+    return pa.table([(own if name in own.column_names else taken)[name] for name in schema.names], schema.names).cast(
+        schema
+    )
 
 
 @lru_cache(4096)
@@ -202,12 +212,13 @@ def _buckets(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     total = sum(count for _, _, count in buckets)
     scale = values / total if values is not None and total else 1.0
     rows, running = [], 0.0
-    parsed = logical_types.parse(record["logical_type"])
+    parsed, before, high = logical_types.parse(record["logical_type"]), None, None
     for number, (lower, upper, count) in enumerate(buckets):
         running += count * scale
+        low = high if lower == before else _text(lower, parsed)
+        before, high = upper, _text(upper, parsed)
         rows.append({
-            "bucket": number, "lower": _text(lower, parsed), "upper": _text(upper, parsed),
-            "row_count": count * scale, "cumulative_row_count": running,
+            "bucket": number, "lower": low, "upper": high, "row_count": count * scale, "cumulative_row_count": running,
         })  # fmt: skip
     return rows
 

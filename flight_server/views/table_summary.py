@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -67,18 +68,27 @@ def gather(
         pa.ArrowKeyError: The table or its snapshot does not exist.
     """
 
-    def read(flight: str, *more: Leaf) -> pa.Table:
-        return read_table(reader, flight, name, None, *more, snapshot=snapshot, allow_stale=allow_stale)
+    def read(flight: str, *more: Leaf, columns: Sequence[str] | None = None) -> pa.Table:
+        return read_table(reader, flight, name, columns, *more, snapshot=snapshot, allow_stale=allow_stale)
+
+    def by_column(flight: str, *columns: str) -> dict[int, list[Row]]:
+        found: defaultdict[int, list[Row]] = defaultdict(list)
+        for row in read(flight, *conditions, columns=("column_id", *columns)).to_pylist():
+            found[row["column_id"]].append(row)
+        return {column: sorted(rows, key=lambda row: row[columns[0]]) for column, rows in found.items()}
 
     summary = TableSummary(name, read("stats.columns", *conditions))
     summary.table = next(iter(read("stats.tables").to_pylist()), None)
     if not summary.known:
         require(reader, name, snapshot)
     elif shapes and summary.columns.num_rows:
-        summary.histograms = _by_column(read("stats.histograms", *conditions), "bucket")
-        summary.common_values = _by_column(read("stats.most_common_values", *conditions), "rank")
-        for row in read("stats.quantiles", *conditions).to_pylist():
-            summary.quantiles.setdefault(row["column_id"], {})[row["quantile"]] = row["value"]
+        summary.histograms = by_column("stats.histograms", "bucket", "lower", "upper", "row_count")
+        counts = ("count", "count_lower", "count_upper")
+        summary.common_values = by_column("stats.most_common_values", "rank", "value", *counts)
+        summary.quantiles = {
+            column: {row["quantile"]: row["value"] for row in rows}
+            for column, rows in by_column("stats.quantiles", "quantile", "value").items()
+        }
     return summary
 
 
@@ -105,13 +115,6 @@ def require(reader: Reader, name: str, snapshot: str | int = "current") -> None:
         if int(snapshot) not in ids:
             some = ", ".join(map(str, ids[-5:])) or "none"
             raise pa.ArrowKeyError(f'[UNKNOWN_SNAPSHOT] "{name}" has no snapshot {snapshot}; the latest are: {some}')
-
-
-def _by_column(table: pa.Table, order: str) -> dict[int, list[Row]]:
-    columns: defaultdict[int, list[Row]] = defaultdict(list)
-    for row in table.to_pylist():
-        columns[row["column_id"]].append(row)
-    return {column: sorted(rows, key=lambda row: row[order]) for column, rows in columns.items()}
 
 
 # Numbers as text.

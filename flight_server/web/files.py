@@ -13,6 +13,7 @@ from flight_server.web.urls import AloneUrls, FileUrls
 from store.model.names import split_name
 
 _ALL = Asked(page=0)  # everything on one page
+IN_TURN = ("column_id", "column_name")  # what pages of columns are asked for by
 
 
 def alone(reader: Reader, name: str, snapshot: str | int) -> str:

@@ -21,12 +21,19 @@ import pytest
 
 from flight_server.app import App
 from flight_server.auth.principal import ANONYMOUS
+from flight_server.checks.evaluate import check
+from flight_server.checks.rules import parse
 from flight_server.config import Settings
 from flight_server.control.table_states import states
+from flight_server.reads.local_reader import LocalReader
+from flight_server.views.reader import ReadAhead
+from flight_server.views.table_summary import gather
 from flight_server.wire import tickets
 from store.catalog.discovery import Discovery
 from store.history import validation
-from store.model.schemas import FLIGHTS
+from store.model.schemas import FLIGHTS, KLL
+from store.model.sketches import kll
+from store.model.target_ids import of_column
 from store.stats_store import Put, PutMode
 
 pytestmark = pytest.mark.benchmark
@@ -164,11 +171,12 @@ def inspect(app: App, lake: str, snapshot: int, live: list[int], tables: int = F
     assert stored == [snapshot] * tables
 
 
-def compare(what: str, times: dict[int, list[float]]) -> None:
-    """Prints what many tables take over one, and refuses twenty times as much; `times` are by number of tables."""
+def compare(what: str, times: dict[int, list[float]], most: int = 20) -> None:
+    """Prints what many tables take over one, and refuses more than `most` times as much; `times` are by number of
+    tables."""
     one, many = (statistics.median(each) for each in times.values())
-    print(f"\n{what} of {FEW_TABLES} tables, over that of one: {many / one:.1f} (at most 20)")
-    assert many / one <= 20
+    print(f"\n{what} of {FEW_TABLES} tables, over that of one: {many / one:.1f} (at most {most})")
+    assert many / one <= most
 
 
 def test_new_snapshots_of_all_tables(tmp_path: Path) -> None:
@@ -218,6 +226,35 @@ def test_review_of_all_tables(tmp_path: Path) -> None:
             each.append(timed(lambda: states(app.database, tables[:count], {})))  # noqa: B023
     app.close()
     compare("states", times)
+
+
+def test_statistics_shown_of_all_tables(tmp_path: Path) -> None:
+    """What `show`, `emit` and `check` do with many tables, beside the same of one."""
+    app = App(Settings(db=tmp_path / "s.duckdb", cache_bytes=0))
+    for snapshot in (1, 2, 3):
+        app.store.put([Put("stats.columns", rows(snapshot, tables=FEW_TABLES, columns=20))])
+    key = rows(3, tables=FEW_TABLES, columns=20).select(
+        [*NAMES[:1], "table_catalog", "table_schema", "snapshot_id", "column_id"]
+    )
+    given = {"target_kind": "COLUMN", "role": "QUANTILES", "sketch_type": KLL, "data": kll(np.arange(1000.0))}
+    given |= {"storage_id": pa.array(map(of_column, key["column_id"].to_pylist()))}
+    for name, value in given.items():
+        key = key.append_column(name, value if isinstance(value, pa.Array) else pa.repeat(value, key.num_rows))
+    app.store.put([Put("stats.sketches", validation.prepare(FLIGHTS["stats.sketches"], key))])
+    names = [table.full_name for table in app.catalog.tables()]
+    rules = [parse(text) for text in ("null_fraction <= 0.5", "drift <= 0.1", "learned")]
+    works: dict[str, Callable[[ReadAhead, str], Any]] = {
+        "show": lambda reader, name: gather(reader, name, "current", allow_stale=True, shapes=True),
+        "check": lambda reader, name: check(reader, name, rules, "previous"),
+    }
+    for what, work in works.items():
+        times: dict[int, list[float]] = {1: [], FEW_TABLES: []}
+        for _ in range(3):
+            for count, each in times.items():
+                reader = ReadAhead(LocalReader(app.scanner, ANONYMOUS), names[:count])
+                each.append(timed(lambda: [work(reader, name) for name in names[:count]]))  # noqa: B023
+        compare(what, times, 40)  # most of it is each table's own, such as the texts of quantiles
+    app.close()
 
 
 def test_puts(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def column_row(**values):
 
 
 def serve_tables(server, *names):
-    """Sets tables of `lake.s`; reads with a predicate on table_name return the rows of that table only."""
+    """Sets tables of `lake.s`; reads with a predicate on table_name return the rows of those tables only."""
     do_get = server.do_get
     tables = {name: KEY | {"table_name": name} for name in names}
     server.rows("information_schema.tables", *(row | {"table_type": "BASE TABLE"} for row in tables.values()))
@@ -34,11 +34,11 @@ def serve_tables(server, *names):
     def filtered_by_table(context, ticket):
         command = json.loads(ticket.ticket)
         reply = do_get(context, ticket)
-        requested = [leaf["values"][0] for leaf in command.get("predicates", ()) if leaf["column"] == "table_name"]
+        requested = [leaf["values"] for leaf in command.get("predicates", ()) if leaf["column"] == "table_name"]
         table = server.tables.get(command["table"])
         if not requested or "table_name" not in FLIGHTS[command["table"]].schema.names or table is None:
             return reply
-        matching = table.filter(pc.equal(table["table_name"], requested[0]))
+        matching = table.filter(pc.is_in(table["table_name"], pa.array(requested[0])))
         return pa.flight.RecordBatchStream(matching.select(command["columns"]) if "columns" in command else matching)
 
     server.do_get = filtered_by_table
