@@ -55,9 +55,8 @@ def check(
     if against is not None and against != PREVIOUS:
         table_summary.require(reader, table, against)
     facts = table_summary.gather(reader, table, "current")
-    subject = _Subject(reader, facts, "current", against, now or datetime.now(UTC))
-    results = [result for rule in mine for result in subject.results(rule)]
-    return [result for result in results if result.measure in learned.TIMELY or not only_timely]
+    subject = _Subject(reader, facts, "current", against, now or datetime.now(UTC), only_timely)
+    return [result for rule in mine for result in subject.results(rule)]
 
 
 def compare(
@@ -78,10 +77,11 @@ class _Subject:
     """A table's statistics, read once and used by each rule."""
 
     def __init__(
-        self, reader: Reader, facts: TableSummary, at: int | str, against: int | str | None, now: datetime
+        self, reader: Reader, facts: TableSummary, at: int | str, against: int | str | None, now: datetime,
+        only_timely: bool = False,
     ):  # fmt: skip
         self._reader, self._table, self._facts = reader, facts.name, facts
-        self._at, self._against, self._now = at, against, now
+        self._at, self._against, self._now, self._only_timely = at, against, now, only_timely
         self._sketches: dict[tuple[int | str, str], dict[int, Row]] = {}
         self._earlier: dict[int | None, list[Row]] = {}
         self.older: dict[int | str, TableSummary] = {}
@@ -90,7 +90,7 @@ class _Subject:
         if rule.compares and self._against_of(rule) == PREVIOUS and self._previous is None:
             return  # a first snapshot has no predecessor
         if rule.measure == LEARNED:
-            yield from learned.results(self._reader, self._facts, rule, self._now)
+            yield from learned.results(self._reader, self._facts, rule, self._now, self._only_timely)
             return
         if rule.is_of_table:
             with suppress(_NoHistory):

@@ -55,17 +55,22 @@ class _Series:
         return cls(measure, column, kind_of(measure, rows), [one for one, _ in known], [row for _, row in known])
 
 
-def results(reader: Reader, facts: TableSummary, rule: Rule, now: datetime) -> Iterator[Result]:
+def results(
+    reader: Reader, facts: TableSummary, rule: Rule, now: datetime, only_timely: bool = False
+) -> Iterator[Result]:  # fmt: skip
     """Judges what is captured of the current snapshot; of a measure without a value of it there is no result.
 
     Args:
         rule: The rule; with patterns of columns it is about these alone.
         now: The time, for the gap since the last commit.
+        only_timely: Judges only the measures of `TIMELY`.
     """
     snapshots = history.snapshots(reader, facts.name)
     current = next((row["snapshot_id"] for row in snapshots if row["is_current"]), None)
     if not rule.columns:
         yield from _gap(facts.name, snapshots, current, rule, now)
+    if only_timely:
+        return
     marked = {
         (row["column_name"], row["rule"], row["snapshot_id"])
         for row in rows_of(reader, "sys.checks", facts.name, equal("state", EXPECTED))

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -21,7 +22,7 @@ from flight_server.control.alarms import Alarms
 from flight_server.reads.local_reader import LocalReader
 from flight_server.reads.scanner import Scanner
 from flight_server.reloading import Reloaded
-from flight_server.table_names import of_table
+from flight_server.views.reader import ReadAhead, read_table
 from store.catalog.catalog import Catalog
 from store.catalog.checks import CheckRow, CheckStore, StateChange
 from store.duckdb.database import Database
@@ -33,6 +34,7 @@ log = logging.getLogger("statflight.server")
 SETTLE_SECONDS: Final = 1.0  # after the last capture of a table
 STEP_SECONDS: Final = 0.5  # between two looks for them
 TIMELY_SECONDS: Final = 60.0  # between two looks at rules that time alone may turn
+STORED_AT_ONCE: Final = 256  # tables whose results are stored in one transaction
 
 
 class Checking:
@@ -86,16 +88,36 @@ class Checking:
                 self._alarms.silences = self._file.value.silences
             ready += self._referring.difference(ready)  # what was captured may be what they refer to
         due = [key for key, at in self._timely.items() if now >= at and key not in ready]
-        for key in [*ready, *due]:
-            try:
-                (self._check if key in ready else self._check_time)(self._catalog.by_key(key))
-            except (NotFound, KeyError, pa.ArrowKeyError):  # its connector was dropped since
-                for keys in (self._waiting, self._timely):
-                    keys.pop(key, None)
-                self._referring.discard(key)
-            except StatflightError as error:
-                log.warning("checks: %s", error)
+        tables = list(filter(None, map(self._table, [*ready, *due])))
+        reader = ReadAhead(self._reader, [table.full_name for table in tables])
+        for start in range(0, len(tables), STORED_AT_ONCE):
+            self._store_results(reader, [
+                (table, self._results(reader, table, only_timely=table.table_key not in ready))
+                for table in tables[start : start + STORED_AT_ONCE]
+            ])  # fmt: skip
         return len(ready)
+
+    def _table(self, table_key: int) -> TableEntry | None:
+        """The table of a key; None if its connector was dropped."""
+        with suppress(KeyError):
+            return self._catalog.by_key(table_key)
+        self._forget(table_key)
+        return None
+
+    def _forget(self, table_key: int) -> None:
+        self._waiting.pop(table_key, None)
+        self._timely.pop(table_key, None)
+        self._referring.discard(table_key)
+
+    def _results(self, reader: ReadAhead, table: TableEntry, *, only_timely: bool) -> list[Result]:
+        """The results of a table to store."""
+        try:
+            return (self._check_time if only_timely else self._check)(reader, table)
+        except (NotFound, pa.ArrowKeyError):  # it was dropped since
+            self._forget(table.table_key)
+        except StatflightError as error:
+            log.warning("checks: %s", error)
+        return []
 
     def expect(self, table: TableEntry, snapshot_id: int, column: str | None, measure: str) -> None:
         """Takes a value of a learned rule for expected, and checks the table again.
@@ -107,18 +129,19 @@ class Checking:
         self._store.expect(table.table_key, snapshot_id, column, learned.rule_of(measure), measure)
         self.captured(table)
 
-    def _check_time(self, table: TableEntry) -> None:
-        """Checks the rules that time alone may turn; stores their results only if one has turned."""
+    def _check_time(self, reader: ReadAhead, table: TableEntry) -> list[Result]:
+        """Checks the rules that time alone may turn; no results if none has turned."""
         self._timely[table.table_key] = self._clock() + TIMELY_SECONDS
         before = self.results.get(table.full_name, [])
-        news = check(self._reader, table.full_name, self._file.value.rules, grammar.PREVIOUS, only_timely=True)
+        news = check(reader, table.full_name, self._file.value.rules, grammar.PREVIOUS, only_timely=True)
         found = {(result.rule, result.column): result for result in news if not result.pending}
-        if any(old.state != found.get((old.rule, old.column), old).state for old in before):
-            self.results[table.full_name] = [found.get((old.rule, old.column), old) for old in before]
-            self._store_results(table, self.results[table.full_name])
+        if all(old.state == found.get((old.rule, old.column), old).state for old in before):
+            return []
+        self.results[table.full_name] = [found.get((old.rule, old.column), old) for old in before]
+        return self.results[table.full_name]
 
-    def _check(self, table: TableEntry) -> None:
-        found = check(self._reader, table.full_name, self._file.value.rules, grammar.PREVIOUS)
+    def _check(self, reader: ReadAhead, table: TableEntry) -> list[Result]:
+        found = check(reader, table.full_name, self._file.value.rules, grammar.PREVIOUS)
         results = [result for result in found if not result.pending]
         pending = [result for result in found if result.pending]
         if self._waits_no_longer(table, bool(pending)):
@@ -135,26 +158,25 @@ class Checking:
         (self._referring.add if lacking else self._referring.discard)(table.table_key)
         if any(result.measure in learned.TIMELY for result in results):
             self._timely[table.table_key] = self._clock() + TIMELY_SECONDS
-        self._store_results(table, results)
+        return results
 
-    def _store_results(self, table: TableEntry, results: Sequence[Result]) -> None:
-        if table.current_snapshot_id is None or not results:
-            return
-        at = datetime.now(UTC)
-        changes = self._store.put(table.table_key, table.current_snapshot_id, [_row(result) for result in results], at)
-        reported = [change for change in changes if change.before is not None or change.row.state != State.PASSED]
-        for change in reported:
-            log.info("check of %s: %s is %s", table.full_name, _name(change), change.row.state)
-        if reported:
-            self._alarms.post({
-                "table": table.full_name, "owner": self._owner(table),
-                "snapshot_id": table.current_snapshot_id, "checked_at": at.isoformat(),
-                "changes": [_change_json(change) for change in reported],
-            })  # fmt: skip
-
-    def _owner(self, table: TableEntry) -> str | None:
-        rows = self._reader.read("sys.tables", ["owner"], of_table(table.full_name)).to_pylist()
-        return rows[0]["owner"] if rows else None
+    def _store_results(self, reader: ReadAhead, found: Sequence[tuple[TableEntry, Sequence[Result]]]) -> None:
+        at, given, tables = datetime.now(UTC), [], []
+        for table, results in found:
+            if table.current_snapshot_id is not None and results:
+                given.append((table.table_key, table.current_snapshot_id, list(map(_row, results))))
+                tables.append(table)
+        for table, changes in zip(tables, self._store.put(given, at), strict=True):
+            reported = [change for change in changes if change.before is not None or change.row.state != State.PASSED]
+            for change in reported:
+                log.info("check of %s: %s is %s", table.full_name, _name(change), change.row.state)
+            if reported:
+                owners = read_table(reader, "sys.tables", table.full_name, ["owner"])["owner"].to_pylist()
+                self._alarms.post({
+                    "table": table.full_name, "owner": owners[0] if owners else None,
+                    "snapshot_id": table.current_snapshot_id, "checked_at": at.isoformat(),
+                    "changes": [_change_json(change) for change in reported],
+                })  # fmt: skip
 
     def _waits_no_longer(self, table: TableEntry, pending: bool) -> bool:
         """True once rules have waited for a table's current snapshot for `late_seconds`."""

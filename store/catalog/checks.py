@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+import pyarrow as pa
+
+from store.duckdb.arrow_sql import among, execute, keys_table
 from store.duckdb.database import Connection, Database, insert_rows
 from store.model.schemas import EXPECTED
 
@@ -34,22 +37,23 @@ class StateChange:
     row: CheckRow
 
 
+Results: TypeAlias = tuple[int, int, Sequence[CheckRow]]
+"""Table key, id of the snapshot whose statistics were checked, and the results."""
+
+
 class CheckStore:
     """The check results in a database."""
 
     def __init__(self, database: Database):
         self._database = database
 
-    def put(self, table_key: int, snapshot_id: int, rows: Sequence[CheckRow], at: datetime) -> list[StateChange]:
-        """Stores the results of a table at a snapshot; replaces earlier ones of that snapshot.
-
-        Args:
-            snapshot_id: Snapshot whose statistics were checked.
+    def put(self, results: Sequence[Results], at: datetime) -> list[list[StateChange]]:
+        """Stores the results of tables, each at a snapshot; replaces earlier ones of that snapshot.
 
         Returns:
-            The rules whose state differs from their previous result.
+            For each table the rules whose state differs from their previous result.
         """
-        return self._database.write(lambda connection: _put(connection, table_key, snapshot_id, rows, at))
+        return self._database.write(lambda connection: _put(connection, results, at)) if results else []
 
     def expect(self, table_key: int, snapshot_id: int, column: str | None, rule: str, measure: str) -> None:
         """Marks the value of a learned rule at a snapshot as expected."""
@@ -59,33 +63,39 @@ class CheckStore:
         ))  # fmt: skip
 
 
-def _put(
-    connection: Connection, table_key: int, snapshot_id: int, rows: Sequence[CheckRow], at: datetime
-) -> list[StateChange]:
+def _put(connection: Connection, results: Sequence[Results], at: datetime) -> list[list[StateChange]]:
+    keys = [key for key, _, _ in results]
+    of_these, moved = among("table_key", keys), keys_table(keys)
     before = {
-        (column, rule): (state, changed_at)
-        for column, rule, state, changed_at in connection.execute(
-            "SELECT column_name, rule, arg_max(state, checked_at), arg_max(changed_at, checked_at) FROM checks"
-            " WHERE table_key = ? AND state <> ? GROUP BY ALL", [table_key, EXPECTED],
-        ).fetchall()
+        tuple(rule): (state, changed_at)
+        for *rule, state, changed_at in execute(
+            connection, "SELECT table_key, column_name, rule, arg_max(state, checked_at),"
+            f" arg_max(changed_at, checked_at) FROM checks WHERE {of_these} AND state <> '{EXPECTED}' GROUP BY ALL",
+            moved=moved,
+        )
     }  # fmt: skip
     stored: list[list[Any]] = []
-    changes = []
-    for row in rows:
-        state, changed_at = before.get((row.column_name, row.rule), (None, None))
-        if state != row.state:
-            changes.append(StateChange(state, row))
-            changed_at = at
-        stored.append([
-            table_key, snapshot_id, row.column_name, row.rule, row.measure, row.level, row.state, row.value,
-            row.detail or None, at, changed_at,
-        ])  # fmt: skip
-    connection.execute(
-        "DELETE FROM checks WHERE table_key = ? AND snapshot_id = ? AND state <> ?", [table_key, snapshot_id, EXPECTED]
-    )
+    changes: list[list[StateChange]] = []
+    for key, snapshot_id, rows in results:
+        changes.append([])
+        for row in rows:
+            state, changed_at = before.get((key, row.column_name, row.rule), (None, None))
+            if state != row.state:
+                changes[-1].append(StateChange(state, row))
+                changed_at = at
+            stored.append([
+                key, snapshot_id, row.column_name, row.rule, row.measure, row.level, row.state, row.value,
+                row.detail or None, at, changed_at,
+            ])  # fmt: skip
+    replaced = moved.append_column("snapshot_id", pa.array([each[1] for each in results], pa.int64()))
+    execute(
+        connection, "DELETE FROM checks USING {replaced} r WHERE checks.table_key = r.key"
+        f" AND checks.snapshot_id = r.snapshot_id AND state <> '{EXPECTED}'", replaced=replaced,
+    )  # fmt: skip
     insert_rows(connection, "checks", stored)
-    connection.execute(
-        "DELETE FROM checks WHERE table_key = $1 AND snapshot_id NOT IN (SELECT snapshot_id FROM checks"
-        f" WHERE table_key = $1 GROUP BY 1 ORDER BY max(checked_at) DESC LIMIT {SNAPSHOTS_KEPT})", [table_key],
+    execute(
+        connection, f"DELETE FROM checks WHERE {of_these} AND (table_key, snapshot_id) NOT IN (SELECT table_key,"
+        f" snapshot_id FROM checks WHERE {of_these} GROUP BY 1, 2 QUALIFY row_number() OVER (PARTITION BY table_key"
+        f" ORDER BY max(checked_at) DESC) <= {SNAPSHOTS_KEPT})", moved=moved,
     )  # fmt: skip
     return changes

@@ -6,6 +6,7 @@ ratios, for the numbers of stored snapshots in STATFLIGHT_BENCH_CATALOG_SNAPSHOT
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -24,6 +25,7 @@ from flight_server.auth.principal import ANONYMOUS
 from flight_server.checks.evaluate import check
 from flight_server.checks.rules import parse
 from flight_server.config import Settings
+from flight_server.control.checking import SETTLE_SECONDS
 from flight_server.control.table_states import states
 from flight_server.reads.local_reader import LocalReader
 from flight_server.views.reader import ReadAhead
@@ -255,6 +257,23 @@ def test_statistics_shown_of_all_tables(tmp_path: Path) -> None:
                 each.append(timed(lambda: [work(reader, name) for name in names[:count]]))  # noqa: B023
         compare(what, times, 40)  # most of it is each table's own, such as the texts of quantiles
     app.close()
+
+
+def test_checks_after_captures_of_all_tables(tmp_path: Path) -> None:
+    """The server checks many tables whose captures have ended, and stores the results, beside one."""
+    (tmp_path / "rules.toml").write_text('[[rule]]\nexpect = "null_fraction <= 0.5"\n')
+    app = App(Settings(db=tmp_path / "s.duckdb", checks=tmp_path / "rules.toml"))
+    app.store.put([Put("stats.columns", rows(1, tables=FEW_TABLES, columns=20))])
+    times: dict[int, list[float]] = {1: [], FEW_TABLES: []}
+    clock = app.checking._clock = itertools.count(step=SETTLE_SECONDS).__next__
+    for _ in range(5):
+        for count, each in times.items():
+            for table in app.catalog.tables()[:count]:
+                app.checking.captured(table)
+            clock()
+            each.append(timed(app.checking.run))
+    app.close()
+    compare("checks", times, 40)
 
 
 def test_puts(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_put_returns_the_changes_of_state_since_the_newest_snapshot(database):
         at = START + timedelta(hours=snapshot)
         return [
             (change.before, change.row.state)
-            for change in store.put(7, snapshot, [replace(ROW, state=state, **more)], at)
+            for change in store.put([(7, snapshot, [replace(ROW, state=state, **more)])], at)[0]
         ]
 
     assert put(1, "PASSED") == [(None, "PASSED")]
@@ -47,8 +47,8 @@ def test_results_of_old_snapshots_are_deleted(database, monkeypatch):
     monkeypatch.setattr(check_store, "SNAPSHOTS_KEPT", 5)
     store = CheckStore(database)
     for snapshot in range(5 + 3):
-        store.put(7, snapshot, [ROW], START + timedelta(hours=snapshot))
-    store.put(8, 0, [ROW], START)
+        store.put([(7, snapshot, [ROW]), (9, snapshot, [ROW])], START + timedelta(hours=snapshot))
+    store.put([(8, 0, [ROW])], START)
     assert database.rows("SELECT table_key, count(*), min(snapshot_id) FROM checks GROUP BY 1 ORDER BY 1") == [
-        (7, 5, 3), (8, 1, 0),
+        (7, 5, 3), (8, 1, 0), (9, 5, 3),
     ]  # fmt: skip

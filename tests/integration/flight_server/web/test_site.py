@@ -114,8 +114,10 @@ def test_table_page_shows_the_latest_check_results(browser, app):
     missed = CheckRow("c1", f"null_fraction <= 0 {EVIL}", "null_fraction", "fail", "FAILED", 0.5, QUOTE)
     passed = CheckRow(None, "row_count > 0", "row_count", "fail", "PASSED", 100.0, "")
     key = app.catalog.get("lake.s.t").table_key
-    CheckStore(app.database).put(key, 1, [passed, replace(missed, state="PASSED")], datetime(2026, 1, 1, tzinfo=UTC))
-    CheckStore(app.database).put(key, 2, [passed, missed], datetime(2026, 1, 2, tzinfo=UTC))
+    CheckStore(app.database).put(
+        [(key, 1, [passed, replace(missed, state="PASSED")])], datetime(2026, 1, 1, tzinfo=UTC)
+    )
+    CheckStore(app.database).put([(key, 2, [passed, missed])], datetime(2026, 1, 2, tzinfo=UTC))
     data = json.loads(browser.get("/table.json?name=lake.s.t").text)
     assert [(row["rule"], row["state"]) for row in data["checks"]] == [
         (missed.rule, "FAILED"), ("row_count > 0", "PASSED"),
