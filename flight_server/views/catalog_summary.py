@@ -28,12 +28,14 @@ def tables(reader: Reader) -> pa.Table:
     # Imported here, because `ls`, which has few tables, needs neither.
     import pyarrow.compute as pc
 
-    found, stats = parts = _parts(reader)
+    found, stats = parts = [part.combine_chunks() for part in _parts(reader)]  # Arrow sorts many chunks slowly
+    order = pc.sort_indices(found, [(name, "ascending") for name in KEY])
     of_found, of_stats = _codes(parts)
-    chosen = stats.select(STATS).take(pc.index_in(of_found, of_stats))  # null where there is none
+    chosen = stats.select(STATS).take(pc.index_in(of_found, of_stats).take(order))  # null where there is none
+    found = found.take(order)
     for name in STATS:
         found = found.append_column(name, chosen[name])
-    return found.select(SCHEMA.names).sort_by([(name, "ascending") for name in KEY])
+    return found.select(SCHEMA.names)
 
 
 def _codes(tables: Sequence[pa.Table]) -> list[pa.Array]:
