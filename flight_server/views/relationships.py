@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from flight_server.table_names import full_name
+import pyarrow as pa
+
+from flight_server.table_names import join_name
 from flight_server.views.reader import Reader
+
+_ENDS: Final = {end: [f"{end}_{part}" for part in ("catalog", "schema", "table")] for end in ("from", "to")}
 
 
 def among(reader: Reader, is_meant: Callable[[str], bool]) -> list[dict[str, Any]]:
     """The rows of `sys.relationships` with `from` and `to`, full names, of which at least one `is_meant`."""
-    rows = []
-    for row in reader.read("sys.relationships").to_pylist():
-        named = {
-            end: full_name({f"table_{part}": row.pop(f"{end}_{part}") for part in ("catalog", "schema")}
-                           | {"table_name": row.pop(f"{end}_table")})
-            for end in ("from", "to")
-        }  # fmt: skip
-        if is_meant(named["from"]) or is_meant(named["to"]):
-            rows.append(named | row)
+    import pyarrow.compute as pc
+
+    found = reader.read("sys.relationships")
+    chosen = pa.repeat(False, found.num_rows)
+    for columns in _ENDS.values():  # most rows are of other tables: their names are compared, not joined
+        tables = found.select(columns).group_by(columns).aggregate([]).to_pylist()
+        meant = ["\0".join(table.values()) for table in tables if is_meant(join_name(*table.values()))]
+        names = pc.binary_join_element_wise(*(found[column] for column in columns), "\0")
+        chosen = pc.or_(chosen, pc.is_in(names, pa.array(meant, pa.string())))
+    rows = [
+        {end: join_name(*map(row.pop, columns)) for end, columns in _ENDS.items()} | row
+        for row in found.filter(chosen).to_pylist()
+    ]
     return sorted(rows, key=lambda row: (row["from"], row["from_columns"], row["to"], row["to_columns"]))
 
 
