@@ -158,8 +158,8 @@ def _expanded(
     the sketch's snapshot, and with the sketch's freshness."""
     columns = stats_source(FLIGHTS["stats.columns"], ReadScope(scope.keys, any_dropped=scope.any_dropped))
     stored = stats_source(FLIGHTS["stats.sketches"], scope)
-    names = [*KEY, *PROVENANCE, "column_id", "column_name", "logical_type", "row_count", "null_count", "nan_count",
-             "min", "max"]  # fmt: skip
+    used = ("logical_type", "row_count", "null_count", "nan_count", "min", "max")  # by `rows_of`
+    names = (*KEY, *PROVENANCE, "column_id", "column_name", *used)
     chosen = ", ".join(f'{columns.columns[name]} AS "{name}"' for name in names)
     records = f"SELECT s.table_key, {chosen} FROM {columns.sql} WHERE {columns.where}"
     label = f"{stored.columns['freshness']} AS label"
@@ -175,7 +175,7 @@ def _expanded(
             cursor.register(name, table)
         found = query(cursor, sql, [*columns.parameters, *stored.parameters, role])
     places, rows = [], []  # of each row, the place of its record
-    for place, record in enumerate(found.select([*names[-6:], "data", "params"]).to_pylist()):
+    for place, record in enumerate(found.select([*used, "data", "params"]).to_pylist()):
         if record["logical_type"] is not None:
             with suppress(InvalidArgument):  # an unreadable sketch, put before sketches were validated
                 expanded = rows_of(record)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
-from flight_server.views.reader import Reader
+from flight_server.table_names import COLUMNS
+from flight_server.views.reader import Reader, codes_of
 from store.model.schemas import FLIGHTS
 
-KEY: Final = ("table_catalog", "table_schema", "table_name")
+KEY: Final = COLUMNS
 STATS: Final = (
     "row_count", "data_file_count", "total_size_bytes", "snapshot_id", "captured_at", "refreshed_at", "freshness",
     "completeness",
@@ -30,23 +30,12 @@ def tables(reader: Reader) -> pa.Table:
 
     found, stats = parts = [part.combine_chunks() for part in _parts(reader)]  # Arrow sorts many chunks slowly
     order = pc.sort_indices(found, [(name, "ascending") for name in KEY])
-    of_found, of_stats = _codes(parts)
+    of_found, of_stats = codes_of(parts, KEY)
     chosen = stats.select(STATS).take(pc.index_in(of_found, of_stats).take(order))  # null where there is none
     found = found.take(order)
     for name in STATS:
         found = found.append_column(name, chosen[name])
     return found.select(SCHEMA.names)
-
-
-def _codes(tables: Sequence[pa.Table]) -> list[pa.Array]:
-    """A number for each row of each table, equal for equal values of `KEY`; a join by Acero takes three times as
-    long."""
-    import numpy as np
-
-    from store.model.puts import codes
-
-    numbers = codes(pa.concat_tables(table.select(KEY) for table in tables), KEY)
-    return [pa.array(each) for each in np.split(numbers, np.cumsum([table.num_rows for table in tables[:-1]]))]
 
 
 def rows(reader: Reader) -> list[dict[str, Any]]:

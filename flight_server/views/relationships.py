@@ -8,25 +8,25 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flight_server.table_names import join_name
-from flight_server.views.reader import Reader
+from flight_server.views.reader import Reader, codes_of
 
 _ENDS: Final = {end: [f"{end}_{part}" for part in ("catalog", "schema", "table")] for end in ("from", "to")}
 
 
 def among(reader: Reader, is_meant: Callable[[str], bool]) -> list[dict[str, Any]]:
     """The rows of `sys.relationships` with `from` and `to`, full names, of which at least one `is_meant`."""
-    import pyarrow.compute as pc
+    import numpy as np
 
     found = reader.read("sys.relationships")
-    chosen = pa.repeat(False, found.num_rows)
-    for columns in _ENDS.values():  # most rows are of other tables: their names are compared, not joined
-        tables = found.select(columns).group_by(columns).aggregate([]).to_pylist()
-        meant = ["\0".join(table.values()) for table in tables if is_meant(join_name(*table.values()))]
-        names = pc.binary_join_element_wise(*(found[column] for column in columns), "\0")
-        chosen = pc.or_(chosen, pc.is_in(names, pa.array(meant, pa.string())))
+    chosen = np.zeros(found.num_rows, np.bool_)
+    for columns in _ENDS.values():  # a name is made for each table, not for each row
+        (numbers,) = (each.to_numpy() for each in codes_of([found], columns))
+        _, first, places = np.unique(numbers, return_index=True, return_inverse=True)
+        tables = found.select(columns).take(pa.array(first)).to_pylist()
+        chosen |= np.array([is_meant(join_name(*table.values())) for table in tables], np.bool_)[places]
     rows = [
         {end: join_name(*map(row.pop, columns)) for end, columns in _ENDS.items()} | row
-        for row in found.filter(chosen).to_pylist()
+        for row in found.filter(pa.array(chosen)).to_pylist()
     ]
     return sorted(rows, key=lambda row: (row["from"], row["from_columns"], row["to"], row["to_columns"]))
 
