@@ -15,18 +15,19 @@ _ENDS: Final = {end: [f"{end}_{part}" for part in ("catalog", "schema", "table")
 
 def among(reader: Reader, is_meant: Callable[[str], bool]) -> list[dict[str, Any]]:
     """The rows of `sys.relationships` with `from` and `to`, full names, of which at least one `is_meant`."""
-    import numpy as np
+    import pyarrow.compute as pc
 
     found = reader.read("sys.relationships")
-    chosen = np.zeros(found.num_rows, np.bool_)
+    chosen = pa.repeat(False, found.num_rows)
     for columns in _ENDS.values():  # a name is made for each table, not for each row
-        (numbers,) = (each.to_numpy() for each in codes_of([found], columns))
-        _, first, places = np.unique(numbers, return_index=True, return_inverse=True)
-        tables = found.select(columns).take(pa.array(first)).to_pylist()
-        chosen |= np.array([is_meant(join_name(*table.values())) for table in tables], np.bool_)[places]
+        (numbers,) = codes_of([found], columns)
+        tables = numbers.unique()
+        named = found.select(columns).take(pc.index_in(tables, numbers)).to_pylist()
+        meant = pa.array([is_meant(join_name(*table.values())) for table in named], pa.bool_())
+        chosen = pc.or_(chosen, meant.take(pc.index_in(numbers, tables)))
     rows = [
         {end: join_name(*map(row.pop, columns)) for end, columns in _ENDS.items()} | row
-        for row in found.filter(pa.array(chosen)).to_pylist()
+        for row in found.filter(chosen).to_pylist()
     ]
     return sorted(rows, key=lambda row: (row["from"], row["from_columns"], row["to"], row["to_columns"]))
 

@@ -20,7 +20,14 @@ from flight_server import cli
 from flight_server.commands import common, output
 from flight_server.commands.examples import EXAMPLES
 from store.duckdb.database import Database
-from tests.flight_server.command_line import KEY, NAME, column_row, serve_tables, set_capture_outcome
+from tests.flight_server.command_line import (
+    KEY,
+    NAME,
+    column_row,
+    relationship,
+    serve_tables,
+    set_capture_outcome,
+)
 from tests.store.empty_store import empty_store
 
 
@@ -266,6 +273,19 @@ def test_listing_tables_imports_little(server):
         "rich", "pydantic", "datasketches", "pyspark", "deltalake", "pyiceberg", "importlib.metadata",
         "flight_server.app",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [("show", "lake.*"), ("emit", "lake.*", "--to", "openlineage"), ("joins",)])
+def test_commands_about_many_tables_need_no_numpy(server, arguments):
+    serve_tables(server, *"abc")  # the last two are read together
+    server.rows("stats.columns", *(column_row(table_name=name, max="9") for name in "abc"))
+    server.rows("sys.relationships", relationship("a", "b"))
+    code = (
+        "import sys; from flight_server.cli import main;"
+        f"sys.argv = ['statflight', {', '.join(map(repr, arguments))}, '--server', {server.uri!r}]; main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "") and ended.stdout.count("\n") > 1
 
 
 def test_no_command_imports_pandas_before_it_has_a_server():

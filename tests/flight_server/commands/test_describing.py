@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.flight_server.command_line import NAME
+from tests.flight_server.command_line import NAME, relationship
 
 SAID = {"table": NAME, "description": "people", "owner": None, "tags": ["a", "b"], "notes": None}
 
@@ -25,13 +25,6 @@ def test_describe_as_json_and_of_nothing_said(server, run):
     status, out, err = run("describe", NAME)
     assert (status, out) == (0, "") and "--owner" in err
     assert json.loads(run("describe", NAME, "--format", "json")[1])[0]["table"] == NAME
-
-
-def relationship(of: str, to: str, **more):
-    ends = {f"{end}_{part}": value for end, table in (("from", of), ("to", to))
-            for part, value in (("catalog", "lake"), ("schema", "s"), ("table", table))}  # fmt: skip
-    return ends | {"from_columns": ["x_id"], "to_columns": ["id"], "kind": "INFERRED", "cardinality": "MANY_TO_ONE",
-                   "containment": 1.0, "containment_low": 0.993, "containment_high": 1.0} | more  # fmt: skip
 
 
 def test_joins_lists_the_keys_of_and_to_what_matches(server, run):
