@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from flight_server.auth.principal import Principal
 from flight_server.conditions.one_table import NAMES
-from flight_server.reads import adbc_statistics
+from flight_server.reads import adbc_statistics, known_snapshots
 from flight_server.reads.current_rows import CurrentRows
 from flight_server.reads.generations import Generations
 from flight_server.reads.null_slots import zeroed
@@ -27,10 +27,10 @@ from flight_server.reads.streams import Stream, Streams, fits, never
 from flight_server.wire.scan_request import CURRENT, Part, ScanRequest
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
-from store.duckdb.layout import BY_SNAPSHOT, STORED
+from store.duckdb.layout import STORED
 from store.duckdb.table_versions import TableVersions
 from store.model.catalog_entries import TableEntry
-from store.model.errors import InvalidArgument, NotFound
+from store.model.errors import InvalidArgument
 from store.model.predicates.tree import And, Leaf, Op
 from store.model.schemas import FLIGHTS, Flight
 
@@ -41,15 +41,6 @@ SMALL_BYTES: Final = 1 << 20  # largest cached answer that does not count as a s
 _SKETCHES: Final = "stats.sketches"  # a union of two tables, which has no sort columns in common
 _LARGE: Final = frozenset({_SKETCHES, "stats.files", "stats.file_columns", "stats.partitions"})  # not kept for tickets
 _KEPT_SHARE: Final = 8  # part of the cache's size that rows of tickets may take besides
-
-_HAS_RECORDS: Final = " OR ".join(
-    f"EXISTS (FROM {name} r WHERE r.table_key = n.table_key AND r.snapshot_id = n.snapshot_id)"
-    for name in (*BY_SNAPSHOT.values(), "file_snapshots")
-)
-_KNOWN_SNAPSHOTS: Final = (
-    f"SELECT table_key FROM snapshots n WHERE snapshot_id = ? AND (is_live IS DISTINCT FROM false OR {_HAS_RECORDS})"
-)
-"""The tables with a snapshot that is in the lake, or was put, or has records."""
 
 Answer: TypeAlias = pa.Table | Stream
 A = TypeVar("A", pa.Buffer, pa.Table | Stream)
@@ -186,16 +177,8 @@ class Scanner:
         """Raises NotFound if no table of a request has the snapshot that it names, or none any more."""
         if request.snapshot in (None, CURRENT) or request.limit == 0 or request.part is not None:
             return
-        snapshot_id = int(request.snapshot or 0)
         tables = [table for table in self._matching(request) if principal.sees(*table.name)]
-        if not tables or any(table.current_snapshot_id == snapshot_id for table in tables):
-            return
-        keys = {table.table_key for table in tables}
-        if not any(key in keys for (key,) in self.database.rows(_KNOWN_SNAPSHOTS, snapshot_id)):
-            who = f'table "{tables[0].full_name}"' if len(tables) == 1 else f"none of {len(tables)} tables"
-            has = "has no" if len(tables) == 1 else "has"
-            raise NotFound(f"{who} {has} snapshot {snapshot_id}", code="UNKNOWN_SNAPSHOT",
-                           hint="see the flight sys.snapshots", params={"snapshot": snapshot_id})  # fmt: skip
+        known_snapshots.check(self.database, tables, int(request.snapshot or 0))
 
     def _kept(self, request: ScanRequest) -> Slice | None:
         """The rows of the request's ticket; None if they must be read."""

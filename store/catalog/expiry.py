@@ -16,6 +16,11 @@ from store.history.spans import holds_sql
 from store.model.catalog_entries import EXTERNAL, TableEntry
 
 WITH_SNAPSHOTS: Final = (*BY_SNAPSHOT.values(), "file_snapshots")  # physical tables that have `snapshot_id`
+HAS_RECORDS: Final = " OR ".join(
+    f"EXISTS (SELECT 1 FROM {name} r WHERE r.table_key = n.table_key AND r.snapshot_id = n.snapshot_id)"
+    for name in WITH_SNAPSHOTS
+)
+"""SQL of the condition that something is stored of a snapshot `n`."""
 
 
 def expirable(database: Database, tables: Sequence[TableEntry]) -> dict[int, list[int]]:
@@ -24,10 +29,6 @@ def expirable(database: Database, tables: Sequence[TableEntry]) -> dict[int, lis
     Snapshots of which something is served for others in the lake never expire, nor do those of external tables.
     """
     keys = [table.table_key for table in tables if table.format != EXTERNAL]
-    stored = " OR ".join(
-        f"EXISTS (SELECT 1 FROM {name} r WHERE r.table_key = n.table_key AND r.snapshot_id = n.snapshot_id)"
-        for name in WITH_SNAPSHOTS
-    )
     sources = [("file_snapshots", "r.snapshot_id")]
     for flight in PARTED:
         also = ", r.distribution_snapshot_id" if flight in GROUPED else ""
@@ -42,7 +43,7 @@ def expirable(database: Database, tables: Sequence[TableEntry]) -> dict[int, lis
         "WITH n AS (FROM snapshots WHERE table_key IN (SELECT unnest(?::BIGINT[]))),"
         " live AS (FROM n WHERE is_live IS DISTINCT FROM false)"
         f" SELECT n.table_key, n.snapshot_id FROM n ANTI JOIN ({served}) s ON s.table_key = n.table_key"
-        f" AND s.snapshot_id = n.snapshot_id WHERE n.is_live = false AND ({stored}) ORDER BY ALL", keys,
+        f" AND s.snapshot_id = n.snapshot_id WHERE n.is_live = false AND ({HAS_RECORDS}) ORDER BY ALL", keys,
     )  # fmt: skip
     doomed: dict[int, list[int]] = {}
     for key, snapshot_id in stale:
