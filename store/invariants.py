@@ -15,7 +15,6 @@ import duckdb
 import pyarrow as pa
 
 from store.duckdb.arrow_sql import execute, keys_table
-from store.duckdb.database import opened_read_only
 from store.duckdb.layout import (
     BY_SNAPSHOT,
     BY_SPAN,
@@ -27,6 +26,7 @@ from store.duckdb.layout import (
     parts,
     prepare,
 )
+from store.duckdb.opening import opened_read_only
 from store.history.spans import changes, listing_changes, misserved, schema_key_sql
 from store.model.puts import IDENTITY
 from store.model.schemas import DISTRIBUTION

@@ -26,11 +26,12 @@ import duckdb
 from store.duckdb.backup import check_target, copy_files, settle, unwritable, wal
 from store.duckdb.database_files import CHECKPOINT_BYTES, DatabaseFiles
 from store.duckdb.file_lock import FileLock
-from store.duckdb.layout import Connection, insert_rows, prepare
+from store.duckdb.layout import Connection, insert_rows
+from store.duckdb.opening import MEMORY, connect, take_lock
 from store.duckdb.table_versions import TableVersions
-from store.model.errors import Cancelled, InvalidArgument, ShuttingDown, first_line
+from store.model.errors import Cancelled, InvalidArgument, ShuttingDown
 
-__all__ = ["MEMORY", "Connection", "Database", "insert_rows"]
+__all__ = ["Connection", "Database", "insert_rows"]
 
 log = logging.getLogger("statflight.store")
 
@@ -39,7 +40,6 @@ T = TypeVar("T")
 Acknowledgement = Callable[[BaseException | None], None]
 """Tells the callers of a commit that it is done, or why that cannot be promised."""
 
-MEMORY = ":memory:"
 GROUP = 64  # writes per commit, at most
 CLOSE_SECONDS = 10.0  # longest wait of `close` for readers
 _CORRUPT = re.compile(r"((IO|INTERNAL|Serialization) Error: )?(Corrupt(ed)? |Bitpacking offset is out of range)")
@@ -53,7 +53,7 @@ class Database:
 
     def __init__(self, path: str | Path):
         self.path = str(path)
-        self._lock = _lock(self.path)
+        self._lock = take_lock(self.path)
         self._root = self._open()
         self._files: DatabaseFiles | None = None
         if self.path != MEMORY and Path(self.path).exists():
@@ -80,22 +80,12 @@ class Database:
 
     def _open(self) -> Connection:
         """The root connection, with its tables; releases the file on any error."""
-        name, root = Path(self.path).name, None
         try:
-            root = duckdb.connect(self.path)
-            root.execute("SET GLOBAL TimeZone='UTC'")
-            prepare(root, name)
-        except BaseException as error:
-            if root is not None:
-                root.close()
+            return connect(self.path)
+        except BaseException:
             if self._lock is not None:
                 self._lock.release()
-            if root is None and isinstance(error, duckdb.Error):
-                is_locked = "Could not set lock" in str(error)
-                reason = _LOCKED if is_locked else f"it cannot be opened as a database: {first_line(error)}"
-                raise _unusable(name, reason) from None
             raise
-        return root
 
     @property
     def directory(self) -> Path | None:
@@ -368,76 +358,13 @@ class Database:
         return threading.get_ident() == self._thread.ident
 
 
-@contextlib.contextmanager
-def opened_read_only(path: str | Path) -> Iterator[Connection]:
-    """A connection to a database that no other process uses, for the block; nothing is written.
-
-    Raises:
-        InvalidArgument: There is no such file, a process uses it, or it is not a database of this layout.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise _unusable(file.name, f'there is no file "{file}"')
-    with locked(file):
-        try:
-            root = duckdb.connect(str(file), read_only=True)
-        except duckdb.Error as error:
-            is_locked = "Could not set lock" in str(error)
-            raise _unusable(file.name, _LOCKED if is_locked else str(error).splitlines()[0]) from None
-        with root:
-            root.execute("SET GLOBAL TimeZone='UTC'")
-            prepare(root, file.name)
-            yield root
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keeps all others from using a database, which need not exist, for the block.
-
-    Raises:
-        InvalidArgument: It is in use, or its directory cannot be written.
-    """
-    lock = _lock(str(path))
-    try:
-        yield
-    finally:
-        if lock is not None:
-            lock.release()
-
-
-_LOCKED = "another process holds it; stop that one first"
 _CANCELLED = "the job was cancelled"
-
-
-def _lock(path: str) -> FileLock | None:
-    """The lock file beside a database, None for one in memory; creates the directory.
-
-    Raises:
-        InvalidArgument: The database is in use, or its directory cannot be written.
-    """
-    if path == MEMORY:
-        return None
-    file = Path(path)
-    try:
-        if not file.parent.exists():
-            file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-            log.warning('there was no directory "%s": created it for a new database', file.parent)
-        file = file.resolve()
-        return FileLock(file.with_name(file.name + ".lock"))
-    except BlockingIOError:
-        raise _unusable(file.name, _LOCKED) from None
-    except OSError as error:
-        raise InvalidArgument(f"database: its directory cannot be used ({error.strerror})") from None
 
 
 def _remove(path: Path) -> None:
     """Removes a database and its write-ahead log."""
     for file in (path, wal(path)):
         file.unlink(missing_ok=True)
-
-
-def _unusable(name: str, reason: str) -> InvalidArgument:
-    return InvalidArgument(f'database "{name}": {reason}', code="DATABASE")
 
 
 class _Item(NamedTuple):

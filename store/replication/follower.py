@@ -15,18 +15,17 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import duckdb
 
 from store.duckdb.backup import wal
-from store.duckdb.database import Connection, Database
 from store.duckdb.database_files import DatabaseFiles
 from store.duckdb.layout import prepare
 from store.model.errors import InvalidArgument, StatflightError, first_line
 from store.replication import lease as leases
+from store.replication.followed_database import FollowedDatabase, note_of
 from store.replication.log import Base, Commit, Damaged, Log, Position
 from store.replication.restore import bases, write_base
 from store.replication.role import Lagging, ReadOnly, Role
@@ -43,59 +42,12 @@ _NEVER: Final = 1e9  # seconds
 _PATIENCE: Final = 5  # looks at a damaged or missing object until the follower begins again with the newest base
 
 
-def note_of(path: Path) -> Path:
-    """The note beside a follower's copy; a database without one is no copy."""
-    return path.with_name(f"{path.name}.replica")
-
-
 class _Copy(NamedTuple):
     """The contents of the copy."""
 
     base: Base
     position: Position
     last: Commit  # `end` is the length of DuckDB's log
-
-
-class FollowedDatabase(Database):
-    """A database that refuses writes until it is promoted, and whose content is replaced as a whole."""
-
-    def __init__(self, path: Path):
-        self.refuse: Callable[[], None] = lambda: None
-        self._is_followed = True
-        self._promoting = 0  # id of the thread that may write before everybody may
-        self.is_promoted = False  # the file is opened for writing, which can be done once
-        super().__init__(path)
-        self._files = None
-
-    def _open(self) -> Connection:
-        """A view of nothing: an empty database."""
-        root = duckdb.connect(":memory:")
-        root.execute("SET GLOBAL TimeZone='UTC'")
-        prepare(root, "empty")
-        return root
-
-    def submit(
-        self, function: Callable[[Connection], T], *, alone: bool = False,
-        is_cancelled: Callable[[], bool] | None = None,
-    ) -> Future[T]:  # fmt: skip
-        if self._is_followed and threading.get_ident() != self._promoting:
-            self.refuse()
-        return super().submit(function, alone=alone, is_cancelled=is_cancelled)
-
-    def backup(self, path: str | Path) -> int:
-        if self._is_followed:
-            raise InvalidArgument("a follower has no backup", code="BACKUP", hint="statflight restore makes one")
-        return super().backup(path)
-
-    def promote(self) -> None:
-        """Opens the file for writing by the calling thread."""
-        self._promoting, self.is_promoted = threading.get_ident(), True
-        self.replace(super()._open())
-        self.watch_files()
-
-    def accept(self) -> None:
-        """Lets every thread write."""
-        self._is_followed = False
 
 
 class Follower(Role):

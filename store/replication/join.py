@@ -16,7 +16,8 @@ from typing import Any, Final
 from store.duckdb.database import Connection, Database
 from store.model.errors import InvalidArgument
 from store.replication import lease as leases
-from store.replication.follower import FollowedDatabase, Follower, note_of
+from store.replication.followed_database import FollowedDatabase, note_of
+from store.replication.follower import Follower
 from store.replication.log import Log, Position
 from store.replication.place import IDENTITY, open_place
 from store.replication.restore import REPLICA_SETTING, bases

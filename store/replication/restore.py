@@ -14,7 +14,7 @@ from typing import BinaryIO, Final, NamedTuple
 import duckdb
 
 from store.duckdb.backup import wal
-from store.duckdb.database import locked
+from store.duckdb.opening import locked
 from store.model.errors import InvalidArgument, NotFound
 from store.replication.log import (
     BLOCK_BYTES,

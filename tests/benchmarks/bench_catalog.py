@@ -231,7 +231,7 @@ def test_review_of_all_tables(tmp_path: Path) -> None:
 
 
 def test_statistics_shown_of_all_tables(tmp_path: Path) -> None:
-    """What `show`, `emit` and `check` do with many tables, beside the same of one."""
+    """Times `show`, `emit` and `check` of many tables beside the same of one."""
     app = App(Settings(db=tmp_path / "s.duckdb", cache_bytes=0))
     for snapshot in (1, 2, 3):
         app.store.put([Put("stats.columns", rows(snapshot, tables=FEW_TABLES, columns=20))])

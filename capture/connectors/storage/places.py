@@ -161,8 +161,8 @@ def reading_files(namespace: str, name: str) -> Iterator[None]:
 def read_each(
     read: Callable[[Item], Answer], items: Sequence[Item], *, is_local: bool = False, at_once: int = READERS
 ) -> Iterator[Answer]:
-    """What `read` returns for each of some items, in order: concurrently from a remote store, in blocks between which
-    the caller can stop; locally, threads are slower."""
+    """Reads each of some items, in order: concurrently from a remote store, in blocks between which the caller can
+    stop; one by one locally, where threads are slower."""
     if is_local or len(items) < 2:
         yield from map(read, items)
         return

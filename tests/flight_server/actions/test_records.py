@@ -128,7 +128,7 @@ def stored(app, flight: str = "stats.columns", target: str = "column_id") -> set
 
 
 def test_a_read_at_a_snapshot_that_is_unknown_or_has_expired_is_refused(lake):
-    """Of one table or of all of them, with a ticket from before, too; not one of which no row matches."""
+    """The read names one table or all of them, and a ticket may be from before; a read of no row is not refused."""
     put(lake, rows("other", 3, [1]))
     commands = [command(name, snapshot=1) for name in ("t", None)]
     tickets = [to_ticket(lake.scanner.pin(of_command(data), ANONYMOUS)).ticket for data in commands]

@@ -9,7 +9,8 @@ import pytest
 
 from store.model.errors import InvalidArgument
 from store.replication import lease as leases
-from store.replication.follower import Follower, note_of
+from store.replication.followed_database import note_of
+from store.replication.follower import Follower
 from store.replication.join import Plan, join
 from store.replication.role import Lagging, ReadOnly
 from tests.store.replication.writing import log_at, note, notes, restored, writing
