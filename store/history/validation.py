@@ -6,8 +6,7 @@ field, reason, expected and actual value. It works on whole columns; Python code
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 from store.history.casts import cast, castable, json_object, like, other_type, trimmed
 from store.history.decoded_sizes import decoded_bytes
 from store.history.impossible import first_impossible
+from store.history.put_batch import PutBatch
 from store.model import bounds, logical_types, schemas, target_ids, targets
 from store.model.errors import InvalidArgument, InvalidField, Words, first_line, nearest
 from store.model.logical_types import Kind, LogicalType
@@ -148,33 +148,30 @@ def _check_names(flight: Flight, given: pa.Schema) -> pa.Schema:
 # Checks.
 
 
-class _Batch:
-    """One batch of at least one row while it is validated and normalized."""
+class _Batch(PutBatch):
+    """A batch of at least one row while it is validated and normalized."""
 
     def __init__(
         self, flight: Flight, batch: pa.RecordBatch, schema: pa.Schema, policy: bounds.ZonePolicy, first_row: int,
         clamp: bool = False,
     ) -> None:  # fmt: skip
+        super().__init__(batch, schema, first_row)
         self.flight = flight
-        self.schema = schema
         self.policy = policy
-        self.first_row = first_row
         self.clamp = clamp
-        self.length = batch.num_rows
-        self.columns = {field.name: cast(field.name, batch.column(field.name), field.type) for field in schema}
         self._drop_inherited(batch)
 
     def checked(self) -> pa.RecordBatch:
         self._check_presence()
         self._check_numbers()
         for name, words in _WORDS.items():
-            if (column := self._given(name)) is not None:
+            if (column := self.given(name)) is not None:
                 known = pc.is_in(column, pa.array([*words, None], pa.string()))
-                self._require(known, name, "is unknown", " | ".join(words))
-        self._map("file_path", trimmed, "the path of a file")
-        self._map("engine_kind", lambda text: trimmed(text).lower(), "an engine such as spark")
-        self._map("partition_data_json", json_object, "a JSON object")
-        self._map("params", json_object, "a JSON object")
+                self.require(known, name, "is unknown", " | ".join(words))
+        self.map("file_path", trimmed, "the path of a file")
+        self.map("engine_kind", lambda text: trimmed(text).lower(), "an engine such as spark")
+        self.map("partition_data_json", json_object, "a JSON object")
+        self.map("params", json_object, "a JSON object")
         if self.flight.name == "stats.column_groups":
             self._check_group()
         if self.flight.name == "stats.sketches":
@@ -183,7 +180,7 @@ class _Batch:
             self._check_deletes()
         self._check_types_and_bounds()
         if bad := first_impossible(self.columns, within_bounds=not self.clamp):
-            raise self._refuse(bad.row, bad.field, bad.reason, bad.expected)
+            raise self.refuse(bad.row, bad.field, bad.reason, bad.expected)
         return pa.RecordBatch.from_arrays(list(self.columns.values()), schema=self.schema)
 
     def _drop_inherited(self, batch: pa.RecordBatch) -> None:
@@ -192,42 +189,17 @@ class _Batch:
         if name in batch.schema.names:
             other = pc.not_equal(cast(name, batch.column(name), pa.int64()), self.columns["snapshot_id"])
             for group in schemas.DISTRIBUTION:
-                if (column := self._given(group)) is not None:
+                if (column := self.given(group)) is not None:
                     self.columns[group] = pc.if_else(other.fill_null(False), pa.scalar(None, column.type), column)
-
-    def _given(self, name: str) -> pa.Array | None:
-        """The column; None if it was not given or is all null."""
-        column = self.columns.get(name)
-        return None if column is None or column.null_count == len(column) else column
-
-    def _refuse(self, index: int, name: str, reason: str, expected: object, actual: object = None) -> InvalidField:
-        actual = self.columns[name][index].as_py() if actual is None else actual
-        return InvalidField(name, reason, expected=expected, actual=actual, where=f"row {self.first_row + index + 1}")
-
-    @contextmanager
-    def _refusing(self, index: int, name: str) -> Iterator[None]:
-        """Adds the row to an InvalidField of a value of a column."""
-        try:
-            yield
-        except InvalidField as error:
-            params = error.params
-            refusal = self._refuse(index, name, params["reason"], params["expected"], params["actual"])
-            refusal.hint = error.hint
-            raise refusal from None
-
-    def _require(self, holds: pa.BooleanArray, name: str, reason: str, expected: object) -> None:
-        """Refuses the first row for which `holds` is false; null counts as true."""
-        if not pc.all(holds, min_count=0).as_py():
-            raise self._refuse(pc.index(holds, False).as_py(), name, reason, expected)
 
     def _check_presence(self) -> None:
         for name in required(self.flight):
             if self.columns[name].null_count:
                 index = pc.index(self.columns[name].is_null(), True).as_py()
-                raise self._refuse(index, name, "is missing", "a value", "null")
+                raise self.refuse(index, name, "is missing", "a value", "null")
         for name in _NOT_EMPTY:
-            if (column := self._given(name)) is not None:
-                self._require(pc.greater(pc.binary_length(column), 0), name, "is empty", "at least one character")
+            if (column := self.given(name)) is not None:
+                self.require(pc.greater(pc.binary_length(column), 0), name, "is empty", "at least one character")
         if either := _ALTERNATIVES.get(self.flight.name):
             given = [self.columns[name] for name in either if name in self.columns]
             if all(column.null_count for column in given):
@@ -235,118 +207,95 @@ class _Batch:
                     pc.coalesce(*(pc.if_else(c.is_valid(), True, None) for c in given)).is_valid(), False
                 )
                 if missing.as_py() >= 0:
-                    raise self._refuse(missing.as_py(), either[0], "is missing", " or ".join(either), "null")
+                    raise self.refuse(missing.as_py(), either[0], "is missing", " or ".join(either), "null")
 
     def _check_numbers(self) -> None:
         for name in _COUNTS:
-            if (column := self._given(name)) is not None and pc.min(column).as_py() < 0:
-                self._require(pc.greater_equal(column, 0), name, "is negative", "at least 0")
+            if (column := self.given(name)) is not None and pc.min(column).as_py() < 0:
+                self.require(pc.greater_equal(column, 0), name, "is negative", "at least 0")
         for name in _MEASURES:
-            if (column := self._given(name)) is not None:
+            if (column := self.given(name)) is not None:
                 fine = pc.and_(pc.is_finite(column), pc.greater_equal(column, 0.0))
-                self._require(fine, name, "must not be negative or infinite", "a finite number of at least 0")
+                self.require(fine, name, "must not be negative or infinite", "a finite number of at least 0")
         for name in _INSTANTS:
-            if (column := self._given(name)) is not None:
+            if (column := self.given(name)) is not None:
                 fine = pc.and_(pc.greater_equal(column, _FIRST), pc.less_equal(column, _LAST))
                 if (index := pc.index(fine, False).as_py()) >= 0:  # Python has no such instant
                     actual = Words(f"{column.cast(pa.int64())[index]} microseconds since 1970")
-                    raise self._refuse(index, name, "is out of range", "an instant of the years 1 to 9999", actual)
-        if (column := self._given("confidence_level")) is not None:
+                    raise self.refuse(index, name, "is out of range", "an instant of the years 1 to 9999", actual)
+        if (column := self.given("confidence_level")) is not None:
             fine = pc.and_(pc.greater_equal(column, 0.0), pc.less_equal(column, 1.0))
-            self._require(fine, "confidence_level", "is out of range", "a number from 0 to 1")
-        if (column := self._given("column_id")) is not None and pc.min(column).as_py() <= 0:
-            self._require(pc.greater(column, 0), "column_id", "is not positive", "a positive 63-bit integer")
+            self.require(fine, "confidence_level", "is out of range", "a number from 0 to 1")
+        if (column := self.given("column_id")) is not None and pc.min(column).as_py() <= 0:
+            self.require(pc.greater(column, 0), "column_id", "is not positive", "a positive 63-bit integer")
         for name, limit in _AT_MOST:
-            column, most = self._given(name), self._given(limit)
+            column, most = self.given(name), self.given(limit)
             if column is not None and most is not None:
                 fine = pc.less_equal(column, like(most, column))
                 if not pc.all(fine, min_count=0).as_py():
                     index = pc.index(fine, False).as_py()
-                    raise self._refuse(index, name, f"is above {limit}", f"at most {limit} {most[index].as_py()}")
+                    raise self.refuse(index, name, f"is above {limit}", f"at most {limit} {most[index].as_py()}")
         self._check_possible()
         for name in ("mean", "stddev"):
-            if (column := self._given(name)) is not None:
-                self._require(pc.invert(pc.is_nan(column)), name, "is NaN", "a number, or null where it is unknown")
-        if (column := self._given("stddev")) is not None:
-            self._require(pc.greater_equal(column, 0.0), "stddev", "is negative", "at least 0")
+            if (column := self.given(name)) is not None:
+                self.require(pc.invert(pc.is_nan(column)), name, "is NaN", "a number, or null where it is unknown")
+        if (column := self.given("stddev")) is not None:
+            self.require(pc.greater_equal(column, 0.0), "stddev", "is negative", "at least 0")
 
     def _check_possible(self) -> None:
         """Checks counts of values and of distinct values against the number of rows."""
-        rows = self._given("row_count")
+        rows = self.given("row_count")
         if rows is None:
             return
         nulls = self.columns.get("null_count")
         values = rows if nulls is None else pc.subtract(rows, pc.fill_null(nulls, 0))
-        if (nans := self._given("nan_count")) is not None:
-            self._require(pc.less_equal(nans, values), "nan_count", "is above row_count - null_count",
+        if (nans := self.given("nan_count")) is not None:
+            self.require(pc.less_equal(nans, values), "nan_count", "is above row_count - null_count",
                        "null_count and nan_count together at most row_count")  # fmt: skip
         for name in _DISTINCT:
-            if (column := self._given(name)) is None:
+            if (column := self.given(name)) is None:
                 continue
             most = like(values, column)
             if self.clamp:
                 self.columns[name] = pc.if_else(pc.greater(column, most).fill_null(False), most, column)
             else:
-                self._require(pc.less_equal(column, most), name, "is above row_count - null_count",
+                self.require(pc.less_equal(column, most), name, "is above row_count - null_count",
                            "at most one for each row that is not null")  # fmt: skip
-
-    def _map(self, name: str, how: Callable[[str], str], expected: str) -> None:
-        """Normalizes each distinct text with `how`, whose ValueError refuses it."""
-        if (column := self._given(name)) is None:
-            return
-        coded = column.dictionary_encode()
-        before = coded.dictionary.to_pylist()
-        after = []
-        for text in before:
-            try:
-                after.append(how(text))
-            except (ValueError, RecursionError) as error:
-                reason = "is nested too deep" if isinstance(error, RecursionError) else str(error)
-                raise self._refuse(pc.index(column, text).as_py(), name, reason, expected, text or "''") from None
-        if after != before:
-            self.columns[name] = pa.array(after, pa.string()).take(coded.indices)
 
     def _check_group(self) -> None:
         """Checks the ids of each group, and sorts them together with their names."""
-        column, names = self.columns["column_ids"], self._given("column_names")
+        column, names = self.columns["column_ids"], self.given("column_names")
         groups = column.to_pylist()
         for index, ids in enumerate(groups):
-            with self._refusing(index, "column_ids"):
+            with self.refusing(index, "column_ids"):
                 targets.Target.column_group(ids)
         self.columns["column_ids"] = pa.array(map(sorted, groups), column.type)
         if names is None:
             return
         named = names.to_pylist()
         fits = pa.array([of is None or len(of) == len(ids) for of, ids in zip(named, groups, strict=True)])
-        self._require(fits, "column_names", "are not as many as column_ids", "a name for each id")
+        self.require(fits, "column_names", "are not as many as column_ids", "a name for each id")
         in_order = (of and [name for _, name in sorted(zip(ids, of, strict=True))]
                     for of, ids in zip(named, groups, strict=True))  # fmt: skip
         self.columns["column_names"] = pa.array(in_order, names.type)
 
     def _check_deletes(self) -> None:
         """Checks the fields of equality deletes and the delete files of data files."""
-        if (ids := self._given("equality_field_ids")) is not None:
-            self._require_each(ids, pc.greater(ids.flatten(), 0), "equality_field_ids", "is not positive", "field ids")
-        if (deletes := self._given("delete_files")) is None:
+        if (ids := self.given("equality_field_ids")) is not None:
+            self.require_each(ids, pc.greater(ids.flatten(), 0), "equality_field_ids", "is not positive", "field ids")
+        if (deletes := self.given("delete_files")) is None:
             return
         parts = dict(zip(schemas.DELETE_FILE.names, deletes.flatten().flatten(), strict=True))
         path = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(parts["file_path"])), 0)
         in_log = pc.and_(pc.is_null(path), pc.equal(parts["file_content"], "DELETION_VECTOR").fill_null(False))
-        self._require_each(deletes, pc.or_(path.fill_null(False), in_log), "delete_files", "has no file_path",
+        self.require_each(deletes, pc.or_(path.fill_null(False), in_log), "delete_files", "has no file_path",
                         "the path of a delete file; null for a deletion vector within the table's log")  # fmt: skip
         known = pc.is_in(parts["file_content"], pa.array([*schemas.DELETE_CONTENTS, None], pa.string()))
-        self._require_each(deletes, known, "delete_files", "has an unknown file_content",
+        self.require_each(deletes, known, "delete_files", "has an unknown file_content",
                         " | ".join(schemas.DELETE_CONTENTS))  # fmt: skip
         for name in ("content_offset", "content_size"):
             holds = pc.greater_equal(parts[name], 0).fill_null(True)
-            self._require_each(deletes, holds, "delete_files", f"has a negative {name}", "at least 0")
-
-    def _require_each(self, lists: pa.Array, holds: pa.BooleanArray, name: str, reason: str, expected: str) -> None:
-        """Refuses the first row with an element for which `holds` is false or null."""
-        index = pc.index(holds.fill_null(False), False).as_py()
-        if index >= 0:
-            row = pc.list_parent_indices(lists)[index].as_py()
-            raise self._refuse(row, name, reason, expected)
+            self.require_each(deletes, holds, "delete_files", f"has a negative {name}", "at least 0")
 
     def _check_sketch(self) -> None:
         """Checks the target of each sketch: a storage_id, or a kind with its column; if both are given they must
@@ -358,7 +307,7 @@ class _Batch:
             named = given.is_valid() if value is None else pc.or_(given.is_valid(), value.is_valid())
             lacking = pc.and_(pc.equal(kinds, str(kind)).fill_null(False), pc.invert(named))
             if (index := pc.index(lacking, True).as_py()) >= 0:
-                raise self._refuse(index, column, f"is missing for a {kind} target", f"{column} or storage_id", "null")
+                raise self.refuse(index, column, f"is missing for a {kind} target", f"{column} or storage_id", "null")
         if given.null_count == len(given):
             return
         column_range = pc.and_(
@@ -369,31 +318,31 @@ class _Batch:
             pc.match_substring_regex(given, target_ids.PATTERN),
             pc.or_(pc.invert(pc.starts_with(given, "column-")), column_range),
         )
-        self._require(fine, "storage_id", "is not a storage id", "table, column-…, file-…, expression-… or composite-…")
+        self.require(fine, "storage_id", "is not a storage id", "table, column-…, file-…, expression-… or composite-…")
         if "target_kind" in self.columns:
             fine = pc.equal(kinds, target_ids.kinds_of(given))
-            self._require(fine, "storage_id", "does not match target_kind", "a storage_id of target_kind")
+            self.require(fine, "storage_id", "does not match target_kind", "a storage_id of target_kind")
         if "column_id" in self.columns:
             ids = pc.if_else(pc.starts_with(given, "column-"), target_ids.of_columns(self.columns["column_id"]), None)
-            self._require(pc.equal(given, ids), "storage_id", "does not match column_id", "the storage_id of column_id")
+            self.require(pc.equal(given, ids), "storage_id", "does not match column_id", "the storage_id of column_id")
         if "file_path" in self.columns:
             ids = pc.if_else(pc.starts_with(given, "file-"), target_ids.of_files(self.columns["file_path"]), None)
-            self._require(pc.equal(given, ids), "storage_id", "does not match file_path", "the storage_id of file_path")
+            self.require(pc.equal(given, ids), "storage_id", "does not match file_path", "the storage_id of file_path")
 
     def _check_types_and_bounds(self) -> None:
-        column = self._given("logical_type")
+        column = self.given("logical_type")
         if column is None:
             return  # bounds of an unknown type stay as they are
         coded = column.dictionary_encode()
         names = coded.dictionary.to_pylist()
         types: list[LogicalType] = []
         for name in names:
-            with self._refusing(pc.index(column, name).as_py(), "logical_type"):
+            with self.refusing(pc.index(column, name).as_py(), "logical_type"):
                 types.append(logical_types.parse(name))
         texts = [type.text for type in types]
         if texts != names:
             self.columns["logical_type"] = pa.array(texts, pa.string()).take(coded.indices)
-        if self._given("min") is None and self._given("max") is None:
+        if self.given("min") is None and self.given("max") is None:
             return
         distinct = list(dict.fromkeys(types))
         if len(distinct) == 1 and not column.null_count:
@@ -430,7 +379,7 @@ class _Batch:
 
     def _mark_inexact(self, name: str, cut: pa.BooleanArray, rows: np.ndarray | None) -> None:
         """Marks bounds as inexact, if the put says at all which ones are exact."""
-        if (exact := self._given(f"{name}_is_exact")) is not None:
+        if (exact := self.given(f"{name}_is_exact")) is not None:
             inexact = cut.to_numpy(zero_copy_only=False)
             if rows is not None:
                 inexact = np.isin(np.arange(self.length), rows[inexact])
@@ -450,12 +399,12 @@ class _Batch:
             if not type.orderable and type.kind is not Kind.INTERVAL:
                 index = pc.index(column.is_valid(), True).as_py()
                 reason = f"{type.kind} has no order and so no bounds"
-                raise self._refuse(place(index), name, reason, "null", column[index].as_py() or "''")
+                raise self.refuse(place(index), name, reason, "null", column[index].as_py() or "''")
             try:
                 done[name] = bounds.canonicalize_array(column, type, self.policy)
             except bounds.BadBound as error:
                 expected = f"a bound of {type.text}"
-                raise self._refuse(place(error.index), name, error.reason, expected, error.text or "''") from None
+                raise self.refuse(place(error.index), name, error.reason, expected, error.text or "''") from None
             if (cut := bounds.finer(column, type)) is not None:
                 if name == "max":  # a cut lower bound is still one, a cut upper bound is not
                     done[name] = pc.if_else(cut, bounds.next_up(done[name], type), done[name])
@@ -465,5 +414,5 @@ class _Batch:
             if not pc.all(fine, min_count=0).as_py():
                 index = pc.index(fine, False).as_py()
                 expected = f"at most the max of this {type.text}, {shown(done['max'][index].as_py())}"
-                raise self._refuse(place(index), "min", "is above max", expected, done["min"][index].as_py())
+                raise self.refuse(place(index), "min", "is above max", expected, done["min"][index].as_py())
         return done
