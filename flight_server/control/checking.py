@@ -91,10 +91,17 @@ class Checking:
         tables = list(filter(None, map(self._table, [*ready, *due])))
         reader = ReadAhead(self._reader, [table.full_name for table in tables])
         for start in range(0, len(tables), STORED_AT_ONCE):
-            self._store_results(reader, [
+            found = [
                 (table, self._results(reader, table, only_timely=table.table_key not in ready))
                 for table in tables[start : start + STORED_AT_ONCE]
-            ])  # fmt: skip
+            ]
+            try:
+                self._store_results(reader, found)
+            except StatflightError as error:  # a full disk, say
+                log.warning("checks: their results cannot be stored, they run again in a minute: %s", error)
+                with self._lock:
+                    for table, _ in found:
+                        self._captured.setdefault(table.table_key, self._clock() + TIMELY_SECONDS)
         return len(ready)
 
     def _table(self, table_key: int) -> TableEntry | None:
@@ -171,9 +178,8 @@ class Checking:
             for change in reported:
                 log.info("check of %s: %s is %s", table.full_name, _name(change), change.row.state)
             if reported:
-                owners = read_table(reader, "sys.tables", table.full_name, ["owner"])["owner"].to_pylist()
                 self._alarms.post({
-                    "table": table.full_name, "owner": owners[0] if owners else None,
+                    "table": table.full_name, "owner": _owner(reader, table),
                     "snapshot_id": table.current_snapshot_id, "checked_at": at.isoformat(),
                     "changes": [_change_json(change) for change in reported],
                 })  # fmt: skip
@@ -188,6 +194,16 @@ class Checking:
             wait = self._waiting[table.table_key] = _Wait(table.current_snapshot_id, now + self._late_seconds)
         wait.over = now >= wait.until
         return wait.over
+
+
+def _owner(reader: ReadAhead, table: TableEntry) -> str | None:
+    """The owner of a table; None if it cannot be read, because an alarm without an owner is better than none."""
+    try:
+        owners = read_table(reader, "sys.tables", table.full_name, ["owner"])["owner"].to_pylist()
+    except StatflightError as error:
+        log.warning("checks: the owner of %s cannot be read: %s", table.full_name, error)
+        return None
+    return owners[0] if owners else None
 
 
 @dataclass

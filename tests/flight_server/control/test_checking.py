@@ -18,7 +18,7 @@ from flight_server.process.metrics import Metrics
 from flight_server.reads.local_reader import LocalReader
 from flight_server.views.reader import equal
 from store.catalog.discovery import Discovery
-from store.model.errors import InvalidArgument
+from store.model.errors import InvalidArgument, ResourceExhausted
 from store.model.schemas import THETA
 from store.model.sketches import theta
 from store.model.sketches.murmur3 import hash_longs
@@ -95,6 +95,32 @@ def test_results_are_stored_per_snapshot_and_state_changes_notified(setup):
     ]
     snapshot(3, 50)
     assert len(notifications) == 2  # no state changed
+
+
+def test_results_that_cannot_be_stored_are_found_again(setup, caplog):
+    app, _, notifications, snapshot = setup
+    refusing = []
+
+    def guard():
+        if refusing:
+            raise ResourceExhausted("the disk is full")
+
+    app.database.guards.append(guard)
+    snapshot(1, 0)
+    clock = app.checking._clock
+    put(app, [KEY | {"snapshot_id": 1, "column_id": 1, "column_name": "id", "row_count": 100, "null_count": 50}])
+    app.checking.captured(app.catalog.get("lake.s.t"))
+    clock.now += SETTLE_SECONDS
+    refusing.append(True)
+    assert app.checking.run() == 1 and "the disk is full" in caplog.text
+    assert (1, "id", "PASSED", 0.0) in rows(app) and len(notifications) == 1
+    refusing.clear()
+    clock.now += TIMELY_SECONDS
+    assert app.checking.run() == 0
+    clock.now += SETTLE_SECONDS
+    assert app.checking.run() == 1
+    assert (1, "id", "FAILED", 0.5) in rows(app)
+    assert [change["after"] for change in notifications[1]["changes"]] == ["FAILED"]
 
 
 def test_results_that_a_capture_may_turn_are_pending():
