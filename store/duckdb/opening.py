@@ -32,6 +32,11 @@ def connect(path: str, *, read_only: bool = False) -> Connection:
     except duckdb.Error as error:
         is_held = "Could not set lock" in str(error)
         raise _unusable(name, _HELD if is_held else f"it cannot be opened as a database: {first_line(error)}") from None
+    return prepared(root, name)
+
+
+def prepared(root: Connection, name: str) -> Connection:
+    """An open database in UTC and with its tables, as `prepare` makes or checks them; closed on any error."""
     try:
         root.execute("SET GLOBAL TimeZone='UTC'")
         prepare(root, name)

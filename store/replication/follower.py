@@ -23,6 +23,7 @@ import duckdb
 from store.duckdb.backup import wal
 from store.duckdb.database_files import DatabaseFiles
 from store.duckdb.layout import prepare
+from store.duckdb.opening import prepared
 from store.model.errors import InvalidArgument, StatflightError, first_line
 from store.replication import lease as leases
 from store.replication.followed_database import FollowedDatabase, note_of
@@ -290,12 +291,7 @@ class Follower(Role):
                 if source.exists():
                     os.link(source, name)
             root = duckdb.connect(str(view), read_only=True)
-        try:
-            root.execute("SET GLOBAL TimeZone='UTC'")
-            prepare(root, self._log.place.url)
-        except BaseException:
-            root.close()
-            raise
+        prepared(root, self._log.place.url)
         with self._replacing():
             self._database.replace(root)
             self._copy = copy
