@@ -59,7 +59,7 @@ class Checking:
         self._reader = LocalReader(scanner, ANONYMOUS, lambda statement: self.select(statement))
         alarms.silences = rules.value.silences
         self._late_seconds = late_seconds
-        self._captured: dict[int, float] = {}  # table key → when something was last captured of it
+        self._captured: dict[int, float] = {}  # table key → when it was last captured, or is to be looked at again
         self._waiting: dict[int, _Wait] = {}  # by table key
         self._referring: set[int] = set()  # tables with values that a referenced table lacks, by key
         self._timely: dict[int, float] = {}  # by table key: when rules about the time are due

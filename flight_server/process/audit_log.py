@@ -41,7 +41,7 @@ class _Logged(msgspec.Struct):
     finishes: list[_Ended] | None = None
 
 
-# The library describes a type to itself when it is first read; two threads that do so at once end the process.
+# Made before any call: two threads must not be the first to decode a type (`structs.read`).
 _BODIES: Final = msgspec.json.Decoder(_Logged)
 
 

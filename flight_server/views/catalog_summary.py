@@ -10,7 +10,6 @@ from flight_server.table_names import COLUMNS
 from flight_server.views.reader import Reader, codes_of
 from store.model.schemas import FLIGHTS
 
-KEY: Final = COLUMNS
 STATS: Final = (
     "row_count", "data_file_count", "total_size_bytes", "snapshot_id", "captured_at", "refreshed_at", "freshness",
     "completeness",
@@ -19,7 +18,7 @@ ABOUT: Final = ("format", "state", "last_error", "checked_at", "owner")
 
 
 SCHEMA: Final = pa.schema([
-    *map(FLIGHTS["stats.tables"].schema.field, (*KEY, *STATS)), *map(FLIGHTS["sys.tables"].schema.field, ABOUT),
+    *map(FLIGHTS["stats.tables"].schema.field, (*COLUMNS, *STATS)), *map(FLIGHTS["sys.tables"].schema.field, ABOUT),
 ])  # fmt: skip
 
 
@@ -29,8 +28,8 @@ def tables(reader: Reader) -> pa.Table:
     import pyarrow.compute as pc
 
     found, stats = parts = [part.combine_chunks() for part in _parts(reader)]  # Arrow sorts many chunks slowly
-    order = pc.sort_indices(found, [(name, "ascending") for name in KEY])
-    of_found, of_stats = codes_of(parts, KEY)
+    order = pc.sort_indices(found, [(name, "ascending") for name in COLUMNS])
+    of_found, of_stats = codes_of(parts, COLUMNS)
     chosen = stats.select(STATS).take(pc.index_in(of_found, of_stats).take(order))  # null where there is none
     found = found.take(order)
     for name in STATS:
@@ -41,11 +40,11 @@ def tables(reader: Reader) -> pa.Table:
 def rows(reader: Reader) -> list[dict[str, Any]]:
     """The rows of `tables`, joined without Acero, whose import takes longer than the join of a few tables."""
     unknown = dict.fromkeys(SCHEMA.names)
-    found, stats = ({tuple(map(row.get, KEY)): row for row in part.to_pylist()} for part in _parts(reader))
+    found, stats = ({tuple(map(row.get, COLUMNS)): row for row in part.to_pylist()} for part in _parts(reader))
     return [unknown | found[key] | stats.get(key, {}) for key in sorted(found)]
 
 
 def _parts(reader: Reader) -> tuple[pa.Table, pa.Table]:
     """The tables, and the statistics of those that have some."""
-    found = reader.read("sys.tables", [*KEY, *ABOUT])
-    return found, reader.read("stats.tables", [*KEY, *STATS], None, "current", True)
+    found = reader.read("sys.tables", [*COLUMNS, *ABOUT])
+    return found, reader.read("stats.tables", [*COLUMNS, *STATS], None, "current", True)

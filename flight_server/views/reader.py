@@ -150,8 +150,8 @@ def _parts(rows: pa.Table, tables: Sequence[Name]) -> list[pa.Table]:
     places = pc.index_in(of_rows, of_tables)
     rows = rows.take(pc.sort_indices(places))  # which keeps the order of equal ones; other tables' rows come last
     counts = {one["values"]: one["counts"] for one in pc.value_counts(places).to_pylist()}
-    ends = list(accumulate(counts.get(place, 0) for place in range(len(tables))))
-    return [rows.slice(start, end - start) for start, end in zip([0, *ends], ends, strict=False)]
+    ends = [0, *accumulate(counts.get(place, 0) for place in range(len(tables)))]
+    return [rows.slice(start, end - start) for start, end in pairwise(ends)]
 
 
 def codes_of(tables: Sequence[pa.Table], names: Sequence[str]) -> list[pa.Array]:

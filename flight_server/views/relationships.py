@@ -21,10 +21,10 @@ def among(reader: Reader, is_meant: Callable[[str], bool]) -> list[dict[str, Any
     chosen = pa.repeat(False, found.num_rows)
     for columns in _ENDS.values():  # a name is made for each table, not for each row
         (numbers,) = codes_of([found], columns)
-        tables = numbers.unique()
-        named = found.select(columns).take(pc.index_in(tables, numbers)).to_pylist()
+        tables = numbers.dictionary_encode()
+        named = found.select(columns).take(pc.index_in(tables.dictionary, numbers)).to_pylist()
         meant = pa.array([is_meant(join_name(*table.values())) for table in named], pa.bool_())
-        chosen = pc.or_(chosen, meant.take(pc.index_in(numbers, tables)))
+        chosen = pc.or_(chosen, meant.take(tables.indices))
     rows = [
         {end: join_name(*map(row.pop, columns)) for end, columns in _ENDS.items()} | row
         for row in found.filter(chosen).to_pylist()

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from flight_server.checks import learned, measures
 from flight_server.present import column_labels
-from flight_server.table_names import full_name
+from flight_server.table_names import COLUMNS, full_name
 from flight_server.views import catalog_summary, expectations, history, relationships, shapes, table_summary
 from flight_server.views.reader import Leaf, Reader, equal, read_table, rows_of
 from flight_server.views.table_summary import Row
@@ -82,7 +82,7 @@ def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]]
     """
     tables = catalog_summary.tables(reader)
     if only is not None:
-        keys = zip(*(tables[name].to_pylist() for name in catalog_summary.KEY), strict=True)
+        keys = zip(*(tables[name].to_pylist() for name in COLUMNS), strict=True)
         tables = tables.filter(pa.array([key in only for key in keys], pa.bool_()))
     groups = _groups(tables)
     total = tables.num_rows
@@ -97,7 +97,7 @@ def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]]
         tables = _with_commits(reader, tables)
     columns: list[dict[str, Any]] = []
     if asked.search:
-        names = pc.binary_join_element_wise(*(tables[name] for name in catalog_summary.KEY), ".")
+        names = pc.binary_join_element_wise(*(tables[name] for name in COLUMNS), ".")
         tables = tables.filter(pc.match_substring(names, asked.search, ignore_case=True))
         columns = _columns_like(reader, asked.search)
     if key := _TABLE_KEYS.get(asked.order):
@@ -105,7 +105,7 @@ def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]]
         is_known = pc.is_valid(tables[key])  # unknown values come last in both directions
         tables = pa.concat_tables([tables.filter(is_known), tables.filter(pc.invert(is_known))])
     elif asked.descending:
-        tables = tables.sort_by([(name, "descending") for name in catalog_summary.KEY])
+        tables = tables.sort_by([(name, "descending") for name in COLUMNS])
     page, pages, part = _page(tables.num_rows, TABLES_A_PAGE, asked.page)
     rows = (tables.slice(part.start, TABLES_A_PAGE) if asked.page else tables).to_pylist()
     return {
@@ -126,9 +126,9 @@ def _facets(tables: pa.Table) -> dict[str, dict[str, int]]:
 
 def _with_commits(reader: Reader, tables: pa.Table) -> pa.Table:
     """The tables with `committed_at` of their current snapshot."""
-    columns = [*catalog_summary.KEY, "committed_at"]
+    columns = [*COLUMNS, "committed_at"]
     commits = reader.read("sys.snapshots", columns, [{"column": "is_current", "op": "EQ", "values": [True]}])
-    return tables.join(commits, list(catalog_summary.KEY), join_type="left outer")
+    return tables.join(commits, list(COLUMNS), join_type="left outer")
 
 
 def _groups(tables: pa.Table) -> list[dict[str, Any]]:
@@ -163,7 +163,7 @@ def _within(tables: pa.Table, text: str) -> pa.Table:
 
 
 def _columns_like(reader: Reader, search: str) -> list[dict[str, Any]]:
-    columns = reader.read("information_schema.columns", [*catalog_summary.KEY, "column_id", "column_name", "data_type"])
+    columns = reader.read("information_schema.columns", [*COLUMNS, "column_id", "column_name", "data_type"])
     matching = columns.filter(pc.match_substring(columns["column_name"], search, ignore_case=True))
     shown = matching.slice(0, FOUND_COLUMNS)
     alike = matching.filter(pc.is_in(matching["column_name"], pc.unique(shown["column_name"])))

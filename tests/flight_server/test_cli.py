@@ -280,11 +280,8 @@ def test_commands_about_many_tables_need_no_numpy(server, arguments):
     serve_tables(server, *"abc")  # the last two are read together
     server.rows("stats.columns", *(column_row(table_name=name, max="9") for name in "abc"))
     server.rows("sys.relationships", relationship("a", "b"))
-    code = (
-        "import sys; from flight_server.cli import main;"
-        f"sys.argv = ['statflight', {', '.join(map(repr, arguments))}, '--server', {server.uri!r}]; main()"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "statflight", *arguments, "--server", server.uri]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "") and ended.stdout.count("\n") > 1
 
 
