@@ -28,6 +28,7 @@ from store.model.names import dotted_name, split_name, table_uuid
 
 _TYPES: Final = {  # of columns of `tables` that are no text
     "current_snapshot_id": pa.int64(), "dropped": pa.bool_(), "partition_keys": pa.list_(pa.string())}  # fmt: skip
+_UNKNOWN: Final = object()  # value of a column that entries do not have
 
 
 def ids_by_name(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
@@ -49,7 +50,9 @@ class Catalog(Publications, SnapshotRegistry):
         self.uncommitted = Entries()  # the state inside the writer's transaction
         self.committed = Entries()  # the state that readers see
         self._changed = False
-        self.table_digests: dict[int, str] = {}  # table key → digest of the table at its last inspection
+        # table key → digests of the table at its last inspection (`store.catalog.found_tables.Digests`)
+        self.description_digests: dict[int, str] = {}
+        self.state_digests: dict[int, str] = {}
         self.lives: Counter[int] = Counter()  # table key → how often it became another table since the start
         self._next_key = 1
         self._connectors: dict[str, dict[str, Any]] = {}  # by catalog; cache
@@ -79,7 +82,8 @@ class Catalog(Publications, SnapshotRegistry):
         staged = connection.execute("SELECT table_key FROM staged_listings").fetchall()  # maybe of tables to come
         self._next_key = max([*self.uncommitted.by_key, *(key for (key,) in staged)], default=0) + 1
         self._changed = True
-        self.table_digests.clear()
+        self.description_digests.clear()
+        self.state_digests.clear()
         self.forget_places()
         self._publish()
 
@@ -338,14 +342,16 @@ class Catalog(Publications, SnapshotRegistry):
                 values["capture_error"] = old[key].capture_error if is_same else None  # of the files of its snapshot
                 if not is_same:
                     self.spans.move([key])
-        names = list(next(iter(wanted.values())))
+        names = [name for name in next(iter(wanted.values())) if any(
+            values[name] != getattr(old[key], name, _UNKNOWN) for key, values in wanted.items())]  # fmt: skip
         columns = {name: pa.array([values[name] for values in wanted.values()], _TYPES.get(name, pa.string()))
                    for name in names}  # fmt: skip
-        execute(
-            connection, f"UPDATE tables SET {', '.join(f'{name} = v.{name}' for name in names)} FROM {{values}} v"
-            " WHERE tables.table_key = v.table_key",
-            values=pa.table({"table_key": pa.array(wanted, pa.int64()), **columns}),
-        )  # fmt: skip
+        if names:
+            execute(
+                connection, f"UPDATE tables SET {', '.join(f'{name} = v.{name}' for name in names)} FROM {{values}} v"
+                " WHERE tables.table_key = v.table_key",
+                values=pa.table({"table_key": pa.array(wanted, pa.int64()), **columns}),
+            )  # fmt: skip
         fields = [name for name in names if name in TableEntry.__dataclass_fields__]
         for key, values in wanted.items():
             self.set_entry(replace(old[key], **{name: values[name] for name in fields}))
@@ -372,7 +378,7 @@ class Catalog(Publications, SnapshotRegistry):
     def set_entry(self, entry: TableEntry) -> None:
         """Makes an entry visible to the writer, and to readers once it is committed."""
         self.database.touch(entry.table_key)
-        self.table_digests.pop(entry.table_key, None)
+        self.state_digests.pop(entry.table_key, None)
         draft, self._changed = self.uncommitted, True
         old = draft.by_key.get(entry.table_key)
         if old is not None and (old.name != entry.name or entry.dropped) and draft.by_name.get(old.name) == old:

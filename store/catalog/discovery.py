@@ -14,7 +14,7 @@ import pyarrow as pa
 from store.catalog import found_tables
 from store.catalog.catalog import Catalog
 from store.catalog.deletion import delete_records
-from store.catalog.found_tables import Found
+from store.catalog.found_tables import Digests, Found
 from store.duckdb.arrow_sql import among, execute, keys_table
 from store.duckdb.layout import Connection, insert_rows
 from store.history.spans import schema_key_sql
@@ -34,15 +34,13 @@ class Discovery:
         entry = self._catalog.find((catalog, found["schema"], found["name"]))
         if entry is None or found["table_id"] not in (entry.table_id, None):
             return False
-        return self._is_stored(entry, format, found)
+        return self._is_stored(entry, format, found, Digests.of(found))
 
-    def _is_stored(self, entry: TableEntry, format: str, found: Found) -> bool:
+    def _is_stored(self, entry: TableEntry, format: str, found: Found, digests: Digests) -> bool:
         same = all(getattr(entry, field) == value for field, value in found_tables.fields(format, found).items())
-        return (
-            same
-            and not found["snapshots"]
-            and self._catalog.table_digests.get(entry.table_key) == found_tables.digest(found)
-        )
+        key, known = entry.table_key, self._catalog
+        stored = (known.description_digests.get(key), known.state_digests.get(key))
+        return same and not found["snapshots"] and stored == digests
 
     def store(
         self, connection: Connection, catalog: str, format: str, found: Sequence[Found],
@@ -68,24 +66,37 @@ class Discovery:
         places = self._stored_places(connection, tables)
         if not full:
             tables = {key: _without_stored(key, item, places) for key, item in tables.items()}
-        entries = self._catalog.uncommitted.by_key
-        changed = {key: item for key, item in tables.items() if not self._is_stored(entries[key], format, item)}
+        entries, digests = self._catalog.uncommitted.by_key, {key: Digests.of(item) for key, item in tables.items()}
+        changed = {
+            key: item for key, item in tables.items() if not self._is_stored(entries[key], format, item, digests[key])
+        }
         if changed:
-            changes = {
-                key: found_tables.fields(format, item) | found_tables.details(item) for key, item in changed.items()
-            }
             self._forget_other_schemas(connection, changed, places)
-            self._catalog.change(connection, changes)
-            ids = self._store_schemas(connection, changed)
+            self._catalog.change(connection, {
+                key: found_tables.fields(format, item) | {"metadata_location": item.get("metadata_location")}
+                for key, item in changed.items()
+            })  # fmt: skip
+            described = self._catalog.description_digests
+            self._describe(connection, {
+                key: item for key, item in changed.items() if described.get(key) != digests[key].description
+            })  # fmt: skip
             self._store_snapshots(connection, changed, places)
-            columns = (row for key, item in changed.items() for row in found_tables.column_rows(key, item, ids[key]))
-            constraints = (row for key, item in changed.items() for row in found_tables.constraint_rows(key, item))
-            _renew(connection, "table_columns", changed, list(columns))
-            _renew(connection, "table_constraints", changed, list(constraints))
             identities = [row for key, item in changed.items() for row in found_tables.identity_rows(key, item)]
             _replace(connection, "identities", changed, identities)
-            self._catalog.table_digests |= {key: found_tables.digest(item) for key, item in changed.items()}
+            described |= {key: digests[key].description for key in changed}
+            self._catalog.state_digests |= {key: digests[key].state for key in changed}
         return [entries[key] for key in keys]
+
+    def _describe(self, connection: Connection, tables: Mapping[int, Found]) -> None:
+        """Stores the descriptions of tables, which have another one than at their last inspection."""
+        if not tables:
+            return
+        self._catalog.change(connection, {key: found_tables.details(item) for key, item in tables.items()})
+        ids = self._store_schemas(connection, tables)
+        columns = (row for key, item in tables.items() for row in found_tables.column_rows(key, item, ids[key]))
+        constraints = (row for key, item in tables.items() for row in found_tables.constraint_rows(key, item))
+        _renew(connection, "table_columns", tables, list(columns))
+        _renew(connection, "table_constraints", tables, list(constraints))
 
     def _keys(
         self, connection: Connection, catalog: str, format: str, found: Sequence[Found],
@@ -165,7 +176,7 @@ class Discovery:
             for table in ("snapshots", "identities"):
                 connection.execute(f"DELETE FROM {table} WHERE table_key = ?", [key])
             self._catalog.forget_places()
-            self._catalog.table_digests.pop(key, None)
+            self._catalog.description_digests.pop(key, None)
 
     def _stored_places(self, connection: Connection, tables: Mapping[int, Found]) -> dict[tuple[int, int], _Stored]:
         """The stored ones of the found and current snapshots, by table key and snapshot id."""
@@ -211,6 +222,7 @@ class Discovery:
             ):  # fmt: skip
                 continue
             # stored again with the new ids
+            self._catalog.description_digests.pop(key, None)
             connection.execute("DELETE FROM schemas WHERE table_key = ? AND schema_hash = ?", [key, schema_hash])
             delete_records(connection, self._catalog, self._catalog.uncommitted.by_key[key], snapshot_id)
             self._catalog.lives[key] += 1
@@ -270,11 +282,10 @@ class Discovery:
         listed = [key for key, item in tables.items() if item.get("live_snapshot_ids") is not None]
         if listed:
             execute(
-                connection, "UPDATE snapshots SET is_live = v.is_live FROM (SELECT s.table_key, s.snapshot_id,"
+                connection, "UPDATE snapshots SET is_live = v.is_live FROM (SELECT s.rowid AS rid,"
                 " p.snapshot_id IS NOT NULL AS is_live FROM snapshots s LEFT JOIN {live} p ON p.table_key = s.table_key"
-                f" AND p.snapshot_id = s.snapshot_id WHERE {among('s.table_key', listed)}) v"
-                " WHERE snapshots.table_key = v.table_key AND snapshots.snapshot_id = v.snapshot_id"
-                " AND snapshots.is_live IS DISTINCT FROM v.is_live",
+                f" AND p.snapshot_id = s.snapshot_id WHERE {among('s.table_key', listed)}"
+                " AND s.is_live IS DISTINCT FROM (p.snapshot_id IS NOT NULL)) v WHERE snapshots.rowid = v.rid",
                 moved=keys_table(listed),
                 live=_places([(k, i) for k in listed for i in tables[k]["live_snapshot_ids"]]),
             )  # fmt: skip

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from store.model.catalog_entries import Place, new_column_ids
 from store.model.names import column_key
@@ -15,12 +15,24 @@ Found = Mapping[str, Any]
 """A table as `flight_server.worker.lake_inspection` describes it."""
 
 
-def digest(found: Found) -> str:
-    """Digest of a discovered table, without its entry and new snapshots."""
-    values = [found.get(name) for name in (
-        "schema_hash", "schemas", "constraints", "live_snapshot_ids", "partition_keys", "properties", "identities",
-        "metadata_location", "format_schema", "description", "comments",
-    )]  # fmt: skip
+_DESCRIPTION: Final = ("schema_hash", "schemas", "constraints", "partition_keys", "properties", "format_schema",
+                       "description", "comments")  # fmt: skip
+_STATE: Final = ("live_snapshot_ids", "identities", "metadata_location")
+
+
+class Digests(NamedTuple):
+    """Digests of a discovered table, without its entry and new snapshots."""
+
+    description: str  # of what most snapshots leave as it is
+    state: str
+
+    @classmethod
+    def of(cls, found: Found) -> Digests:
+        """The digests of a table as it was found."""
+        return cls(*(_digest([found.get(name) for name in names]) for names in (_DESCRIPTION, _STATE)))
+
+
+def _digest(values: Sequence[Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -37,12 +49,11 @@ def _key_of(column: Sequence[Any]) -> str:
 
 
 def details(found: Found) -> dict[str, Any]:
-    """Columns of `tables` besides the fields of a table's entry."""
+    """Columns of `tables` with a table's description."""
     return {
         "partition_keys": list(found.get("partition_keys", ())),
         "properties": json.dumps(dict(found.get("properties", {})), sort_keys=True),
-        "metadata_location": found.get("metadata_location"), "format_schema": found.get("format_schema"),
-        "description": found.get("description"),
+        "format_schema": found.get("format_schema"), "description": found.get("description"),
     }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ class SnapshotRegistry(ABC):
     uncommitted: Entries
     spans: Spans
     presence: Presence
-    table_digests: dict[int, str]
+    state_digests: dict[int, str]
 
     def __init__(self) -> None:
         # (table key, snapshot id) → place, of snapshots whose schema is known
@@ -115,7 +115,7 @@ class SnapshotRegistry(ABC):
         known |= {pair: replace(place, schema_hash=place.schema_hash or hashes[pair]) for pair, place in stored.items()}
         self.cache_places((*pair, place) for pair, place in known.items())
         for key, _ in new:
-            self.table_digests.pop(key, None)  # so that the next inspection stores the table again
+            self.state_digests.pop(key, None)  # so that the next inspection stores the table again
 
     def _stored_places(self, connection: Connection, seen: pa.Table) -> dict[tuple[int, int], Place]:
         """(table key, snapshot id) → place, of those of the snapshots that are stored."""

@@ -130,12 +130,17 @@ def test_new_snapshot_of_a_wide_table(tmp_path: Path) -> None:
     no row of statistics is written."""
     app = App(Settings(db=tmp_path / "s.duckdb"))
     parts = ("stats_columns_current", "stats_columns_history")
+    columns = [[f"c{at}", "INT", True, at + 1] for at in range(WIDE)]
 
     def inspect(name: str, snapshot: int) -> None:
-        snapshots = [{"snapshot_id": snapshot, "ordinal": snapshot, "parent_snapshot_id": None, "operation": None,
+        snapshots = [{"snapshot_id": snapshot, "ordinal": snapshot, "parent_snapshot_id": None, "operation": "append",
                       "sequence_number": None, "committed_at": None, "schema_hash": "hash-0"}]  # fmt: skip
-        found = {"schema": "schema_0", "name": name, "table_id": name, "location": "l", "schema_hash": "hash-0",
-                 "schemas": {"hash-0": []}, "current_snapshot_id": snapshot, "snapshots": snapshots}  # fmt: skip
+        found = {
+            "schema": "schema_0", "name": name, "table_id": name, "location": "l", "schema_hash": "hash-0",
+            "schemas": {"hash-0": columns}, "current_snapshot_id": snapshot, "snapshots": snapshots,
+            "live_snapshot_ids": [*range(1, snapshot + 1)], "identities": [[snapshot, f"i{snapshot}"]],
+            "metadata_location": f"m{snapshot}",
+        }  # fmt: skip
         app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
 
     def stored() -> list[tuple[Any, ...]]:

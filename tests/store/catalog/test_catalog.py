@@ -242,6 +242,27 @@ def test_constraints_are_replaced_by_the_next_discovery(catalog):
     assert catalog.database.rows(sql, entry.table_key) == []
 
 
+def test_description_is_stored_again_only_when_it_changed(catalog, monkeypatch):
+    described, store = [], Discovery._store_schemas
+    monkeypatch.setattr(Discovery, "_store_schemas", lambda *given: described.append(given[-1]) or store(*given))
+    for snapshots in ((1,), (1, 2), (1, 2, 3)):
+        entry = discover(catalog, snapshots=snapshots, metadata_location=f"m{snapshots[-1]}")
+    assert len(described) == 1 and len(catalog.snapshots(entry)) == 3
+    assert catalog.database.rows("SELECT metadata_location FROM tables") == [("m3",)]
+    discover(catalog, snapshots=(1, 2, 3, 4), comments={"a": "first"})
+    assert catalog.database.rows("SELECT column_name, comment FROM table_columns ORDER BY 1") == [
+        ("a", "first"), ("b", None)]  # fmt: skip
+
+
+def test_schema_of_a_snapshot_that_a_put_gave_another_is_kept(catalog):
+    entry = discover(catalog)
+    seen = pa.table({"table_key": [entry.table_key], "snapshot_id": [2], "schema_hash": ["other"]})
+    write(catalog, catalog.register_snapshots, seen, ())
+    discover(catalog, snapshots=(1, 2))
+    assert catalog.snapshot(entry, 2).schema_hash == "h1"
+    assert [column[0] for column in catalog.schema_columns(entry, "h1")] == ["a", "b"]
+
+
 ALIKE = (["a", "STRUCT", True, None, ["a"]], ["a.b", "INT", True, None, ["a", "b"]],
          ["a.b", "STRING", True, None, ["a.b"]])  # fmt: skip
 
