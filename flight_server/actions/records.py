@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec import field
 
-from capture import partitions
-from capture.spec_body import parse_partitions
 from flight_server.actions.registry import Call, Results, action
+from flight_server.actions.sketch_union import SketchedColumn, Theta, theta_of
 from flight_server.checks import learned
-from flight_server.views.reader import equal, read_table
-from flight_server.wire.scan_request import parse_json
-from store.model import logical_types, sketches
-from store.model.errors import InvalidArgument, NotFound
-from store.model.freshness import EXACT, INHERITED
+from store.model import sketches
+from store.model.errors import InvalidArgument
+from store.model.freshness import EXACT
 from store.model.structs import Snapshot, Struct, Table, Text, Truth
 from store.model.targets import Target
 
@@ -99,105 +95,27 @@ def stats_meta(call: Call, record: _OneRecord) -> Results:
     }  # fmt: skip
 
 
-class _SketchedColumn(Struct):
-    table: Table
-    snapshot: Snapshot
-    column: Text
-
-
-class _SketchMerge(_SketchedColumn):
+class _SketchMerge(SketchedColumn):
     partitions: list[Any] | None = None
     allow_partial: Truth | None = None
-    other: _SketchedColumn | None = field(default=None, name="with")
+    other: SketchedColumn | None = field(default=None, name="with")
 
 
 @action(_SketchMerge, "NDV of the union (and, of two columns, of the intersection) of stored theta sketches")
 def merge_sketches(call: Call, merge: _SketchMerge) -> Results:
     allow_partial = bool(merge.allow_partial)
-    first = _theta(call, merge, allow_partial, merge.partitions)
+    first = theta_of(call, merge, allow_partial, merge.partitions)
     if merge.other is None:
         yield _estimate(first.data, first) | {"snapshot_id": first.snapshot_id, "freshness": first.freshness}
         return
-    second = _theta(call, merge.other, allow_partial)
+    second = theta_of(call, merge.other, allow_partial)
     estimates = {}
     for name, merged in (("union", sketches.union), ("intersection", sketches.intersection)):
         estimates[name] = _estimate(merged([first.data, second.data]), first, second)
     yield estimates["union"] | estimates
 
 
-@dataclass(frozen=True, slots=True)
-class _Theta:
-    """A theta sketch of a column, the snapshot whose rows it holds, and whether it holds all of them."""
-
-    data: bytes
-    snapshot_id: int
-    freshness: str
-    is_whole: bool = True
-
-
-def _estimate(data: bytes, *of: _Theta) -> dict[str, Any]:
+def _estimate(data: bytes, *of: Theta) -> dict[str, Any]:
     """The estimate of a sketch; exact only if its parts hold all rows and were captured at their snapshots."""
     found = sketches.estimate(data)._asdict()
     return found | {"exact": found["exact"] and all(theta.freshness == EXACT and theta.is_whole for theta in of)}
-
-
-def _theta(call: Call, of: _SketchedColumn, allow_partial: bool, chosen: list[Any] | None = None) -> _Theta:
-    """A column's theta sketch: its own, else the union of those of its files.
-
-    A sketch of a sample, or of some of the files, is used only with `allow_partial`.
-    """
-    table = call.app.access.table(of.table, call.principal, "stats.read")
-    snapshot_id = call.app.catalog.snapshot_id(table, of.snapshot)
-    column_id = call.app.catalog.column_id(table, of.column)
-    of_column = equal("role", "NDV"), equal("column_id", column_id)
-    rows = read_table(
-        call.reader, "stats.sketches", table.full_name, None, *of_column, snapshot=snapshot_id
-    ).to_pylist()  # fmt: skip
-    files = read_table(call.reader, "stats.files", table.full_name, snapshot=snapshot_id)
-    samples = [row for row in rows if sketches.is_partial(row["params"])]
-    rows = [row for row in rows if not sketches.is_partial(row["params"])]
-    own = [row for row in rows if row["target_kind"] == "COLUMN"]
-    if chosen is None and own:
-        captured = own[0]["snapshot_id"]
-        return _Theta(own[0]["data"], captured, EXACT if captured == snapshot_id else INHERITED)
-    partition_paths = None
-    if chosen is not None:
-        if not files.num_rows:
-            raise NotFound(
-                f'no files of "{table.full_name}" at snapshot {snapshot_id} are stored, so none are known by partition',
-                code="UNKNOWN_SKETCH", hint="capture the table with its columns first",
-            )  # fmt: skip
-        parsed = [parse_json(p.encode(), "partition") if isinstance(p, str) else p for p in chosen]
-        columns = call.app.catalog.schema_columns(table, call.app.catalog.snapshot(table, snapshot_id).schema_hash)
-        types = {name: logical_types.parse(text) for name, text, *_ in columns}
-        partition_paths = set(partitions.paths_in(files, parse_partitions(parsed), types, table.full_name).to_pylist())
-    parts = {
-        r["file_path"]: r
-        for r in rows
-        if r["target_kind"] == "FILE" and (partition_paths is None or r["file_path"] in partition_paths)
-    }
-    column = f'column "{of.column}" of "{table.full_name}"'
-    if not parts and samples and chosen is None:
-        if allow_partial:
-            return _Theta(sketches.union([row["data"] for row in samples]), snapshot_id, EXACT, is_whole=False)
-        raise InvalidArgument(
-            f"the theta sketch of {column} is of a sample",
-            code="PARTIAL_SKETCH", hint='capture its NDV without sampling, or set "allow_partial": true',
-        )  # fmt: skip
-    if not parts:
-        raise NotFound(
-            f"no theta sketch is stored of {column}", code="UNKNOWN_SKETCH", hint="capture its NDV first"
-        )  # fmt: skip
-    listed = {
-        file["file_path"] for file in files.select(["file_path", "file_content", "row_count"]).to_pylist()
-        if file["file_content"] in (None, "DATA") and file["row_count"] != 0
-    }  # fmt: skip
-    lacking = (listed if partition_paths is None else listed & partition_paths) - parts.keys()
-    if lacking and not allow_partial:
-        raise InvalidArgument(
-            f"of {column}, {len(lacking)} of {len(lacking) + len(parts)} files have no theta sketch",
-            code="PARTIAL_SKETCH", hint='capture its NDV, or set "allow_partial": true to unite those of the others',
-        )  # fmt: skip
-    captured_at = {row["snapshot_id"] for row in parts.values()}
-    label = EXACT if captured_at == {snapshot_id} else INHERITED
-    return _Theta(sketches.union([row["data"] for row in parts.values()]), max(captured_at), label, not lacking)

@@ -72,17 +72,20 @@ def test_sketches_of_some_files_are_merged_only_with_allow_partial(app):
     assert (result["ndv"], result["exact"], result["freshness"]) == (1500, True, "EXACT")
 
 
-def test_sketch_of_an_earlier_snapshot_is_inherited_and_not_exact(app):
-    put(app, [sketch(Target.column(1), range(200))], "stats.sketches")
-    own = merge(app)[0]
-    assert (own["exact"], own["snapshot_id"], own["freshness"]) == (True, 1, "EXACT")
+@pytest.mark.parametrize("of_a_sample", [False, True])
+def test_sketch_of_an_earlier_snapshot_is_inherited_and_not_exact(app, of_a_sample):
+    params = {"completeness": "PARTIAL"} if of_a_sample else {}
+    put(app, [sketch(Target.column(1), range(200), **params)], "stats.sketches")
+    own = merge(app, allow_partial=of_a_sample)[0]
+    assert (own["exact"], own["snapshot_id"], own["freshness"]) == (not of_a_sample, 1, "EXACT")
     schema = {"schema_hash": "h"}
     for snapshot in (1, 2):
         put(app, [KEY | schema | {"snapshot_id": snapshot, "row_count": 2000}], "stats.tables")
         app.database.write(lambda c: c.execute("UPDATE snapshots SET schema_hash = 'h', schema_key = 1"))
-    (later,) = merge(app, snapshot=2)
+    (later,) = merge(app, snapshot=2, allow_partial=of_a_sample)
     assert (later["ndv"], later["exact"], later["snapshot_id"], later["freshness"]) == (200, False, 1, "INHERITED")
-    (both,) = merge(app, **{"with": {"table": "lake.s.t", "snapshot": 2, "column": "c1"}})
+    other = {"with": {"table": "lake.s.t", "snapshot": 2, "column": "c1"}}
+    (both,) = merge(app, allow_partial=of_a_sample, **other)
     assert not both["exact"] and not both["union"]["exact"] and both["union"]["ndv"] == 200
 
 

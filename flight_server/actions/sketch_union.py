@@ -1,0 +1,117 @@
+"""The theta sketch of a column for `merge_sketches`: its own, or the union of those of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from capture import partitions
+from capture.spec_body import parse_partitions
+from flight_server.actions.registry import Call
+from flight_server.views.reader import equal, read_table
+from flight_server.wire.scan_request import parse_json
+from store.model import logical_types, sketches
+from store.model.catalog_entries import TableEntry
+from store.model.errors import InvalidArgument, NotFound
+from store.model.freshness import EXACT, INHERITED
+from store.model.structs import Snapshot, Struct, Table, Text
+
+
+class SketchedColumn(Struct):
+    """A column of a table at a snapshot, as a request names it."""
+
+    table: Table
+    snapshot: Snapshot
+    column: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Theta:
+    """A theta sketch of a column, the snapshot whose rows it holds, and whether it holds all of them."""
+
+    data: bytes
+    snapshot_id: int
+    freshness: str
+    is_whole: bool = True
+
+
+def theta_of(call: Call, of: SketchedColumn, allow_partial: bool, chosen: Sequence[Any] | None = None) -> Theta:
+    """A column's theta sketch: its own, else the union of those of its files.
+
+    Args:
+        allow_partial: Use a sketch of a sample, or of some of the files.
+        chosen: The partitions, as objects or their JSON, whose files' sketches are united; None for the whole column.
+
+    Raises:
+        InvalidArgument: There are only sketches of a sample, or of some of the files (PARTIAL_SKETCH).
+        NotFound: There is no sketch, or files are not known by partition (UNKNOWN_SKETCH).
+    """
+    catalog = call.app.catalog
+    table = call.app.access.table(of.table, call.principal, "stats.read")
+    snapshot_id, column_id = catalog.snapshot_id(table, of.snapshot), catalog.column_id(table, of.column)
+    of_column = equal("role", "NDV"), equal("column_id", column_id)
+    found = read_table(call.reader, "stats.sketches", table.full_name, None, *of_column, snapshot=snapshot_id)
+    files = read_table(call.reader, "stats.files", table.full_name, snapshot=snapshot_id)
+    rows = found.to_pylist()
+    whole = [row for row in rows if not sketches.is_partial(row["params"])]
+    if chosen is None and (own := [row for row in whole if row["target_kind"] == "COLUMN"]):
+        return _united(own, snapshot_id)
+    column = f'column "{of.column}" of "{table.full_name}"'
+    among = None if chosen is None else _paths_in(call, table, snapshot_id, files, chosen)
+    parts = [
+        row for row in whole if row["target_kind"] == "FILE" and (among is None or row["file_path"] in among)
+    ]  # fmt: skip
+    if parts:
+        lacking = _with_data(files, among).difference(row["file_path"] for row in parts)
+        if lacking and not allow_partial:
+            raise InvalidArgument(
+                f"of {column}, {len(lacking)} of {len(lacking) + len(parts)} files have no theta sketch",
+                code="PARTIAL_SKETCH",
+                hint='capture its NDV, or set "allow_partial": true to unite those of the others',
+            )
+        return _united(parts, snapshot_id, is_whole=not lacking)
+    if not rows or chosen is not None:
+        raise NotFound(
+            f"no theta sketch is stored of {column}", code="UNKNOWN_SKETCH", hint="capture its NDV first"
+        )  # fmt: skip
+    if not allow_partial:
+        raise InvalidArgument(
+            f"the theta sketch of {column} is of a sample",
+            code="PARTIAL_SKETCH", hint='capture its NDV without sampling, or set "allow_partial": true',
+        )  # fmt: skip
+    return _united(rows, snapshot_id, is_whole=False)
+
+
+def _united(rows: Sequence[Mapping[str, Any]], snapshot_id: int, *, is_whole: bool = True) -> Theta:
+    """The union of stored sketches; EXACT if all were captured at the requested snapshot."""
+    captured = {row["snapshot_id"] for row in rows}
+    data = rows[0]["data"] if len(rows) == 1 else sketches.union([row["data"] for row in rows])
+    return Theta(data, max(captured), EXACT if captured == {snapshot_id} else INHERITED, is_whole)
+
+
+def _paths_in(
+    call: Call, table: TableEntry, snapshot_id: int, files: pa.Table, chosen: Sequence[Any]
+) -> Collection[str]:
+    """The paths of the files in partitions."""
+    if not files.num_rows:
+        raise NotFound(
+            f'no files of "{table.full_name}" at snapshot {snapshot_id} are stored, so none are known by partition',
+            code="UNKNOWN_SKETCH", hint="capture the table with its columns first",
+        )  # fmt: skip
+    parsed = [parse_json(each.encode(), "partition") if isinstance(each, str) else each for each in chosen]
+    catalog = call.app.catalog
+    columns = catalog.schema_columns(table, catalog.snapshot(table, snapshot_id).schema_hash)
+    types = {name: logical_types.parse(text) for name, text, *_ in columns}
+    return set(partitions.paths_in(files, parse_partitions(parsed), types, table.full_name).to_pylist())
+
+
+def _with_data(files: pa.Table, among: Collection[str] | None) -> set[str]:
+    """The paths of the data files that may have rows."""
+    return {
+        file["file_path"] for file in files.select(["file_path", "file_content", "row_count"]).to_pylist()
+        if file["file_content"] in (None, "DATA") and file["row_count"] != 0
+        and (among is None or file["file_path"] in among)
+    }  # fmt: skip
