@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from capture.engines.native.rollup import known_scalars
 from capture.spark import expressions, job
 from capture.spark.job import SPARK
 from capture.spark.session import Spark
-from capture.spec import Budget, Engine, FileSketches, Sampling, impossible
+from capture.spec import Budget, Engine, FileSketches, Partition, Sampling, impossible
 from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Mode, Outcome, Sink
 from store.model import logical_types
 from store.model.errors import Cancelled, StatflightError
@@ -132,82 +132,63 @@ class ComputeEngine(CaptureEngine):
         self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None]
     ) -> list[CaptureResult]:
         """Captures requests of one table, snapshot, mode and sampling in one pass over the files."""
-        begun = time.monotonic()
-        scan = TableScan(requests, self.file_sketches)
-        table = scan.table
-        progress(0.0, f"planning {table.schema}.{table.name}")
-        tasks = table.scan_tasks(table.names[i] for i in scan.types)
-        notes = []
-        if requests[0].spec.partitions:
-            total, tasks = len(tasks), partitions.within(table, tasks, requests[0].spec.partitions)
-            notes.append(partitions.detail(len(tasks), total))
-        deleted = sum(len(task.deleted_rows) for task in tasks if task.deleted_rows is not None)
-        scan.rows_total, scan.files_total = sum(task.row_count for task in tasks) - deleted, len(tasks)
+        begun, first, notes = time.monotonic(), requests[0], list[str]()
+        scan, rows = TableScan(requests, self.file_sketches), Rows(first.table, LOCAL, first.mode)
+        progress(0.0, f"planning {first.table.schema}.{first.table.name}")
+        whole = _plan(scan, first.spec.partitions, notes)
         native = self._metadata(scan, notes) if scan.sampled else None
-        whole, draw = tasks, self._draw(requests[0], scan, tasks, native, notes)
-        seconds = draw.budget.max_seconds if draw else None
-        if draw:
-            tasks = [] if seconds is not None else draw.take()  # a timed sample adds tasks while it runs
-        known = Known()
-        if not scan.sampled and tasks and scan.work.column_ids:
-            known = fold.known(
-                sink, table, (LOCAL, SPARK), tasks, scan.types, scan.work.column_ids, scan.work.wanted,
-                scan.work.column_ids if self.file_sketches is FileSketches.FULL else scan.uncut,
-            )  # fmt: skip
-        if known.insufficient and not scan.work.groups:
-            again = [request for request in requests if request.target.column_id in known.insufficient]
-            if len(again) < len(requests):
-                others = [request for request in requests if request.target.column_id not in known.insufficient]
-                return self._apart(requests, (others, again), sink, progress)
+        draw = self._draw(first, scan, whole, native, notes)
+        seconds = None if draw is None else draw.budget.max_seconds
+        # a timed sample adds tasks while it runs
+        tasks = whole if draw is None else draw.take() if seconds is None else []
+        known = self._known(scan, tasks, sink)
+        again = [request for request in requests if request.target.column_id in known.insufficient]
+        if again and len(again) < len(requests) and not scan.work.groups:
+            others = [request for request in requests if request.target.column_id not in known.insufficient]
+            return self._apart(requests, (others, again), sink, progress)
         reused = scan.reuse(tasks, known)
         new = [(at, task) for at, task in enumerate(tasks) if at not in reused]
-        read = whole if draw and seconds is not None else [task for _, task in new]
-        scan.stated = stated_files(table, native, read, [i for i in scan.work.column_ids if i in scan.leaves], notes)
-
-        rows = Rows(table, LOCAL, requests[0].mode)
+        read = [task for _, task in new] if seconds is None else whole
+        scan.stated = stated_files(
+            first.table, native, read, [i for i in scan.work.column_ids if i in scan.leaves], notes
+        )  # fmt: skip
         scanned = ScanProgress(progress)
         scanned.start(tasks, reused)
-        expected = draw.rows_at_most if draw else sum(task.row_count for _, task in new)
-        engine = requests[0].spec.engine or self.engine
-        asked, columns = self._asked(requests[0]), len(scan.types)
-        choice = choose(engine, asked, expected, columns, self.spark, self.inline_max_cells)
-        if choice.note:
-            notes.append(choice.note)
+        choice = self._choice(first, scan, draw.rows_at_most if draw else sum(task.row_count for _, task in new), notes)
         if draw and seconds is not None:
             waves = self._timed(draw, tasks, scan.work, scanned.report, begun + seconds, choice)
         else:
             waves = self._waves(new, scan.work, scanned.report, choice, notes)
-        for flight, stored in known.tables(
-            (tasks[at].file_path, i) for at in reused for i in scan.work.column_ids
-        ).items():
+        places = ((tasks[at].file_path, i) for at in reused for i in scan.work.column_ids)
+        for flight, stored in known.tables(places).items():
             for start in range(0, len(stored), _FLUSH_ROWS):
                 sink.put(flight, rows.stored(stored[start : start + _FLUSH_ROWS]))
-        by_task = dict(reused)
-        for wave in waves:
-            for answer in wave:
-                if answer.engine_id == SPARK:
-                    rows.engine_id = SPARK
-                by_task.setdefault(answer.task, []).append(answer)
-            scanned.done(by_task)
-            scan.take(by_task, tasks, rows)
-            if rows.pending >= _FLUSH_ROWS:
-                _flush(rows, sink)
-            scanned.report()
-        scan.take(by_task, tasks, rows)
-        assert not by_task, "a task without an answer"
-        if not requests[0].spec.partitions:
+        _fold(waves, scan, tasks, reused, rows, sink, scanned)
+        if not first.spec.partitions:
             scan.finish(whole, rows)
         else:  # a part of the table gives no record of the whole
             scan.withdraw(rows)
         _flush(rows, sink)
-        warn(table, scan.contradictions)
-        execution = "spark" if rows.engine_id == SPARK else "inline"
-        attributes: dict[str, Any] = {"execution": execution, "files": scan.files_total, "files_reused": len(reused)}
-        if scan.sampled:
-            ended_by = (draw.ended_by if draw else "") or None
-            attributes["sample"] = {"method": str(scan.sampling), "rows_total": scan.rows_total, "ended_by": ended_by}
+        warn(first.table, scan.contradictions)
         reason = choice.reason + (f"; {len(reused)} of {scan.files_total} files were known" if reused else "")
+        attributes = _attributes(scan, rows, draw) | {"files_reused": len(reused)}
         return [self._answer(request, scan, notes, attributes, rows.engine_id, reason) for request in requests]
+
+    def _known(self, scan: TableScan, tasks: Sequence[ScanTask], sink: Sink) -> Known:
+        """What the store has of the files of tasks; nothing for a sample."""
+        if scan.sampled or not tasks or not scan.work.column_ids:
+            return Known()
+        uncut = scan.work.column_ids if self.file_sketches is FileSketches.FULL else scan.uncut
+        engines, work = (LOCAL, SPARK), scan.work
+        return fold.known(sink, scan.table, engines, tasks, scan.types, work.column_ids, work.wanted, uncut)
+
+    def _choice(self, request: CaptureRequest, scan: TableScan, rows: int, notes: list[str]) -> Choice:
+        """Where at most so many rows are read."""
+        engine = request.spec.engine or self.engine
+        choice = choose(engine, self._asked(request), rows, len(scan.types), self.spark, self.inline_max_cells)
+        if choice.note:
+            notes.append(choice.note)
+        return choice
 
     def _apart(
         self, requests: Sequence[CaptureRequest], parts: Sequence[Sequence[CaptureRequest]], sink: Sink,
@@ -376,6 +357,49 @@ class _TimeIsUpError(Exception):
 def _of_part(progress: Callable[[float, str], None], done: int, parts: int) -> Callable[[float, str], None]:
     """The progress of one of equal parts, of which some are done."""
     return lambda share, message: progress((done + share) / parts, message)
+
+
+def _plan(scan: TableScan, chosen: Sequence[Partition], notes: list[str]) -> list[ScanTask]:
+    """The tasks of the files of a table, or of partitions if some are chosen; adds their totals to `scan`."""
+    table = scan.table
+    tasks = list(table.scan_tasks(table.names[i] for i in scan.types))
+    if chosen:
+        total, tasks = len(tasks), partitions.within(table, tasks, chosen)
+        notes.append(partitions.detail(len(tasks), total))
+    deleted = sum(len(task.deleted_rows) for task in tasks if task.deleted_rows is not None)
+    scan.rows_total, scan.files_total = sum(task.row_count for task in tasks) - deleted, len(tasks)
+    return tasks
+
+
+def _fold(
+    waves: Iterable[Sequence[Answer]], scan: TableScan, tasks: Sequence[ScanTask],
+    reused: Mapping[int, list[Answer]], rows: Rows, sink: Sink, scanned: ScanProgress,
+) -> None:  # fmt: skip
+    """Folds the answers of a scan, and those that are reused, by task index."""
+    by_task = dict(reused)
+    for wave in waves:
+        for answer in wave:
+            if answer.engine_id == SPARK:
+                rows.engine_id = SPARK
+            by_task.setdefault(answer.task, []).append(answer)
+        scanned.done(by_task)
+        scan.take(by_task, tasks, rows)
+        if rows.pending >= _FLUSH_ROWS:
+            _flush(rows, sink)
+        scanned.report()
+    scan.take(by_task, tasks, rows)
+    assert not by_task, "a task without an answer"
+
+
+def _attributes(scan: TableScan, rows: Rows, draw: sampling.Draw | None) -> dict[str, Any]:
+    """How a table was read, for the caller."""
+    attributes: dict[str, Any] = {
+        "execution": "spark" if rows.engine_id == SPARK else "inline", "files": scan.files_total,
+    }  # fmt: skip
+    if scan.sampled:
+        ended_by = (draw.ended_by if draw else "") or None
+        attributes["sample"] = {"method": str(scan.sampling), "rows_total": scan.rows_total, "ended_by": ended_by}
+    return attributes
 
 
 def _key(request: CaptureRequest) -> Key:
