@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from flight_server.checks import rules as grammar
 from flight_server.checks import suggest as suggestions
@@ -27,6 +28,9 @@ from flight_server.present.check_results import ResultFormat
 from flight_server.views.expectations import LEAST
 from flight_server.views.reader import Reader
 from store.model.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from flight_server.client import StatsClient
 
 
 def check(
@@ -54,45 +58,53 @@ def check(
     targets = check_targets(tables)
     at = None if against is None else snapshot_of(against, grammar.PREVIOUS)
     rules_given = _rules(rule or [], rules or [])
-    if expected is not None:
-        column, _, measure = expected[0].rpartition(":")
-        about = {"measure": measure.strip(), "snapshot": snapshot_of(expected[1], "current")}
-        about |= {"column": column.strip()} if column else {}
-        with connect(connection) as client:
+    about = None if expected is None else _expected(*expected)
+    is_check = about is None and not suggest
+    if is_check and at is None and (comparing := [each for each in rules_given if each.needs_snapshot]):
+        misuse(f"the rule {comparing[0].text!r} compares snapshots; say --against previous, or --against ID")
+    with connect(connection) as client:
+        if about is not None:
             failed = for_each(
                 client, targets, lambda _, name: tell_json(client.act("expect", {"table": name, **about}))
             )
-        sys.exit(1 if failed else 0)
-    if suggest:
-        with connect(connection) as client:
+        elif suggest:
             failed = for_each(client, targets, lambda reader, name: tell(suggestions.to_toml(reader, name)))
-        sys.exit(1 if failed else 0)
-    if not rules_given:
-        with connect(connection) as client:
+        elif not rules_given:
             failed = for_each(client, targets, lambda _, name: client.require_table(name))
-        if failed:  # an unknown table is reported first
-            sys.exit(1)
-        misuse("no rule given; say --rule 'null_fraction <= 0.01', --rules FILE.toml, or --suggest")
-    if at is None and (comparing := [one for one in rules_given if one.needs_snapshot]):
-        misuse(f"the rule {comparing[0].text!r} compares snapshots; say --against previous, or --against ID")
+            if not failed:  # an unknown table is reported first
+                misuse("no rule given; say --rule 'null_fraction <= 0.01', --rules FILE.toml, or --suggest")
+        else:
+            failed = _check(client, targets, rules_given, at, format)
+    if failed:
+        sys.exit(1)
+
+
+def _expected(measured: str, snapshot: str) -> dict[str, Any]:
+    """The value that `--expected` names, as the action `expect` takes it."""
+    column, _, measure = measured.rpartition(":")
+    about = {"measure": measure.strip(), "snapshot": snapshot_of(snapshot, "current")}
+    return about | ({"column": column.strip()} if column else {})
+
+
+def _check(
+    client: StatsClient, targets: Sequence[str], rules: Sequence[grammar.Rule], at: str | int | None,
+    format: ResultFormat,
+) -> bool:  # fmt: skip
+    """Checks rules on tables, and writes the results; True if one failed, or a table could not be checked.
+
+    Args:
+        at: The snapshot to compare with; None for none.
+    """
     results: list[Result] = []
     errors: dict[str, str] = {}
-    with connect(connection) as client:
-        names, failed = expand(client, targets)
+    names, failed = expand(client, targets)
 
-        def work(reader: Reader, name: str) -> None:
-            mine = evaluate(reader, name, rules_given, at)
-            results.extend(mine)
-            judged = {result.rule for result in mine}
-            if any(one.measure == grammar.LEARNED for one in rules_given) and not any(
-                result.rule.startswith(grammar.LEARNED) for result in mine
-            ):
-                say(f"{name}: learned: nothing is expected until {LEAST} captured snapshots are known")
-            for one in rules_given:
-                if one.compares and one.is_about(name) and one.text not in judged:
-                    say(f"{name}: {one.text}: not checked, for there is nothing to compare")
+    def work(reader: Reader, name: str) -> None:
+        mine = evaluate(reader, name, rules, at)
+        results.extend(mine)
+        _say_unchecked(name, rules, {result.rule for result in mine})
 
-        failed += for_each(client, names, work, errors)
+    failed += for_each(client, names, work, errors)
     with until_the_reader_leaves():  # who reads less is told the status all the same
         if format is ResultFormat.JSON:
             tell(check_results.to_json(results, errors))
@@ -102,8 +114,17 @@ def check(
             check_results.write_table(results)
     if names and not results and not errors:
         say("no rule applies to these tables")
-    if failed or any(result.state is State.FAILED for result in results):
-        sys.exit(1)
+    return failed > 0 or any(result.state is State.FAILED for result in results)
+
+
+def _say_unchecked(name: str, rules: Sequence[grammar.Rule], judged: Collection[str]) -> None:
+    """Says which rules about a table had nothing to judge by."""
+    is_learned = any(rule.startswith(grammar.LEARNED) for rule in judged)
+    if not is_learned and any(rule.measure == grammar.LEARNED for rule in rules):
+        say(f"{name}: learned: nothing is expected until {LEAST} captured snapshots are known")
+    for rule in rules:
+        if rule.compares and rule.is_about(name) and rule.text not in judged:
+            say(f"{name}: {rule.text}: not checked, for there is nothing to compare")
 
 
 def _rules(texts: list[str], files: list[Path]) -> list[grammar.Rule]:
