@@ -152,6 +152,8 @@ def _pick(name: str, tables: Sequence[str]) -> str:
     if candidates:
         more = f" and {len(candidates) - MAX_CANDIDATES} more" if len(candidates) > MAX_CANDIDATES else ""
         raise CommandError(f"'{name}' may be {', '.join(candidates[:MAX_CANDIDATES])}{more}; say which")
+    if inside := sum(table.startswith(f"{name}.") for table in tables):
+        raise CommandError(f"no table '{name}'; '{name}.*' matches {inside}")
     ends = {".".join(table.split(".")[-name.count(".") - 1 :]): table for table in tables}
     near = difflib.get_close_matches(name, ends, 1)
     hint = f"did you mean {ends[near[0]]}?" if near else f"`statflight ls` lists {len(tables)}"

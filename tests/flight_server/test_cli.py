@@ -375,6 +375,7 @@ def test_ambiguous_or_unknown_short_name_lists_candidates(server, run, tables):
     assert err == "statflight: 'orders' may be lake.s.orders, lake.x.orders, shop.s.orders; say which\n"
     assert "say which" in run("diff", "s.orders", "1", "2")[2]
     assert run("show", "costumers")[2] == "statflight: no table 'costumers'; did you mean lake.s.customers?\n"
+    assert run("show", "lake.s")[2] == "statflight: no table 'lake.s'; 'lake.s.*' matches 2\n"
     assert run("show", "rs")[2] == "statflight: no table 'rs'; `statflight ls` lists 4\n"
 
 
