@@ -11,9 +11,10 @@ import sys
 from collections.abc import Generator
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-sys.dont_write_bytecode = False  # each process takes 5 s to rewrite the asserts of all tests, unless that is kept
+# Each process takes 5 s to rewrite the asserts of all tests and 1 s to rewrite Hypothesis, unless that is kept.
+sys.dont_write_bytecode = False
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 settings.register_profile(
     "explore", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
