@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +16,37 @@ from flight_server.app import App
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.config import Settings
 from flight_server.wire import tickets
+from store.duckdb.database import Database
 from store.history import validation
 from store.model.schemas import FLIGHTS
+from store.replication.role import Role
 from store.stats_store import Put, PutMode
 from tests.store.empty_store import empty_store, place_for_database
 
 CATALOG = "lake"
 
+Fill = Callable[[App], None]
+
 
 @contextmanager
-def app_in(directory: Path | None = None, **settings: Any) -> Iterator[App]:
-    """An app on a file in the directory, or else on any empty one."""
-    place = place_for_database() if directory is None else empty_store(directory / "stats.duckdb")
+def app_in(directory: Path | None = None, fill: Fill | None = None, **settings: Any) -> Iterator[App]:
+    """An app on a file in the directory, or else on any that is empty or has what `fill` wrote into the first one."""
+    place = empty_store(directory / "stats.duckdb") if directory else place_for_database(fill and _filling(fill))
     app = App(Settings(db=place, **settings), functions)
     try:
         yield app
     finally:
         app.close()
+
+
+@cache
+def _filling(fill: Fill) -> Callable[[Database], None]:
+    def write(database: Database) -> None:
+        app = App(Settings(db=Path(database.path)), functions, lambda _: (database, Role()))
+        fill(app)
+        app.close()
+
+    return write
 
 
 def rows(table: str, snapshot: int, columns: Iterable[int], **more: Any) -> list[dict[str, Any]]:

@@ -22,10 +22,13 @@ from tests.flight_server.serving import app_in, command, put, read, rows
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
 
 
+def with_table(app):
+    put(app, [KEY | {"column_id": 1, "column_name": "c1", "logical_type": "INT", "row_count": 2000}])
+
+
 @pytest.fixture
 def app():
-    with app_in() as app:
-        put(app, [KEY | {"column_id": 1, "column_name": "c1", "logical_type": "INT", "row_count": 2000}])
+    with app_in(fill=with_table) as app:
         yield app
 
 
@@ -94,28 +97,31 @@ def test_sketch_of_an_earlier_snapshot_is_inherited_and_not_exact(app, of_a_samp
 NAME = "lake.s.t"
 
 
+def with_lake(app):
+    """An Iceberg table with live snapshots 3 and 4 and expired 1 and 2; columns of all, files of 1 and 3."""
+    found = {
+        "schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
+        "schemas": {"h": [["c1", "INT", True, 1], ["c2", "INT", True, 2]]}, "current_snapshot_id": 4,
+        "snapshots": [{"snapshot_id": s, "ordinal": s, "parent_snapshot_id": None, "sequence_number": s,
+                       "committed_at": None, "operation": None, "schema_hash": "h"} for s in (1, 2, 3, 4)],
+    }  # fmt: skip
+    for live in ([1, 2, 3, 4], [3, 4]):
+        discovered = found | {"live_snapshot_ids": live}
+        app.database.write(
+            lambda connection, discovered=discovered: Discovery(app.catalog).store(
+                connection, "lake", "iceberg", [discovered]
+            )
+        )
+    for snapshot in (1, 2, 3, 4):
+        put(app, rows("t", snapshot, [1, 2]))
+    key = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
+    for snapshot, paths in ((1, "ab"), (3, "bc")):
+        put(app, [key | {"snapshot_id": snapshot, "file_path": path} for path in paths], "stats.files")
+
+
 @pytest.fixture
 def lake():
-    """An Iceberg table with live snapshots 3 and 4 and expired 1 and 2; columns of all, files of 1 and 3."""
-    with app_in() as app:
-        found = {
-            "schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
-            "schemas": {"h": [["c1", "INT", True, 1], ["c2", "INT", True, 2]]}, "current_snapshot_id": 4,
-            "snapshots": [{"snapshot_id": s, "ordinal": s, "parent_snapshot_id": None, "sequence_number": s,
-                           "committed_at": None, "operation": None, "schema_hash": "h"} for s in (1, 2, 3, 4)],
-        }  # fmt: skip
-        for live in ([1, 2, 3, 4], [3, 4]):
-            discovered = found | {"live_snapshot_ids": live}
-            app.database.write(
-                lambda connection, discovered=discovered: Discovery(app.catalog).store(
-                    connection, "lake", "iceberg", [discovered]
-                )
-            )
-        for snapshot in (1, 2, 3, 4):
-            put(app, rows("t", snapshot, [1, 2]))
-        key = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
-        for snapshot, paths in ((1, "ab"), (3, "bc")):
-            put(app, [key | {"snapshot_id": snapshot, "file_path": path} for path in paths], "stats.files")
+    with app_in(fill=with_lake) as app:
         yield app
 
 

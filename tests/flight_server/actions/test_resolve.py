@@ -20,10 +20,13 @@ from tests.flight_server.serving import app_in, put, read, rows
 ALL = Principal("p", ALL_SCOPES)
 
 
+def with_table(app):
+    put(app, rows("t", 1, range(1, 6)))
+
+
 @pytest.fixture
 def app():
-    with app_in() as app:
-        put(app, rows("t", 1, range(1, 6)))
+    with app_in(fill=with_table) as app:
         yield app
 
 

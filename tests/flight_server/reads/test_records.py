@@ -21,10 +21,13 @@ AT = datetime(2024, 5, 1, 12, tzinfo=UTC)
 TABLE = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
 
 
+def with_table(app: App) -> None:
+    put(app, rows("t", 1, range(1, 6), schema_hash="h", completeness="COMPLETE", captured_at=AT))
+
+
 @pytest.fixture
 def app() -> Iterator[App]:
-    with app_in() as app:
-        put(app, rows("t", 1, range(1, 6), schema_hash="h", completeness="COMPLETE", captured_at=AT))
+    with app_in(fill=with_table) as app:
         yield app
 
 

@@ -19,18 +19,21 @@ KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapsho
 FILES = 5
 
 
+def with_files(app):
+    """File i has ids from 10 i to 10 i + 9, and one of two regions."""
+    whole = KEY | {"completeness": "COMPLETE"}
+    put(app, [whole | {"file_path": f"f{i}", "file_content": "DATA", "row_count": 10, "size_bytes": 100}
+              for i in range(FILES)], "stats.files")  # fmt: skip
+    ids = {"column_id": 1, "column_name": "Id", "logical_type": "INT"}
+    regions = {"column_id": 2, "column_name": "region", "logical_type": "STRING"}
+    rows = [whole | ids | {"file_path": f"f{i}", "min": str(10 * i), "max": str(10 * i + 9)} for i in range(FILES)]
+    rows += [whole | regions | {"file_path": f"f{i}", "min": f"r{i % 2}", "max": f"r{i % 2}"} for i in range(FILES)]
+    put(app, [row | {"row_count": 10, "null_count": 0} for row in rows], "stats.file_columns")
+
+
 @pytest.fixture
 def app():
-    """File i has ids from 10 i to 10 i + 9, and one of two regions."""
-    with app_in() as app:
-        whole = KEY | {"completeness": "COMPLETE"}
-        put(app, [whole | {"file_path": f"f{i}", "file_content": "DATA", "row_count": 10, "size_bytes": 100}
-                  for i in range(FILES)], "stats.files")  # fmt: skip
-        ids = {"column_id": 1, "column_name": "Id", "logical_type": "INT"}
-        regions = {"column_id": 2, "column_name": "region", "logical_type": "STRING"}
-        rows = [whole | ids | {"file_path": f"f{i}", "min": str(10 * i), "max": str(10 * i + 9)} for i in range(FILES)]
-        rows += [whole | regions | {"file_path": f"f{i}", "min": f"r{i % 2}", "max": f"r{i % 2}"} for i in range(FILES)]
-        put(app, [row | {"row_count": 10, "null_count": 0} for row in rows], "stats.file_columns")
+    with app_in(fill=with_files) as app:
         yield app
 
 

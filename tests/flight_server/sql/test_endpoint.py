@@ -15,10 +15,13 @@ from store.model.errors import Cancelled, DeadlineExceeded, ResourceExhausted, S
 from tests.flight_server.serving import app_in, put, rows
 
 
+def with_table(app):
+    put(app, rows("t", 1, range(1, 201)))
+
+
 @pytest.fixture
 def app():
-    with app_in() as app:
-        put(app, rows("t", 1, range(1, 201)))
+    with app_in(fill=with_table) as app:
         yield app
 
 

@@ -34,12 +34,15 @@ def capture():
     return Capturing()
 
 
+def with_table(app):
+    put(app, rows("t", 1, range(1, 4)))
+    put(app, [{"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1,
+               "row_count": 103}], "stats.tables")  # fmt: skip
+
+
 @pytest.fixture
 def app():
-    with app_in() as app:
-        put(app, rows("t", 1, range(1, 4)))
-        put(app, [{"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1,
-                   "row_count": 103}], "stats.tables")  # fmt: skip
+    with app_in(fill=with_table) as app:
         yield app
 
 
