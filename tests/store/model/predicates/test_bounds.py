@@ -209,7 +209,7 @@ def matching_rows(duck, node: Node, batch=ALL):
     text, parameters = to_sql(node, SCHEMA, lambda name: f's."{name}"')
     numbered = pa.Table.from_batches([batch]).append_column("row", pa.array(range(batch.num_rows)))
     duck.register("numbered", numbered)
-    found = duck.sql(f"SELECT row FROM numbered s WHERE {text} ORDER BY row", params=parameters or None).fetchall()
+    found = duck.execute(f"SELECT row FROM numbered s WHERE {text} ORDER BY row", parameters).fetchall()
     duck.unregister("numbered")
     assert [row for (row,) in found] == arrow, text
     return arrow
@@ -228,7 +228,7 @@ def test_each_type_is_compared_with_each_literal_by_value(duck, op):
     forms = [to_sql(node, SCHEMA, lambda name: f's."{name}"') for node in nodes]
     batch = pa.Table.from_batches([ALL])  # noqa: F841  DuckDB finds it by its name
     chosen = ", ".join(text for text, _ in forms)
-    rows = duck.sql(f"SELECT {chosen} FROM batch s", params=[p for _, given in forms for p in given]).fetchall()
+    rows = duck.execute(f"SELECT {chosen} FROM batch s", [p for _, given in forms for p in given]).fetchall()
     given = ALL.to_pylist()
     for node, by_sql in zip(nodes, zip(*rows, strict=True), strict=True):
         expected = [oracle(node, row) for row in given]
