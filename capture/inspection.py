@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from capture.connectors.comments import comments_in
@@ -14,6 +15,7 @@ from store.model.catalog_entries import is_another_table
 def look_at_table(
     connector: Connector, namespace: str, name: str, known: frozenset[int] = frozenset(), full: bool = False,
     identity: tuple[int, str] | None = None, only: frozenset[int] | None = None,
+    current: tuple[int, str] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Describes a table, its snapshots and their schemas in the form that `Discovery.store` takes.
 
@@ -23,6 +25,8 @@ def look_at_table(
         identity: Id and identity of the known current snapshot (`SnapshotListing.identities`); lists all snapshots if
             this is another table.
         only: Ids of the snapshots to list, besides the current one; None for those that `known` and `full` say.
+        current: Id and schema hash of the known current snapshot, which is listed again when it is no longer current
+            and has another schema.
 
     Returns:
         A JSON object; secrets in the table's properties are masked.
@@ -36,6 +40,8 @@ def look_at_table(
         listing = _listed(connector, namespace, name, only, known)
     else:
         listing = connector.enumerate_snapshots(namespace, name, full_rescan=full, known_snapshot_ids=known)
+        if current is not None and connector.changes_schemas_alone and not full:
+            listing = _with_former(connector, namespace, name, listing, *current)
     if identity is not None and is_another_table(
         identity, listing.identities, listing.live_snapshot_ids, listing.current_snapshot_id
     ):
@@ -74,6 +80,16 @@ def _listed(
         return listing
     wanted = only | {listing.current_snapshot_id}
     return connector.enumerate_snapshots(namespace, name, known_snapshot_ids=known, target_snapshot_ids=wanted)
+
+
+def _with_former(
+    connector: Connector, namespace: str, name: str, listing: SnapshotListing, snapshot_id: int, schema_hash: str
+) -> SnapshotListing:
+    """A listing with the former current snapshot too, if that has another schema now."""
+    if snapshot_id == listing.current_snapshot_id:
+        return listing
+    again = connector.enumerate_snapshots(namespace, name, target_snapshot_ids=frozenset({snapshot_id})).snapshots
+    return replace(listing, snapshots=(*listing.snapshots, *(s for s in again if s.schema.hash != schema_hash)))
 
 
 def _snapshot(snapshot: Snapshot) -> dict[str, Any]:

@@ -377,10 +377,13 @@ class Connector(ABC):
         format: Its name among the `statflight.connectors` entry points.
         states_files: Whether a log or manifest, apart from the files, says what their live rows are like. Scans are
             compared with it.
+        changes_schemas_alone: Whether schemas change without a new snapshot, so that a snapshot may have another one
+            once it is no longer current.
     """
 
     format: ClassVar[str]
     states_files: ClassVar[bool] = False
+    changes_schemas_alone: ClassVar[bool] = False
 
     @abstractmethod
     def __init__(self, config: ConnectorConfig) -> None:

@@ -256,13 +256,15 @@ class Lakes:
         """Arguments of a `discover` job, with the stored snapshots, which need not be listed again if not `full`."""
         known: dict[str, list[int]] = {}
         identities: dict[str, tuple[int, str]] = {}
+        current: dict[str, tuple[int, str]] = {}
         if catalog is not None:
             entries = self._catalog.tables() if only is None else (self._catalog.find((catalog, s, n)) for s, n in only)
             keys = {t.table_key: f"{t.table_schema}\0{t.table_name}"
                     for t in entries if t is not None and t.table_catalog == catalog}  # fmt: skip
             known = {keys[key]: ids for key, ids in capture_facts.snapshot_ids(self._database, keys).items()}
+            current = {keys[key]: of for key, of in capture_facts.current_schemas(self._database, keys).items()}
             identities = {keys[key]: of for key, of in capture_facts.identities(self._database, keys).items()}
-        return {"only": only, "full_rescan": full, "known": known, "identities": identities}
+        return {"only": only, "full_rescan": full, "known": known, "current": current, "identities": identities}
 
     def _store_found(
         self, connection: Connection, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool, full: bool

@@ -72,8 +72,10 @@ def _discover(
                 hint="see its options include and exclude",
             )  # fmt: skip
         key = "\0".join(of)
-        known, identity = frozenset(payload["known"].get(key, ())), payload.get("identities", {}).get(key)
-        return look_at_table(connector, *of, known, payload["full_rescan"], identity and tuple(identity), only_ids)
+        known = frozenset(payload["known"].get(key, ()))
+        identity, current = (payload.get(name, {}).get(key) for name in ("identities", "current"))
+        return look_at_table(connector, *of, known, payload["full_rescan"], identity and tuple(identity), only_ids,
+                             current and tuple(current))  # fmt: skip
 
     for done, (of, found) in enumerate(zip(names, _inspections(connector, inspect_table, names), strict=True)):
         progress(done / len(names), f"{done} of {len(names)} tables")

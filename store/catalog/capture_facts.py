@@ -39,6 +39,13 @@ def identities(database: Database, table_keys: Collection[int]) -> dict[int, tup
     return {key: (snapshot_id, identity) for key, snapshot_id, identity in rows}
 
 
+def current_schemas(database: Database, table_keys: Collection[int]) -> dict[int, tuple[int, str]]:
+    """Table key → current snapshot id and the hash of its schema as stored; without tables that have none."""
+    sql = ("SELECT table_key, snapshot_id, schema_hash FROM snapshots s SEMI JOIN tables t"
+           " ON t.table_key = s.table_key AND t.current_snapshot_id = s.snapshot_id")  # fmt: skip
+    return {key: (snapshot_id, schema_hash) for key, snapshot_id, schema_hash in _rows(database, sql, table_keys)}
+
+
 def snapshot_ids(database: Database, table_keys: Collection[int]) -> dict[int, list[int]]:
     """Table key → ids of its stored snapshots, without tables that have none."""
     sql = "SELECT table_key, list(snapshot_id) FROM snapshots"

@@ -349,13 +349,13 @@ class _Stored(NamedTuple):
 
 
 def _without_stored(key: int, found: Found, places: Mapping[tuple[int, int], _Stored]) -> Found:
-    """A table without the snapshots that another inspection has stored in the meantime."""
+    """A table without the snapshots that are stored with the same schema."""
 
-    def is_stored(snapshot_id: int) -> bool:
-        place = places.get((key, snapshot_id))
-        return place is not None and bool(place.is_live)
+    def is_stored(snapshot: Mapping[str, Any]) -> bool:
+        place = places.get((key, snapshot["snapshot_id"]))
+        return place is not None and bool(place.is_live) and place.schema_hash == snapshot["schema_hash"]
 
-    return {**found, "snapshots": [s for s in found["snapshots"] if not is_stored(s["snapshot_id"])]}
+    return {**found, "snapshots": [snapshot for snapshot in found["snapshots"] if not is_stored(snapshot)]}
 
 
 def _renew(connection: Connection, table: str, keys: Collection[int], rows: list[list[Any]]) -> None:

@@ -301,6 +301,65 @@ def test_paimon_schema_without_a_new_snapshot_is_part_of_what_is_current(tmp_pat
     assert facts(client, table) == {"a": ("100", "300", 0)}
 
 
+def renamed_iceberg(root: Path) -> Iterator[Any]:
+    """A table (yields its address and options) whose column is then renamed without a snapshot, before the next one."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    catalog = SqlCatalog("c", uri=f"sqlite:///{root}/c.db", warehouse=f"file://{root}/w")
+    catalog.create_namespace("default")
+    built = catalog.create_table("default.t", OLD.schema)
+    built.append(OLD)
+    yield f"sqlite:///{root}/c.db", {"warehouse": f"file://{root}/w", "name": "c", "type": "sql"}
+    with built.update_schema() as update:
+        update.rename_column("b", "later")
+    yield
+    built.append(pa.table({"a": [4], "later": [400]}))
+    yield
+
+
+def renamed_paimon(root: Path) -> Iterator[Any]:
+    import pypaimon
+    from pypaimon.schema.schema_change import SchemaChange
+
+    paimon(root, OLD, False)
+    yield str(root), {}
+    catalog = pypaimon.CatalogFactory.create({"warehouse": str(root)})
+    catalog.alter_table("default.t", [SchemaChange.rename_column("b", "later")])
+    yield
+    builder = catalog.get_table("default.t").new_batch_write_builder()
+    writer = builder.new_write()
+    writer.write_arrow(pa.table({"a": [4], "later": [400]}))
+    builder.new_commit().commit(writer.prepare_commit())
+    writer.close()
+    yield
+
+
+@pytest.mark.parametrize("steps", [renamed_iceberg, renamed_paimon])
+def test_snapshot_that_is_no_longer_current_has_its_own_schema_again(tmp_path, client, steps):
+    """It has the table's while it is current, and can be captured afterwards."""
+    _, _, format = steps.__name__.partition("_")
+    name, lake = f"{format}_renamed", steps(tmp_path)
+    uri, options = next(lake)
+    client.act("register_connector", {
+        "catalog": name, "format": format, "uri": uri, "options": options, "discover": True,
+    })  # fmt: skip
+    snapshots = {"table": "sys.snapshots", "predicates": of(name)}
+    (before,) = client.get(snapshots).to_pylist()
+    for _ in range(2):
+        next(lake)
+        client.act("discover", {"catalog": name})
+    hashes = {row["snapshot_id"]: row["schema_hash"] for row in client.get(snapshots).to_pylist()}
+    assert hashes.pop(before["snapshot_id"]) == before["schema_hash"]
+    assert before["schema_hash"] not in hashes.values()
+    target = {"kind": "COLUMN", "column_id": ids(client, name)["later"]}
+    request = {"table": f"{name}.default.t", "snapshot": before["snapshot_id"], "target": target, "kinds": ["NDV"]}
+    (outcome,) = client.act("capture", {"requests": [request]})
+    assert outcome["outcome"] == "CAPTURED", outcome
+    command = {"table": "stats.columns", "snapshot": before["snapshot_id"], "predicates": of(name)}
+    (row,) = client.get(command).to_pylist()
+    assert (row["column_name"], row["min"], row["max"], row["ndv"]) == ("b", "100", "300", 3)
+
+
 def test_rollback_and_branches_of_iceberg_leave_current_what_readers_see(tmp_path, client):
     from pyiceberg.catalog.sql import SqlCatalog
 

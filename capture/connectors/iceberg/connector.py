@@ -35,6 +35,7 @@ class IcebergConnector(Connector):
 
     format: ClassVar[str] = "iceberg"
     states_files = True
+    changes_schemas_alone = True
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config

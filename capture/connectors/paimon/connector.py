@@ -51,6 +51,7 @@ class PaimonConnector(Connector):
     """Paimon tables. Paimon's field ids start at 0 and column ids at 1, so a column id is the field id plus one."""
 
     format: ClassVar[str] = "paimon"
+    changes_schemas_alone = True
 
     def __init__(self, config: ConnectorConfig) -> None:
         check_options(self.format, config.options, OWN_OPTIONS)
