@@ -28,7 +28,7 @@ from store.history.spans import Spans, served_distribution
 from store.history.staged import NONE, NameOf, Staged
 from store.model.catalog_entries import Place
 from store.model.freshness import has_sql
-from store.model.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, codes
+from store.model.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, codes, first_of_each
 from store.model.schemas import COUNTS, DISTRIBUTION
 
 _NOTHING = pa.table({"row_no": NONE, "rid": NONE, "same": pa.chunked_array([], pa.bool_()), "part": NONE})
@@ -54,6 +54,8 @@ class SnapshotMerge:
     ):  # fmt: skip
         self.mode, self.flight, self.places = mode, flight, places
         self.spans, self.presence = spans, presence
+        if mode is PutMode.FILL:  # of two records for a target, the second is not missing any more
+            rows = rows.take(first_of_each(rows, ("table_key", "snapshot_id", *IDENTITY[flight])))
         self.staged = Staged(flight, rows, name_of, ("snapshot_id",))
         self.tables = parts(flight)
         self.is_parted, self.is_grouped = flight in PARTED, flight in GROUPED

@@ -96,6 +96,23 @@ def test_statistics_of_an_older_paimon_snapshot_are_not_read_for_a_newer_one(cli
     assert (recomputed["distribution_snapshot_id"], recomputed["distribution_freshness"]) == (3, "EXACT")
 
 
+def test_all_snapshots_are_captured_though_later_ones_have_statistics_of_earlier_ones(client, tmp_path):
+    """Both the metadata of a snapshot and those statistics then have a record of it."""
+    import lance
+
+    path, name = tmp_path / "wh" / "dots.lance", "lake.default.dots"
+    lance.write_dataset(pa.table({"id": [1, 2, None]}), path)
+    connect(client, "lance", tmp_path / "wh")
+    assert resolve_ndv(client, name)["outcome"] == "CAPTURED"
+    client.act("publish", {"table": name, "to": "lance"})
+    lance.write_dataset(pa.table({"id": [4]}), path, mode="append")
+    client.act("discover", {"catalog": "lake"})
+    (outcome,) = client.act("capture", {"requests": [{"table": name, "snapshot": "all"}]})
+    assert outcome["outcome"] == "CAPTURED", outcome
+    counts = {row["snapshot_id"]: row["row_count"] for row in client.get({"table": "stats.tables"}).to_pylist()}
+    assert counts == {1: 3, 2: 3, 3: 4}
+
+
 def test_published_statistics_of_an_older_lance_version_are_inherited(client, tmp_path):
     """Later versions of the dataset keep the published statistics in their config."""
     import lance
