@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from capture.publishers.ducklake_types import Column, bound_text, columns_of, name_mapping
 from capture.publishers.spi import Draft, HomeStatistics, LostRace, Publisher
 from store.model.errors import Conflict, InvalidArgument, InvalidField, UpstreamError
+from store.model.freshness import PRUNING
 
 VERSIONS: Final = ("1.0",)
 """Versions of the catalog's format whose tables are known here."""
@@ -181,15 +182,16 @@ class DuckLakePublisher(Publisher):
         return {column.column_id: column for column in self.statistics.columns}
 
     def _of_column(self, column: Column) -> dict[str, Any]:
-        """A row of `ducklake_table_column_stats`."""
+        """A row of `ducklake_table_column_stats`, by which DuckDB answers and leaves out conditions."""
+        row = dict.fromkeys(("min_value", "max_value", "contains_null", "contains_nan")) | {"column_id": column.id}
         known = self._published.get(column.id)
-        if known is None:
-            return {"column_id": column.id}
+        if known is None or known.usable_for != PRUNING:
+            return row
         has_bounds = column.has_bounds and not (column.is_float and known.nan_count is None)
         low, high = (bound_text(pa.array([text], pa.string()), column)[0].as_py() if has_bounds else None
                      for text in (known.min, known.max))  # fmt: skip
-        return {
-            "column_id": column.id, "min_value": low, "max_value": high,
+        return row | {
+            "min_value": low, "max_value": high,
             "contains_null": None if known.null_count is None else known.null_count > 0,
             "contains_nan": None if known.nan_count is None else known.nan_count > 0,
         }  # fmt: skip

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from capture.connectors.spi import Connector, ConnectorConfig
 from store.model.errors import Conflict, InvalidArgument, UpstreamError
-from store.model.freshness import EXACT, INHERITED
+from store.model.freshness import EXACT, INHERITED, PRUNING
 
 
 class LostRace(UpstreamError):
@@ -36,6 +36,7 @@ class ColumnStatistics:
         quantiles: KLL sketch of the values.
         snapshot_id: Snapshot of the counts and bounds, if another than that of the table's statistics.
         freshness: Their freshness at the snapshot of the table's statistics.
+        usable_for: PRUNING if counts and bounds hold for every row of that snapshot.
         distribution_snapshot_id: Snapshot of ndv, widths and sketches, likewise.
     """
 
@@ -56,6 +57,7 @@ class ColumnStatistics:
     quantiles: bytes | None = field(default=None, repr=False)
     snapshot_id: int | None = None
     freshness: str = EXACT
+    usable_for: str = PRUNING
     distribution_snapshot_id: int | None = None
     distribution_freshness: str = EXACT
 

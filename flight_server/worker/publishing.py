@@ -16,7 +16,7 @@ from capture.publishers.spi import ColumnStatistics, Destination, TableStatistic
 from flight_server.client.connection import Connection
 from store.model.catalog_entries import is_another_table
 from store.model.errors import Conflict, InvalidArgument, NotFound
-from store.model.freshness import EXACT, INHERITED
+from store.model.freshness import EXACT, INHERITED, PRUNING
 from store.model.schemas import DISTRIBUTION_LABELS
 from store.model.sketches import estimate, is_partial
 
@@ -138,12 +138,12 @@ def stored_statistics(server: Connection, payload: Mapping[str, Any], roles: fro
 
 
 def with_files(server: Connection, payload: Mapping[str, Any], statistics: TableStatistics) -> TableStatistics:
-    """Adds the files of the snapshot, and the statistics by which readers may skip each."""
+    """Adds the files of the snapshot, none of an earlier one, and the statistics by which readers may skip each."""
     table, snapshot_id = payload["table"], payload["snapshot_id"]
-    rows = _table(server, "stats.file_columns", table, snapshot_id)
+    files, rows = (_table(server, flight, table, snapshot_id) for flight in ("stats.files", "stats.file_columns"))
     return replace(
-        statistics, files=_table(server, "stats.files", table, snapshot_id),
-        file_columns=rows.filter(pc.equal(rows["usable_for"], "PRUNING")),
+        statistics, files=files.filter(pc.equal(files["freshness"], EXACT)),
+        file_columns=rows.filter(pc.equal(rows["usable_for"], PRUNING)),
     )  # fmt: skip
 
 
@@ -156,7 +156,8 @@ def _refusal(row: Mapping[str, Any]) -> str:
 
 def _column(row: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `ColumnStatistics` from a record, without its sketches."""
-    column = {name: row[name] for name in (*COPIED, "snapshot_id", "freshness")} | {"name": row["column_name"]}
+    labels = ("snapshot_id", "freshness", "usable_for")
+    column = {name: row[name] for name in (*COPIED, *labels)} | {"name": row["column_name"]}
     if row["ndv"] is not None:
         column |= {name: row[name] for name in DISTRIBUTION_LABELS}
     return column

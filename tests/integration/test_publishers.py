@@ -13,7 +13,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from capture.connectors.spi import ConnectorConfig
@@ -21,6 +25,7 @@ from capture.publishers import files
 from capture.publishers.publishing import publish
 from store.model.errors import UpstreamError
 from tests.capture.publishers.contract import Table, rows
+from tests.capture.publishers.test_ducklake import created
 from tests.integration.aws_server import process
 from tests.integration.publishing import CONTRACTS, contract_of
 from tests.integration.test_catalogs import _REST, Rest
@@ -154,3 +159,40 @@ def test_publish_without_write_permission_fails_and_leaves_no_file(home, tmp_pat
         assert table.files() == before
     finally:
         shutil.rmtree(root)
+
+
+def test_ducklake_gets_no_files_and_no_bounds_of_an_earlier_snapshot(client, tmp_path):
+    """It reads those files, and leaves out conditions by those bounds."""
+    name, lake = "lake.default.t", tmp_path / "lake"
+    catalog = created(tmp_path / "catalog.ducklake")
+    body = {"table": name, "to": "ducklake", "allow_inherited": True, "options": {"catalog": str(catalog)}}
+
+    def capture(**request: Any) -> None:
+        client.act("discover", {"catalog": "lake"})
+        (outcome,) = client.act("capture", {"requests": [{"table": name} | request]})
+        assert outcome["outcome"] == "CAPTURED", outcome
+
+    def add(value: int) -> None:
+        (lake / "t").mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"a": [value, value], "b": [value, None]}), lake / "t" / f"{value}.parquet")
+
+    add(1)
+    client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(lake), "options": {}})
+    capture()
+    add(2)
+    capture(target={"kind": "COLUMN", "column_id": 1})
+    with pytest.raises(pa.ArrowInvalid, match=r"\[NOT_CAPTURED\] .* files of .* are not stored"):
+        client.act("publish", body)
+    capture(column_selectors=["b"])
+    add(3)
+    capture(column_selectors=["b"])
+    (published,) = client.act("publish", body)
+    assert published["state"] == "CURRENT" and "inherited: a " in published["detail"]
+    with duckdb.connect(str(catalog), read_only=True) as reader:
+        files = reader.execute("SELECT path, record_count FROM ducklake_data_file").fetchall()
+        bounds = reader.execute(
+            "SELECT column_name, min_value, max_value, contains_null FROM ducklake_table_column_stats"
+            " JOIN ducklake_column USING (column_id) ORDER BY 1"
+        ).fetchall()
+    assert sorted(files) == [(str(lake / "t" / f"{value}.parquet"), 2) for value in (1, 2, 3)]
+    assert bounds == [("a", None, None, None), ("b", "1", "3", True)]

@@ -87,7 +87,10 @@ def test_sketches_of_samples_are_not_published():
 def test_files_come_with_the_statistics_that_may_skip_them():
     rows = [GOOD | {"file_path": "a", "column_id": 1, "usable_for": label} for label in ("PRUNING", "PLANNING")]
     server = FakeServer(column())
-    server._rows |= {"stats.files": [{"file_path": "a", "row_count": 10}], "stats.file_columns": rows}
+    files = [
+        {"file_path": "a", "row_count": rows, "freshness": label} for rows, label in ((10, "EXACT"), (9, "INHERITED"))
+    ]
+    server._rows |= {"stats.files": files, "stats.file_columns": rows}
     found = with_files(server, payload(), stored_statistics(server, payload(), frozenset()))
     assert found.files is not None and found.file_columns is not None
     assert found.files["row_count"].to_pylist() == [10]
