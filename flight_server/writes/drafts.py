@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.catalog.changes import one_place
 from store.duckdb.database import Connection
 from store.duckdb.spill import SpillBuffer
 from store.history.file_listings import FAMILIES, ListingChanged, continue_listing, list_nothing
@@ -155,33 +155,48 @@ def _by_kind(put: Put) -> list[Put]:
 
 
 def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequence[tuple[Draft, TableEntry]]) -> None:
-    """Stores drafts: one put takes all, so that its cost depends on rows, not on tables. A draft whose listing
-    continues another, or is staged, is put alone, after that one.
+    """Stores drafts: one put takes all, so that its cost depends on rows, not on tables. A draft that is staged, or one
+    of several whose listings continue others of their table, is put alone, in order.
 
     Args:
         drafts: Drafts, each with its table.
     """
     together_: list[tuple[Draft, TableEntry]] = []
     alone: list[tuple[Draft, TableEntry]] = []
-    for each in drafts:
-        continues = any(listing.base_snapshot_id is not None for listing in each[0].listings)
-        (alone if continues or each[0].staged else together_).append(each)
+    listed = Counter(table.table_key for draft, table in drafts if draft.listings)
+    for draft, table in drafts:
+        continues = any(listing.base_snapshot_id is not None for listing in draft.listings)
+        is_alone = draft.staged or (continues and listed[table.table_key] > 1)
+        (alone if is_alone else together_).append((draft, table))
     for group in (*([each] for each in alone), together_):
         listings = [(draft, table.table_key, listing) for draft, table in group for listing in draft.listings]
-        for draft, table_key, listing in listings:
-            if listing.base_snapshot_id is not None:
-                families = [family for family in FAMILIES if family not in draft.staged]
-                for family in families:
-                    end_staged(connection, family, [table_key])
-                continue_listing(connection, table_key, listing, families)
-                store.catalog.spans.list_files([table_key])
-                for family in FAMILIES:
-                    store.catalog.changes.stored(family, one_place(table_key, listing.snapshot_id))
+        _continue(connection, store, [each for each in listings if each[2].base_snapshot_id is not None])
         staged = [each for draft, _ in group for each in draft.staged.values()]
         puts = together(put for draft, _ in group for put in draft.merged())
-        marks = {(table_key, listing.snapshot_id): listing.mark for _, table_key, listing in listings}
-        store.put_in(connection, puts, staged=staged, marks=marks)
-        store.catalog.spans.list_files(list_nothing(connection, marks))
+        marks = {(table_key, listing.snapshot_id): listing for _, table_key, listing in listings}
+        store.put_in(connection, puts, staged=staged, marks={place: listing.mark for place, listing in marks.items()})
+        new = {place: listing.mark for place, listing in marks.items() if listing.base_snapshot_id is None}
+        store.catalog.spans.list_files(list_nothing(connection, new))
+
+
+def _continue(connection: Connection, store: DuckDBStatsStore, listings: Sequence[tuple[Draft, int, Listing]]) -> None:
+    """Gives snapshots the listings of their bases: of drafts, with the key of the table of each."""
+    if not listings:
+        return
+    for family in FAMILIES:
+        if keys := [key for draft, key, _ in listings if family not in draft.staged]:
+            end_staged(connection, family, keys)
+    for draft, key, listing in listings:
+        continue_listing(connection, key, listing, [family for family in FAMILIES if family not in draft.staged])
+    store.catalog.spans.list_files(
+        [key for _, key, listing in listings if listing.snapshot_id != listing.base_snapshot_id]
+    )
+    places = pa.table({
+        "table_key": [key for _, key, _ in listings],
+        "snapshot_id": pa.array([listing.snapshot_id for *_, listing in listings], pa.int64()),
+    })  # fmt: skip
+    for family in FAMILIES:
+        store.catalog.changes.stored(family, places)
 
 
 def together(puts: Iterable[Put]) -> list[Put]:

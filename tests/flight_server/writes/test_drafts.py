@@ -13,7 +13,7 @@ from store import staged_listings
 from store.catalog.catalog import Catalog
 from store.duckdb.layout import BY_SNAPSHOT
 from store.history import validation
-from store.history.file_listings import ListingChanged
+from store.history.file_listings import FAMILIES, ListingChanged
 from store.history.file_spans import rows_of
 from store.model.errors import InvalidArgument
 from store.model.puts import Listing
@@ -89,6 +89,37 @@ def test_single_draft_is_stored(draft_store):
     assert (draft_store.puts, draft_store.count(table)) == ([3], 3)
 
 
+def continued(name: str, snapshot: int, values: dict[str, int], base: Listing | None = None, *gone: str) -> Draft:
+    """A draft with the files of a snapshot that differ from those of its base."""
+    created = Draft()
+    created.declare(Listing(snapshot, f"{name} {snapshot}", base and base.snapshot_id, base.mark if base else "", gone))
+    mode = PutMode.CAPTURE if base else PutMode.REPLACE_SNAPSHOT
+    for flight in FAMILIES:
+        created.add(files(flight, values, snapshot, mode, name), whole=base is None)
+    return created
+
+
+def test_drafts_that_continue_listings_are_stored_by_one_put_unless_they_are_of_one_table(draft_store):
+    tables = [draft_store.table(f"t{n}") for n in range(3)]
+    commit(draft_store, [(continued(t.table_name, 1, {"a": 1, "b": 1}), t) for t in tables])
+    first = {t: Listing(1, f"{t.table_name} 1") for t in tables}
+    draft_store.puts.clear()
+    later = [(continued(t.table_name, 2, {"c": 2}, first[t], "a"), t) for t in tables[:2]]
+    unchanged = Draft()
+    unchanged.declare(Listing(1, "again", 1, first[tables[2]].mark))
+    commit(draft_store, [*later, (unchanged, tables[2])])
+    assert draft_store.puts == [4]
+    for flight in FAMILIES:
+        assert [stored(draft_store, t, 2, flight) for t in tables] == [{"b": 1, "c": 2}, {"b": 1, "c": 2}, {}]
+        assert [stored(draft_store, t, 1, flight) for t in tables] == [{"a": 1, "b": 1}] * 3
+    second = Listing(2, "t0 2")
+    draft_store.puts.clear()
+    chain = [continued("t0", 3, {"d": 3}, second), continued("t0", 4, {"e": 4}, Listing(3, "t0 3"), "b")]
+    commit(draft_store, [(each, tables[0]) for each in chain])
+    assert draft_store.puts == [2, 2, 0]
+    assert stored(draft_store, tables[0], 4) == {"c": 2, "d": 3, "e": 4}
+
+
 # Many rows.
 
 
@@ -100,9 +131,9 @@ def many_rows(draft_store, monkeypatch):
     return draft_store.table("t")
 
 
-def files(flight: str, values: dict[str, int], snapshot: int, mode: PutMode) -> Put:
+def files(flight: str, values: dict[str, int], snapshot: int, mode: PutMode, name: str = "t") -> Put:
     more = {} if flight == "stats.files" else {"column_id": 1}
-    each = [{"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": snapshot,
+    each = [{"table_catalog": "lake", "table_schema": "s", "table_name": name, "snapshot_id": snapshot,
              "file_path": path, "row_count": count} | more for path, count in values.items()]  # fmt: skip
     return Put(flight, validation.prepare(FLIGHTS[flight], pa.Table.from_pylist(each)), mode)
 
