@@ -15,7 +15,7 @@ from store.model.catalog_entries import is_another_table
 def look_at_table(
     connector: Connector, namespace: str, name: str, known: frozenset[int] = frozenset(), full: bool = False,
     identity: tuple[int, str] | None = None, only: frozenset[int] | None = None,
-    current: tuple[int, str] | None = None,
+    current: tuple[int, str | None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Describes a table, its snapshots and their schemas in the form that `Discovery.store` takes.
 
@@ -83,7 +83,12 @@ def _listed(
 
 
 def _with_former(
-    connector: Connector, namespace: str, name: str, listing: SnapshotListing, snapshot_id: int, schema_hash: str
+    connector: Connector,
+    namespace: str,
+    name: str,
+    listing: SnapshotListing,
+    snapshot_id: int,
+    schema_hash: str | None,
 ) -> SnapshotListing:
     """A listing with the former current snapshot too, if that has another schema now."""
     if snapshot_id == listing.current_snapshot_id:

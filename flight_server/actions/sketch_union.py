@@ -54,11 +54,11 @@ def theta_of(call: Call, of: SketchedColumn, allow_partial: bool, chosen: Sequen
     snapshot_id, column_id = catalog.snapshot_id(table, of.snapshot), catalog.column_id(table, of.column)
     of_column = equal("role", "NDV"), equal("column_id", column_id)
     found = read_table(call.reader, "stats.sketches", table.full_name, None, *of_column, snapshot=snapshot_id)
-    files = read_table(call.reader, "stats.files", table.full_name, snapshot=snapshot_id)
     rows = found.to_pylist()
     whole = [row for row in rows if not sketches.is_partial(row["params"])]
     if chosen is None and (own := [row for row in whole if row["target_kind"] == "COLUMN"]):
         return _united(own, snapshot_id)
+    files = read_table(call.reader, "stats.files", table.full_name, snapshot=snapshot_id)
     column = f'column "{of.column}" of "{table.full_name}"'
     among = None if chosen is None else _paths_in(call, table, snapshot_id, files, chosen)
     parts = [

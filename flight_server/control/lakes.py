@@ -256,7 +256,7 @@ class Lakes:
         """Arguments of a `discover` job, with the stored snapshots, which need not be listed again if not `full`."""
         known: dict[str, list[int]] = {}
         identities: dict[str, tuple[int, str]] = {}
-        current: dict[str, tuple[int, str]] = {}
+        current: dict[str, tuple[int, str | None]] = {}
         if catalog is not None:
             entries = self._catalog.tables() if only is None else (self._catalog.find((catalog, s, n)) for s, n in only)
             keys = {t.table_key: f"{t.table_schema}\0{t.table_name}"

@@ -173,14 +173,17 @@ def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequen
         _continue(connection, store, [each for each in listings if each[2].base_snapshot_id is not None])
         staged = [each for draft, _ in group for each in draft.staged.values()]
         puts = together(put for draft, _ in group for put in draft.merged())
-        marks = {(table_key, listing.snapshot_id): listing for _, table_key, listing in listings}
-        store.put_in(connection, puts, staged=staged, marks={place: listing.mark for place, listing in marks.items()})
-        new = {place: listing.mark for place, listing in marks.items() if listing.base_snapshot_id is None}
-        store.catalog.spans.list_files(list_nothing(connection, new))
+        marks = {(table_key, listing.snapshot_id): listing.mark for _, table_key, listing in listings}
+        store.put_in(connection, puts, staged=staged, marks=marks)
+        complete = {
+            (table_key, listing.snapshot_id): listing.mark for _, table_key, listing in listings
+            if listing.base_snapshot_id is None
+        }  # fmt: skip
+        store.catalog.spans.list_files(list_nothing(connection, complete))
 
 
 def _continue(connection: Connection, store: DuckDBStatsStore, listings: Sequence[tuple[Draft, int, Listing]]) -> None:
-    """Gives snapshots the listings of their bases: of drafts, with the key of the table of each."""
+    """Gives snapshots the listings of their bases. Each listing comes with its draft and the key of its table."""
     if not listings:
         return
     for family in FAMILIES:

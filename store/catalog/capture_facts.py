@@ -39,8 +39,9 @@ def identities(database: Database, table_keys: Collection[int]) -> dict[int, tup
     return {key: (snapshot_id, identity) for key, snapshot_id, identity in rows}
 
 
-def current_schemas(database: Database, table_keys: Collection[int]) -> dict[int, tuple[int, str]]:
-    """Table key → current snapshot id and the hash of its schema as stored; without tables that have none."""
+def current_schemas(database: Database, table_keys: Collection[int]) -> dict[int, tuple[int, str | None]]:
+    """Table key → current snapshot id and the hash of its schema as stored, None if unknown; without tables that have
+    no snapshot."""
     sql = ("SELECT table_key, snapshot_id, schema_hash FROM snapshots s SEMI JOIN tables t"
            " ON t.table_key = s.table_key AND t.current_snapshot_id = s.snapshot_id")  # fmt: skip
     return {key: (snapshot_id, schema_hash) for key, snapshot_id, schema_hash in _rows(database, sql, table_keys)}

@@ -139,8 +139,9 @@ class ComputeEngine(CaptureEngine):
         native = self._metadata(scan, notes) if scan.sampled else None
         draw = self._draw(first, scan, whole, native, notes)
         seconds = None if draw is None else draw.budget.max_seconds
-        # a timed sample adds tasks while it runs
-        tasks = whole if draw is None else draw.take() if seconds is None else []
+        tasks = whole
+        if draw is not None:  # a timed sample adds tasks while it runs
+            tasks = draw.take() if seconds is None else []
         known = self._known(scan, tasks, sink)
         again = [request for request in requests if request.target.column_id in known.insufficient]
         if again and len(again) < len(requests) and not scan.work.groups:
@@ -175,7 +176,7 @@ class ComputeEngine(CaptureEngine):
         return [self._answer(request, scan, notes, attributes, rows.engine_id, reason) for request in requests]
 
     def _known(self, scan: TableScan, tasks: Sequence[ScanTask], sink: Sink) -> Known:
-        """What the store has of the files of tasks; nothing for a sample."""
+        """The results that the store has of the tasks' files; a sample uses none."""
         if scan.sampled or not tasks or not scan.work.column_ids:
             return Known()
         uncut = scan.work.column_ids if self.file_sketches is FileSketches.FULL else scan.uncut
@@ -183,7 +184,7 @@ class ComputeEngine(CaptureEngine):
         return fold.known(sink, scan.table, engines, tasks, scan.types, work.column_ids, work.wanted, uncut)
 
     def _choice(self, request: CaptureRequest, scan: TableScan, rows: int, notes: list[str]) -> Choice:
-        """Where at most so many rows are read."""
+        """Chooses where data is read, given the greatest number of rows to read."""
         engine = request.spec.engine or self.engine
         choice = choose(engine, self._asked(request), rows, len(scan.types), self.spark, self.inline_max_cells)
         if choice.note:
@@ -362,7 +363,7 @@ def _of_part(progress: Callable[[float, str], None], done: int, parts: int) -> C
 def _plan(scan: TableScan, chosen: Sequence[Partition], notes: list[str]) -> list[ScanTask]:
     """The tasks of the files of a table, or of partitions if some are chosen; adds their totals to `scan`."""
     table = scan.table
-    tasks = list(table.scan_tasks(table.names[i] for i in scan.types))
+    tasks = table.scan_tasks(table.names[i] for i in scan.types)
     if chosen:
         total, tasks = len(tasks), partitions.within(table, tasks, chosen)
         notes.append(partitions.detail(len(tasks), total))
@@ -375,7 +376,7 @@ def _fold(
     waves: Iterable[Sequence[Answer]], scan: TableScan, tasks: Sequence[ScanTask],
     reused: Mapping[int, list[Answer]], rows: Rows, sink: Sink, scanned: ScanProgress,
 ) -> None:  # fmt: skip
-    """Folds the answers of a scan, and those that are reused, by task index."""
+    """Folds the answers of a scan together with the reused ones, which are given by task index."""
     by_task = dict(reused)
     for wave in waves:
         for answer in wave:
