@@ -13,12 +13,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import pyarrow as pa
-
 from store.catalog.changes import Changes
 from store.catalog.publications import Publications
 from store.catalog.snapshots import SnapshotRegistry
-from store.duckdb.arrow_sql import execute
 from store.duckdb.database import Connection, Database, insert_rows
 from store.history.presence import Presence
 from store.history.spans import Spans
@@ -26,8 +23,6 @@ from store.model.catalog_entries import EXTERNAL, Entries, SnapshotEntry, TableE
 from store.model.errors import InvalidArgument, NotFound, nearest
 from store.model.names import dotted_name, split_name, table_uuid
 
-_TYPES: Final = {  # of columns of `tables` that are no text
-    "current_snapshot_id": pa.int64(), "dropped": pa.bool_(), "partition_keys": pa.list_(pa.string())}  # fmt: skip
 _UNKNOWN: Final = object()  # value of a column that entries do not have
 
 
@@ -59,7 +54,7 @@ class Catalog(Publications, SnapshotRegistry):
         self._has_connector_changed = False
         self.changes = Changes()
         self.presence = Presence(database)
-        self.spans = Spans(self.presence)
+        self.spans = Spans(self.presence, self.current_places)
         with database.reading() as cursor:
             self.reload(cursor)
         database.on_rollback.append(self.reload)
@@ -344,14 +339,10 @@ class Catalog(Publications, SnapshotRegistry):
                     self.spans.move([key])
         names = [name for name in next(iter(wanted.values())) if any(
             values[name] != getattr(old[key], name, _UNKNOWN) for key, values in wanted.items())]  # fmt: skip
-        columns = {name: pa.array([values[name] for values in wanted.values()], _TYPES.get(name, pa.string()))
-                   for name in names}  # fmt: skip
         if names:
-            execute(
-                connection, f"UPDATE tables SET {', '.join(f'{name} = v.{name}' for name in names)} FROM {{values}} v"
-                " WHERE tables.table_key = v.table_key",
-                values=pa.table({"table_key": pa.array(wanted, pa.int64()), **columns}),
-            )  # fmt: skip
+            self.update_tables(
+                connection, {key: {name: values[name] for name in names} for key, values in wanted.items()}
+            )
         fields = [name for name in names if name in TableEntry.__dataclass_fields__]
         for key, values in wanted.items():
             self.set_entry(replace(old[key], **{name: values[name] for name in fields}))
@@ -359,11 +350,7 @@ class Catalog(Publications, SnapshotRegistry):
 
     def limit_inheritance(self, connection: Connection, limits: Mapping[int, int | None]) -> None:
         """Sets how many snapshots an inherited distribution may be behind: table key → number, None for any."""
-        columns = {"key": pa.array(limits.keys(), pa.int64()), "most": pa.array(limits.values(), pa.int64())}
-        execute(
-            connection, "UPDATE tables SET max_snapshots_behind = v.most FROM {limits} v"
-            " WHERE tables.table_key = v.key", limits=pa.table(columns),
-        )  # fmt: skip
+        self.update_tables(connection, {key: {"max_snapshots_behind": most} for key, most in limits.items()})
         for key, most in limits.items():
             self.set_entry(replace(self.uncommitted.by_key[key], max_snapshots_behind=most))
         self.spans.change(limits)

@@ -15,6 +15,7 @@ from store.catalog import found_tables
 from store.catalog.catalog import Catalog
 from store.catalog.deletion import delete_records
 from store.catalog.found_tables import Digests, Found
+from store.catalog.snapshots import pairs_table
 from store.duckdb.arrow_sql import among, execute, keys_table
 from store.duckdb.layout import Connection, insert_rows
 from store.history.spans import schema_key_sql
@@ -179,13 +180,20 @@ class Discovery:
             self._catalog.description_digests.pop(key, None)
 
     def _stored_places(self, connection: Connection, tables: Mapping[int, Found]) -> dict[tuple[int, int], _Stored]:
-        """The stored ones of the found and current snapshots, by table key and snapshot id."""
-        current = [(k, i) for k, item in tables.items() if (i := item["current_snapshot_id"]) is not None]
-        found = [(key, snapshot["snapshot_id"]) for key, item in tables.items() for snapshot in item["snapshots"]]
+        """The stored ones of the found and current snapshots, and those that became live or expired, by table key and
+        snapshot id."""
+        asked = {(key, snapshot["snapshot_id"]) for key, item in tables.items() for snapshot in item["snapshots"]}
+        asked |= {(k, i) for k, item in tables.items() if (i := item["current_snapshot_id"]) is not None}
+        live = {(k, i) for k, item in tables.items() for i in item.get("live_snapshot_ids") or ()}
+        listed = [key for key, item in tables.items() if item.get("live_snapshot_ids") is not None]
+        known = list(asked | live)
+        marks = {"is_asked": [pair in asked for pair in known], "is_live": [pair in live for pair in known]}
+        expired = f"{among('s.table_key', listed, 'listed') if listed else 'false'} AND s.is_live IS DISTINCT FROM"
         rows = execute(
             connection, "SELECT s.table_key, s.snapshot_id, s.ordinal, s.schema_hash, s.is_live FROM snapshots s"
-            " SEMI JOIN {places} p ON p.table_key = s.table_key AND p.snapshot_id = s.snapshot_id",
-            places=_places(current + found),
+            " LEFT JOIN {known} k ON k.table_key = s.table_key AND k.snapshot_id = s.snapshot_id"
+            f" WHERE {among('s.table_key', tables)} AND (k.is_asked OR ({expired} coalesce(k.is_live, false)))",
+            known=pairs_table(known, **marks), moved=keys_table(tables), listed=keys_table(listed),
         )  # fmt: skip
         return {(key, snapshot_id): _Stored(*stored) for key, snapshot_id, *stored in rows}
 
@@ -269,7 +277,7 @@ class Discovery:
             again = [(row[0], row[1]) for row in new if (row[0], row[1]) in places]
             if again:
                 execute(connection, "DELETE FROM snapshots s USING {places} p WHERE p.table_key = s.table_key"
-                        " AND p.snapshot_id = s.snapshot_id", places=_places(again))  # fmt: skip
+                        " AND p.snapshot_id = s.snapshot_id", places=pairs_table(again))  # fmt: skip
             insert_rows(connection, "snapshots", new)
             self._catalog.cache_places((row[0], row[1], Place(row[2], row[7])) for row in new)
             entries = self._catalog.uncommitted.by_key
@@ -279,15 +287,15 @@ class Discovery:
             }  # fmt: skip
             limited = {row[0] for row in new if entries[row[0]].max_snapshots_behind is not None}
             self._catalog.spans.change(moved | limited)
-        listed = [key for key, item in tables.items() if item.get("live_snapshot_ids") is not None]
-        if listed:
+        live = {k: set(ids) for k, item in tables.items() if (ids := item.get("live_snapshot_ids")) is not None}
+        inserted = {(row[0], row[1]) for row in new}
+        other = [pair for pair, of in places.items() if pair[0] in live and pair not in inserted
+                 and of.is_live != (pair[1] in live[pair[0]])]  # fmt: skip
+        if other:
             execute(
-                connection, "UPDATE snapshots SET is_live = v.is_live FROM (SELECT s.rowid AS rid,"
-                " p.snapshot_id IS NOT NULL AS is_live FROM snapshots s LEFT JOIN {live} p ON p.table_key = s.table_key"
-                f" AND p.snapshot_id = s.snapshot_id WHERE {among('s.table_key', listed)}"
-                " AND s.is_live IS DISTINCT FROM (p.snapshot_id IS NOT NULL)) v WHERE snapshots.rowid = v.rid",
-                moved=keys_table(listed),
-                live=_places([(k, i) for k in listed for i in tables[k]["live_snapshot_ids"]]),
+                connection, "UPDATE snapshots SET is_live = p.is_live FROM {places} p"
+                " WHERE snapshots.table_key = p.table_key AND snapshots.snapshot_id = p.snapshot_id",
+                places=pairs_table(other, is_live=[snapshot_id in live[key] for key, snapshot_id in other]),
             )  # fmt: skip
 
     def store_namespaces(self, connection: Connection, catalog: str, namespaces: Collection[str]) -> None:
@@ -378,9 +386,3 @@ def _renew(connection: Connection, table: str, keys: Collection[int], rows: list
 def _replace(connection: Connection, table: str, keys: Collection[int], rows: list[list[Any]]) -> None:
     execute(connection, f"DELETE FROM {table} WHERE {among('table_key', keys)}", moved=keys_table(keys))
     insert_rows(connection, table, rows)
-
-
-def _places(places: Sequence[Sequence[Any]]) -> pa.Table:
-    """Tables and snapshots, from rows that begin with table key and snapshot id."""
-    names = {"table_key": 0, "snapshot_id": 1}
-    return pa.table({name: pa.array([place[at] for place in places], pa.int64()) for name, at in names.items()})

@@ -94,10 +94,12 @@ def constraint_rows(table_key: int, found: Found) -> list[list[Any]]:
 
 def snapshot_rows(table_key: int, found: Found) -> list[list[Any]]:
     """Rows of `snapshots`."""
+    live = found.get("live_snapshot_ids")
+    live = None if live is None else set(live)
     return [
         [table_key, s["snapshot_id"], s["ordinal"], s["parent_snapshot_id"], s["sequence_number"],
          datetime.fromisoformat(s["committed_at"]) if s["committed_at"] else None, s["operation"],
-         s["schema_hash"], True, s.get("manifest_list"), s.get("summary"),
+         s["schema_hash"], live is None or s["snapshot_id"] in live, s.get("manifest_list"), s.get("summary"),
          str(Place(s["ordinal"], s["schema_hash"]).schema_key(s["snapshot_id"]))]  # Arrow infers no UBIGINT
         for s in found["snapshots"]
     ]  # fmt: skip

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-from store.duckdb.arrow_sql import execute, within
+from store.duckdb.arrow_sql import among, execute, keys_table, within
 from store.duckdb.database import Database
 from store.duckdb.layout import PARTED, Connection, insert_rows
 from store.duckdb.lru import LruCache
 from store.history.presence import Presence
-from store.history.spans import Spans, move_rows, schema_key_sql
+from store.history.spans import SnapshotPlace, Spans, move_rows, schema_key_sql
 from store.model.catalog_entries import EXTERNAL, UNPLACED, Entries, Place, TableEntry
 
+_TYPES: Final = {  # of columns of `tables` that are no text
+    "current_snapshot_id": pa.int64(), "dropped": pa.bool_(), "partition_keys": pa.list_(pa.string()),
+    "max_snapshots_behind": pa.int64()}  # fmt: skip
 CACHED_SNAPSHOTS: Final = 65_536  # cached snapshots, which are not looked up again
 
 
@@ -76,6 +79,30 @@ class SnapshotRegistry(ABC):
             found |= self._stored_places(connection, seen.filter(pa.array([pair not in found for pair in pairs])))
         return {pair: replace(place, is_newest=self._is_newest(*pair)) for pair, place in found.items()}
 
+    def current_places(self, connection: Connection, table_keys: Collection[int]) -> dict[int, SnapshotPlace]:
+        """Table key → id and place of the current snapshot, of those of the tables whose current snapshot is stored."""
+        entries = map(self.uncommitted.by_key.__getitem__, table_keys)
+        pairs = [(e.table_key, e.current_snapshot_id) for e in entries if e.current_snapshot_id is not None]
+        places = self.places(connection, pairs_table(pairs)) if pairs else {}
+        return {key: (snapshot_id, place) for (key, snapshot_id), place in places.items()}
+
+    @staticmethod
+    def update_tables(connection: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:
+        """Updates columns of `tables`: table key → new values, of the same columns for each."""
+        names, keys = list(next(iter(changes.values()))), list(changes)
+        if len(keys) == 1:  # the usual case, at half the cost
+            sets = ", ".join(f"{name} = ?" for name in names)
+            connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*changes[keys[0]].values(), keys[0]])
+            return
+        columns = {name: pa.array([values[name] for values in changes.values()], _TYPES.get(name, pa.string()))
+                   for name in names}  # fmt: skip
+        sets = ", ".join(f"{name} = v.{name}" for name in names)
+        execute(
+            connection, f"UPDATE tables SET {sets} FROM {{values}} v WHERE tables.table_key = v.table_key"
+            f" AND {among('tables.table_key', keys)}",
+            values=pa.table({"table_key": pa.array(keys, pa.int64()), **columns}), moved=keys_table(keys),
+        )  # fmt: skip
+
     def _is_newest(self, table_key: int, snapshot_id: int) -> bool:
         entry = self.uncommitted.by_key[table_key]
         return entry.current_snapshot_id == snapshot_id and entry.max_snapshots_behind is None
@@ -128,21 +155,8 @@ class SnapshotRegistry(ABC):
 
     def _advance(self, connection: Connection, later: Mapping[int, int]) -> None:
         """Sets the current snapshot of external tables: table key → snapshot id, greater than the previous one."""
-        pairs = pa.table({
-            "table_key": pa.array(later.keys(), pa.int64()), "snapshot_id": pa.array(later.values(), pa.int64()),
-        })  # fmt: skip
         other = self._with_other_schema(connection, later)
-        if len(later) == 1:
-            ((key, snapshot_id),) = later.items()
-            connection.execute(
-                "UPDATE tables SET current_snapshot_id = ? WHERE table_key = ?", [snapshot_id, key]
-            )  # fmt: skip
-        else:
-            execute(
-                connection, "UPDATE tables SET current_snapshot_id = p.snapshot_id FROM {pairs} p"
-                f" WHERE tables.table_key = p.table_key AND tables.{within('table_key', pairs['table_key'])}",
-                pairs=pairs,
-            )  # fmt: skip
+        self.update_tables(connection, {key: {"current_snapshot_id": id_} for key, id_ in later.items()})
         limited = {key for key in other if self.uncommitted.by_key[key].max_snapshots_behind is not None}
         self.spans.change(limited)
         self.spans.advance(later.keys() - other.keys())
@@ -156,21 +170,22 @@ class SnapshotRegistry(ABC):
     def _with_other_schema(self, connection: Connection, later: Mapping[int, int]) -> dict[int, Place]:
         """The tables (key → new current snapshot) whose rows may not hold at the new current snapshot, with its place:
         its schema, or the previous one's, is unknown or another, or the age of their distributions is limited."""
-        earlier = {
-            key: entry for key in later if (entry := self.uncommitted.by_key[key]).current_snapshot_id is not None
-        }
-        pairs = [
-            pair for key, entry in earlier.items() for pair in ((key, entry.current_snapshot_id), (key, later[key]))
-        ]
+        earlier = {key: (id_, entry) for key in later
+                   if (id_ := (entry := self.uncommitted.by_key[key]).current_snapshot_id) is not None}  # fmt: skip
+        pairs = [pair for key, (id_, _) in earlier.items() for pair in ((key, id_), (key, later[key]))]
         if not pairs:
             return {}
-        keys, ids = zip(*pairs, strict=True)
-        seen = pa.table({"table_key": pa.array(keys, pa.int64()), "snapshot_id": pa.array(ids, pa.int64())})
-        places = self.places(connection, seen)
-        found = {}
-        for key, entry in earlier.items():
-            place, before = places[key, later[key]], places.get((key, entry.current_snapshot_id or 0))
+        places, found = self.places(connection, pairs_table(pairs)), {}
+        for key, (id_, entry) in earlier.items():
+            place, before = places[key, later[key]], places.get((key, id_))
             is_same = before is not None and place.schema_hash is not None and place.schema_hash == before.schema_hash
             if not is_same or entry.max_snapshots_behind is not None:
                 found[key] = place
         return found
+
+
+def pairs_table(pairs: Sequence[tuple[int, int]], **marks: Sequence[bool]) -> pa.Table:
+    """Tables and snapshots as an Arrow table: table_key, snapshot_id, and columns of booleans."""
+    names = {"table_key": 0, "snapshot_id": 1}
+    columns = {name: pa.array([pair[at] for pair in pairs], pa.int64()) for name, at in names.items()}
+    return pa.table(columns | {name: pa.array(values, pa.bool_()) for name, values in marks.items()})

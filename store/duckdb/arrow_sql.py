@@ -20,7 +20,7 @@ warnings.filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning
 # DuckDB resolves an unknown table name to a local variable of the function that runs the statement. Registering a view
 # instead would cost as much as a small statement.
 _VARIABLES = ("_arrow_1", "_arrow_2", "_arrow_3")
-_LITERALS = 16  # at most that many values are written into a condition
+LITERALS = 16  # at most that many values are written into a condition
 _FEW_ROWS = 64  # at most that many row ids are written into a condition
 
 
@@ -77,7 +77,7 @@ def among(column: str, keys: Collection[int], table: str = "moved") -> str:
         keys: Integer keys, at least one.
         table: Name of the Arrow table that `keys_table` makes of them.
     """
-    if len(keys) <= _LITERALS:
+    if len(keys) <= LITERALS:
         return f"{column} IN ({', '.join(str(int(key)) for key in keys)})"
     return f"{column} BETWEEN {int(min(keys))} AND {int(max(keys))} AND {column} IN (SELECT key FROM {{{table}}})"
 
@@ -95,7 +95,7 @@ def within(column: str, values: pa.ChunkedArray) -> str:
         values: Values (int64), at least one.
     """
     distinct = values.unique()
-    if len(distinct) <= _LITERALS:
+    if len(distinct) <= LITERALS:
         return f"{column} IN {tuple_of(distinct)}"
     numbers = distinct.to_numpy(zero_copy_only=False)
     return f"{column} BETWEEN {int(numbers.min())} AND {int(numbers.max())}"

@@ -26,13 +26,13 @@ Invariants, which `statflight doctor --db` checks by `changes` and `listing_chan
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from store.duckdb.arrow_sql import among, execute, keys_table, query
+from store.duckdb.arrow_sql import LITERALS, among, execute, keys_table, query
 from store.duckdb.layout import GROUPED, OPEN_END, PARTED, SPAN, Connection, own, own_sql, parts, stored_columns
 from store.history.presence import Presence
 from store.model.catalog_entries import UNPLACED, Place
@@ -40,6 +40,7 @@ from store.model.freshness import has_sql
 from store.model.puts import IDENTITY
 from store.model.schemas import COUNTS, DISTRIBUTION
 
+SnapshotPlace: TypeAlias = tuple[int, Place]  # id and place of a snapshot
 _UNLIMITED: Final = 2**40  # snapshots
 _CUT: Final = ("ndv", "ndv_lower", "ndv_upper")
 _SPAN: Final = tuple(SPAN)
@@ -71,10 +72,14 @@ class Spans:
 
     Args:
         presence: The tables that may have rows.
+        current: Returns the id and place of the current snapshot of tables, of those that have one.
     """
 
-    def __init__(self, presence: Presence):
-        self._presence = presence
+    def __init__(
+        self, presence: Presence,
+        current: Callable[[Connection, Collection[int]], Mapping[int, SnapshotPlace]],
+    ):  # fmt: skip
+        self._presence, self._current = presence, current
         self.clear()
 
     def clear(self, _: Connection | None = None) -> None:
@@ -100,45 +105,56 @@ class Spans:
     def update(self, connection: Connection, _: AbstractSet[int] | None = None) -> None:
         """Updates the registered tables; called before the commit."""
         changed, listed = self._changed, self._listed | self._changed
-        for keys, whole in ((self._moved - changed, True), (self._advanced - changed - self._moved, False)):
-            flights = [flight for flight in PARTED if self._presence.has_any(flight, keys)]
-            changed = changed | _misplaced(connection, flights, sorted(keys), whole=whole)
+        moved, advanced = self._moved - changed, self._advanced - changed - self._moved
+        if flights := self._with_rows(moved):
+            changed = changed | _misplaced(connection, flights, moved, self._current(connection, moved))
+        if flights := self._with_rows(advanced):
+            changed = changed | _ended(connection, flights, advanced)
         self.clear()
         if changed:
             respan(connection, sorted(changed))
         if listed:
             respan_listings(connection, sorted(listed))
 
-
-_CURRENT: Final = (
-    "(SELECT n.table_key, n.ordinal, n.schema_key FROM tables x JOIN snapshots n"
-    " ON n.table_key = x.table_key AND n.snapshot_id = x.current_snapshot_id WHERE {scope})"
-)
+    def _with_rows(self, table_keys: Collection[int]) -> list[str]:
+        return [flight for flight in PARTED if self._presence.has_any(flight, table_keys)]
 
 
 def _misplaced(
-    connection: Connection, flights: Sequence[str], table_keys: Sequence[int], *, whole: bool
-) -> set[int]:  # fmt: skip
-    """The tables with a row of some flights in the wrong part; of those whose current snapshot advanced, with a span
-    that ends."""
-    if not flights:
-        return set()
-    scope, each = among("r.table_key", table_keys), []
-    at = _CURRENT.format(scope=among("x.table_key", table_keys))
-    for flight in flights:
-        current, history = parts(flight)
-        if not whole:
-            each.append(f"SELECT r.table_key FROM {current} r WHERE {scope} AND r.to_ord < {OPEN_END}")
-            continue
-        each.append(f"SELECT r.table_key FROM {current} r LEFT JOIN a ON a.table_key = r.table_key WHERE {scope}"
-                    f" AND NOT coalesce({holds_sql('r', 'a')}, false)")  # fmt: skip
-        each.append(f"SELECT r.table_key FROM {history} r JOIN a ON a.table_key = r.table_key WHERE {scope}"
-                    f" AND {holds_sql('r', 'a')}")  # fmt: skip
-    places = f"WITH a AS MATERIALIZED {at} " if whole else ""
-    return {key for (key,) in execute(connection, places + " UNION ".join(each), moved=keys_table(table_keys))}
+    connection: Connection, flights: Sequence[str], table_keys: Collection[int], current: Mapping[int, SnapshotPlace]
+) -> set[int]:
+    """The tables with a row of some flights in the wrong part."""
+    scope, (holds, at) = among("r.table_key", table_keys), _holding(current)
+    each = (f"SELECT r.table_key FROM {table} r WHERE {scope} AND {'NOT' * is_current} {holds}"
+            for flight in flights for table, is_current in zip(parts(flight), (True, False), strict=True))  # fmt: skip
+    return {key for (key,) in execute(connection, " UNION ".join(each), at=at, moved=keys_table(table_keys))}
 
 
-def move_rows(connection: Connection, flights: Sequence[str], current: Mapping[int, tuple[int, Place]]) -> None:
+def _ended(connection: Connection, flights: Sequence[str], table_keys: Collection[int]) -> set[int]:
+    """The tables with a row of some flights in the current part whose span ends."""
+    where = f"{among('table_key', table_keys)} AND to_ord < {OPEN_END}"
+    each = (f"SELECT table_key FROM {parts(flight)[0]} WHERE {where}" for flight in flights)
+    return {key for (key,) in execute(connection, " UNION ".join(each), moved=keys_table(table_keys))}
+
+
+def _holding(current: Mapping[int, SnapshotPlace]) -> tuple[str, pa.Table]:
+    """SQL of the condition that a row `r` holds at the current snapshot of its table, and the Arrow table `at` of it.
+
+    Args:
+        current: Table key → id and place of its current snapshot.
+    """
+    keys = [place.schema_key(snapshot_id) for snapshot_id, place in current.values()]
+    ordinals = [place.ordinal for _, place in current.values()]
+    types = {"table_key": pa.int64(), "schema_key": pa.uint64(), "ordinal": pa.int64()}
+    at = pa.table([list(current), keys, ordinals], pa.schema(types))
+    if len(current) > LITERALS:
+        return f"EXISTS (FROM {{at}} a WHERE a.table_key = r.table_key AND {holds_sql('r', 'a')})", at
+    each = (f"r.table_key = {key} AND r.schema_key = {schema_key} AND r.from_ord <= {ordinal} AND r.to_ord > {ordinal}"
+            for key, schema_key, ordinal in zip(current, keys, ordinals, strict=True))  # fmt: skip
+    return f"({' OR '.join(each) or 'false'})", at
+
+
+def move_rows(connection: Connection, flights: Sequence[str], current: Mapping[int, SnapshotPlace]) -> None:
     """Moves rows between the tables of current and other rows, once their tables have another current snapshot. No
     span changes.
 
@@ -146,24 +162,19 @@ def move_rows(connection: Connection, flights: Sequence[str], current: Mapping[i
         flights: Flights of `PARTED`.
         current: Table key → id and place of its current snapshot.
     """
-    keys = [place.schema_key(snapshot_id) for snapshot_id, place in current.values()]
-    ordinals = [place.ordinal for _, place in current.values()]
-    types = {"table_key": pa.int64(), "schema_key": pa.uint64(), "ordinal": pa.int64()}
-    at = pa.table([list(current), keys, ordinals], pa.schema(types))
-    same = f"r.table_key = a.table_key AND {among('r.table_key', current)}"
-    holds = holds_sql("r", "a")
+    scope, (holds, at) = among("r.table_key", current), _holding(current)
+    given = {"at": at, "moved": keys_table(current)}
     for flight in flights:
         now, then = parts(flight)
-        ways = [(now, then, f"NOT ({holds})")]
+        ways = [(now, then, f"NOT {holds}")]
         if any(place.schema_hash is not None for _, place in current.values()):  # else nothing was stored for it
             ways.append((then, now, holds))
         for source, destination, condition in ways:
-            where = f"{same} AND {condition}"
-            sql = f"INSERT INTO {destination} SELECT r.* FROM {source} r JOIN {{at}} a ON {where}"
-            if execute(connection, sql, at=at, moved=keys_table(current)) != [(0,)]:
-                execute(
-                    connection, f"DELETE FROM {source} r USING {{at}} a WHERE {where}", at=at, moved=keys_table(current)
-                )
+            where = f"{scope} AND {condition}"
+            if execute(connection, f"INSERT INTO {destination} SELECT r.* FROM {source} r WHERE {where}", **given) != [
+                (0,)
+            ]:
+                execute(connection, f"DELETE FROM {source} r WHERE {where}", **given)
 
 
 def respan(connection: Connection, table_keys: Sequence[int]) -> None:
