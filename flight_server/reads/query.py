@@ -47,8 +47,9 @@ class Queries:
         Returns:
             The batches, with the schema of the request.
         """
-        if scope.epoch is not None:  # the requested snapshots are current: a plain filter, if there is no commit
-            batches = self._query(cursor, request, replace(scope, pins=None, snapshot=None, current=True))
+        # The requested snapshots are current: a plain filter, if there is no commit.
+        if scope.epoch is not None and request.flight.name in PARTED:
+            batches = self._query(cursor, request, replace(scope, pins=None, current=True))
             if self.versions.steady() == scope.epoch:
                 return batches
             del batches  # a cursor has one result at a time

@@ -104,14 +104,15 @@ class Scanner:
         if request.snapshot == CURRENT:
             keys = self.catalog.committed.failing
             scope = replace(scope, failing=keys if scope.keys is None else keys.intersection(scope.keys))
-        if request.pins is None and request.snapshot == CURRENT:
+        pin = None if only is None else self._pin(request, only)
+        if only is not None and pin is not None:
+            return replace(scope, snapshot=pin, epoch=epoch if pin == only.current_snapshot_id else None)
+        if request.pins is not None:
+            current = self.catalog.committed.current if tables is None else _current(tables)
+            return replace(scope, pins=request.pins, epoch=epoch if request.pins == current else None)
+        if request.snapshot == CURRENT:
             return replace(scope, current=True)
-        if request.pins is None:
-            snapshot = int(request.snapshot)
-            is_current = only is not None and only.current_snapshot_id == snapshot
-            return replace(scope, snapshot=snapshot, epoch=epoch if is_current else None)
-        current = self.catalog.committed.current if tables is None else _current(tables)
-        return replace(scope, pins=request.pins, epoch=epoch if request.pins == current else None)
+        return replace(scope, snapshot=int(request.snapshot))
 
     def _tables(self, request: ScanRequest, principal: Principal) -> list[TableEntry] | None:
         """The tables that the predicates allow and the caller may see; None for all."""

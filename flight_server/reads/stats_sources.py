@@ -1,6 +1,7 @@
 """The sources of the stored `stats.*` flights: for each kind of scope, SQL of the applicable rows and their freshness.
 
-SQL text consists of constants of this file and column names of the schema; values of a request are parameters.
+SQL text consists of constants of this file, column names of the schema, and what the catalog says of a single table;
+values of a request are parameters.
 `s` is the row, `t` its table.
 """
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.reads.scope import FlightSource, ReadScope, limited_to, pins_of
+from store.duckdb.arrow_sql import quoted
 from store.duckdb.layout import (
     BY_SNAPSHOT,
     BY_SPAN,
@@ -42,7 +44,7 @@ from store.model.freshness import (
     usable_for_sql,
 )
 from store.model.puts import IDENTITY
-from store.model.schemas import COUNTS, DERIVED, DISTRIBUTION, Flight
+from store.model.schemas import COUNTS, DERIVED, DISTRIBUTION, FLIGHTS, Flight
 
 _NOT_DROPPED: Final = "s.table_key NOT IN (SELECT table_key FROM tables WHERE dropped)"
 TABLE_COLUMNS: Final = {name: f't."{name}"' for name in ("table_catalog", "table_schema", "table_name", "table_id")}
@@ -121,24 +123,25 @@ def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None) -> FlightSou
     """A source without ranking: all stored records, or the rows that hold at the requested snapshots. It has no
     subquery but these snapshots, and only the joins that the used columns need."""
     parameters: list[Any] = []
-    base, at, requested = _plain_rows(flight, scope, parameters, used)
+    base, at, requested = _plain_rows(flight.name, scope, parameters, used)
     columns = {name: f's."{name}"' for name in flight.schema.names} | {"snapshot_id": f"{at}.snapshot_id"}
     columns |= _stored_labels(flight, at) if scope.is_stored else _labels(flight, at, requested)
-    needed = {*LABELS, "distribution_snapshot_id", *_OF_TABLE} if requested.startswith("t.") else _OF_TABLE
-    columns |= TABLE_COLUMNS
+    needed = {*LABELS, "distribution_snapshot_id"} if requested.startswith("t.") else set[str]()
+    needed |= _OF_TABLE if scope.only is None else set()
+    columns |= _table_columns(scope)
     conditions = (limited_to("s", scope, parameters), _seen(scope))
     join = " JOIN tables t ON t.table_key = s.table_key" if used is None or used & needed else ""
     where = " AND ".join(condition for condition in conditions if condition != "true") or "true"
     order = _order(flight.name, at)
-    return FlightSource(base + join, parameters, columns, order, where, pins_of(scope), base if join else "")
+    return FlightSource(base + join, parameters, columns, order, where, pins_of(scope), base)
 
 
 def _plain_rows(
-    flight: Flight, scope: ReadScope, parameters: list[Any], used: Set[str] | None
+    name: str, scope: ReadScope, parameters: list[Any], used: Set[str] | None
 ) -> tuple[str, str, str]:  # fmt: skip
-    """The FROM clause of the rows `s`, whose parameters are appended; the alias that has their snapshot ids; and SQL of
-    the id of the requested snapshot."""
-    name = flight.name
+    """The FROM clause of the rows `s` of a stored flight, whose parameters are appended; the alias that has their
+    snapshot ids; and SQL of the id of the requested snapshot."""
+    current = "t.current_snapshot_id" if scope.snapshot is None else str(int(scope.snapshot))
     base, at = f"{STORED[name]} s", "s"
     if name in BY_SPAN:
         at = "c"
@@ -147,9 +150,9 @@ def _plain_rows(
             " AND c.pos >= s.from_pos AND c.pos < s.to_pos"
         )
     elif scope.current:
-        return f"{parts(name)[0]} s", at, "t.current_snapshot_id"
+        return f"{parts(name)[0]} s", at, current
     elif not scope.is_stored:
-        named = used and {*IDENTITY[name], *used, *(label_columns(flight) if used & LABELS else ())}
+        named = used and {*IDENTITY[name], *used, *(label_columns(FLIGHTS[name]) if used & LABELS else ())}
         given = [f'"{column}"' for column in stored_columns(name) if named is None or column in named]
         given += [*_SPANNED, *(["distribution_snapshot_id"] if name in GROUPED else [])]
         base = " UNION ALL ".join(f"SELECT {', '.join(given)} FROM {table}" for table in parts(name))
@@ -157,7 +160,7 @@ def _plain_rows(
     if scope.is_stored:
         return base, at, "t.current_snapshot_id"
     base += _requested(scope, parameters, f"a.table_key = {at}.table_key AND {holds_sql(at, 'a')}")
-    return base, at, "a.snapshot_id" if scope.snapshot is None else str(int(scope.snapshot))
+    return base, at, "a.snapshot_id" if scope.snapshot is None else current
 
 
 def _labels(flight: Flight, at: str, requested: str) -> dict[str, str]:
@@ -234,9 +237,16 @@ def _stored_labels(flight: Flight, at: str) -> dict[str, str]:
 def _named(flight: Flight, inner: str, parameters: list[Any], scope: ReadScope) -> FlightSource:
     """The rows `s` of a subquery with the names of their tables."""
     columns = {name: f's."{name}"' for name in flight.schema.names}
+    columns |= _table_columns(scope)
     base = f"({inner}) s"
-    sql = f"{base} JOIN tables t ON t.table_key = s.table_key"
-    return FlightSource(sql, parameters, columns | TABLE_COLUMNS, "", _seen(scope), pins_of(scope), base)
+    join = " JOIN tables t ON t.table_key = s.table_key" if scope.only is None or scope.is_stored else ""
+    return FlightSource(base + join, parameters, columns, "", _seen(scope), pins_of(scope), base)
+
+
+def _table_columns(scope: ReadScope) -> dict[str, str]:
+    """SQL of the columns that name the table: constants if the scope has only one, which saves a join."""
+    only = scope.only
+    return TABLE_COLUMNS if only is None else {name: quoted(getattr(only, name)) for name in TABLE_COLUMNS}
 
 
 def _seen(scope: ReadScope) -> str:

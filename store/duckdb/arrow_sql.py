@@ -52,6 +52,11 @@ def _named(sql: str, tables: Mapping[str, pa.Table]) -> str:
     return sql.format(**dict(zip(tables, _VARIABLES, strict=False))) if tables else sql
 
 
+def quoted(text: str) -> str:
+    """SQL of a text."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def tuple_of(values: pa.ChunkedArray | pa.Array) -> str:
     """SQL of integers as a list in parentheses."""
     return f"({', '.join(str(int(value)) for value in values.to_pylist())})"
