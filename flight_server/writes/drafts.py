@@ -176,10 +176,17 @@ def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequen
         marks = {(table_key, listing.snapshot_id): listing.mark for _, table_key, listing in listings}
         store.put_in(connection, puts, staged=staged, marks=marks)
         complete = {
-            (table_key, listing.snapshot_id): listing.mark for _, table_key, listing in listings
-            if listing.base_snapshot_id is None
+            (table_key, listing.snapshot_id): listing.mark for draft, table_key, listing in listings
+            if listing.base_snapshot_id is None and not _lists_all(draft, listing.snapshot_id)
         }  # fmt: skip
         store.catalog.spans.list_files(list_nothing(connection, complete))
+
+
+def _lists_all(draft: Draft, snapshot_id: int) -> bool:
+    """True if a draft has rows of each of `FAMILIES` at a snapshot, none of them staged."""
+    listed = {put.flight for put in draft.merged() if put.flight in FAMILIES
+              and pc.is_in(pa.scalar(snapshot_id, pa.int64()), pc.unique(put.rows["snapshot_id"])).as_py()}  # fmt: skip
+    return listed == {*FAMILIES}
 
 
 def _continue(connection: Connection, store: DuckDBStatsStore, listings: Sequence[tuple[Draft, int, Listing]]) -> None:
