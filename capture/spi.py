@@ -255,7 +255,8 @@ class Sink(Protocol):
         """
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
-        """Stored rows of a `stats.*` flight of the table, from captures at any snapshot: the newest of each target."""
+        """Stored rows of a `stats.*` flight of the table: the newest of each target from captures of snapshots with the
+        same schema; if there are none, from those of all snapshots."""
 
     def requested(self, flight: str, table: TableHandle, columns: Sequence[str]) -> pa.Table:  # noqa: ARG002
         """Rows put so far without `extra`; extra rows of the same targets will not be stored.

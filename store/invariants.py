@@ -20,7 +20,6 @@ from store.duckdb.layout import (
     BY_SPAN,
     GROUPED,
     OPEN_END,
-    PARTED,
     Connection,
     own,
     parts,
@@ -205,7 +204,7 @@ def checks() -> Sequence[Check]:
         columns = ("table_key", "snapshot_id", *IDENTITY[flight])
         found.append(Check(f"{stored}: several records of one target at one snapshot", _twice(stored, *columns),
                             CAPTURE))  # fmt: skip
-    for flight in PARTED:
+    for flight in BY_SNAPSHOT:
         stored, target = BY_SNAPSHOT[flight], ", ".join(("table_key", *IDENTITY[flight]))
         both = " UNION ALL ".join(f"SELECT * FROM {table}" for table in parts(flight))
         found += [

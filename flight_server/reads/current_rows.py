@@ -13,19 +13,18 @@ from typing import Final
 
 import pyarrow as pa
 
-from flight_server.reads.stats_sources import TABLE_COLUMNS, current_sql
+from flight_server.reads.stats_sources import IN_PARTS, TABLE_COLUMNS, current_sql
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection, Database
-from store.duckdb.layout import PARTED
 from store.model.catalog_entries import TableEntry
 from store.model.schemas import FLIGHTS, Flight
 
 _IDLE: Final = 8  # pooled cursors with the prepared statements
-_STATEMENTS: Final = {flight: flight.replace(".", "_") for flight in PARTED}
+_STATEMENTS: Final = {flight: flight.replace(".", "_") for flight in IN_PARTS}
 
 
 class CurrentRows:
-    """Reads the current rows of single tables in the flights of `PARTED`. Thread-safe."""
+    """Reads the current rows of single tables in the flights of `IN_PARTS`. Thread-safe."""
 
     def __init__(self, database: Database, catalog: Catalog):
         self._database, self._catalog = database, catalog
@@ -35,7 +34,7 @@ class CurrentRows:
         """All rows of a flight about one table at its current snapshot, in no particular order.
 
         Returns:
-            The rows; None if the flight is not one of `PARTED`, the snapshot is not the current one, or a commit
+            The rows; None if the flight is not one of `IN_PARTS`, the snapshot is not the current one, or a commit
             changed the table meanwhile.
         """
         versions, key = self._database.versions, table.table_key

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 
 from flight_server.reads.catalog_sources import SOURCES
 from flight_server.reads.scope import FlightSource, ReadScope
-from flight_server.reads.stats_sources import LABELS, TABLE_COLUMNS, label_columns, stats_source, with_labels
+from flight_server.reads.stats_sources import IN_PARTS, LABELS, TABLE_COLUMNS, label_columns, stats_source, with_labels
 from flight_server.wire.scan_request import Part, ScanRequest
 from store.catalog.catalog import Catalog
 from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection, Database
-from store.duckdb.layout import BY_SNAPSHOT, PARTED, STORED, parts
+from store.duckdb.layout import BY_SNAPSHOT, STORED, parts
 from store.duckdb.table_versions import TableVersions
 from store.model.predicates import tree
 from store.model.predicates.sql import to_sql
@@ -48,7 +48,7 @@ class Queries:
             The batches, with the schema of the request.
         """
         # The requested snapshots are current: a plain filter, if there is no commit.
-        if scope.epoch is not None and request.flight.name in PARTED:
+        if scope.epoch is not None and request.flight.name in BY_SNAPSHOT:
             batches = self._query(cursor, request, replace(scope, pins=None, current=True))
             if self.versions.steady() == scope.epoch:
                 return batches
@@ -64,7 +64,7 @@ class Queries:
         sql, parameters = self._sql(request, source, scope)
         batch_rows = _LARGE.get(request.flight.name) or _batch_rows(request.schema)
         # A row for each column of a table: a copy of them costs less than to parse and bind twice, as a stream does.
-        is_few = scope.only is not None and not scope.is_stored and request.flight.name in PARTED
+        is_few = scope.only is not None and not scope.is_stored and request.flight.name in IN_PARTS
         if is_few and request.names and not request.rows:
             return _typed(query(cursor, sql, parameters), request.schema).to_batches(batch_rows)
         reader = cursor.sql(sql, params=parameters or None).to_arrow_reader(batch_rows)
@@ -115,7 +115,7 @@ class Queries:
         """The rows of a query with a small limit, with table names and labels added in Arrow, because a join and SQL of
         labels would double the time. None if there may be many rows, the join has more than these, or there was a
         commit in between."""
-        is_plain = request.flight.name in PARTED and not scope.allow_stale and scope.pins is None
+        is_plain = request.flight.name in IN_PARTS and not scope.allow_stale and scope.pins is None
         labels = LABELS.intersection(request.names) if is_plain and not scope.is_stored else frozenset()
         joined = {name for name in request.names if "t." in source.columns[name]} | labels
         conditions = (source.columns.get(column.strip().lower(), "") for column in tree.columns_of(request.node))

@@ -19,7 +19,6 @@ from store.duckdb.layout import (
     BY_SNAPSHOT,
     BY_SPAN,
     GROUPED,
-    PARTED,
     SPAN,
     STORED,
     parts,
@@ -47,6 +46,7 @@ from store.model.puts import IDENTITY
 from store.model.schemas import COUNTS, DERIVED, DISTRIBUTION, FLIGHTS, Flight
 
 _NOT_DROPPED: Final = "s.table_key NOT IN (SELECT table_key FROM tables WHERE dropped)"
+_SKETCHES: Final = "stats.sketches"
 TABLE_COLUMNS: Final = {name: f't."{name}"' for name in ("table_catalog", "table_schema", "table_name", "table_id")}
 
 
@@ -77,7 +77,7 @@ def _without_trust(source: FlightSource, scope: ReadScope) -> FlightSource:
 
 def _stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None) -> FlightSource:
     name = flight.name
-    if name == "stats.sketches":
+    if name == _SKETCHES:
         return _sketches(flight, scope)
     if scope.is_stored or not scope.allow_stale:
         return _plain(flight, scope, used)
@@ -116,6 +116,8 @@ def _order(name: str, with_snapshot: str) -> str:
 LABELS: Final = frozenset({*DERIVED, "distribution_freshness", "ndv_exact"})
 """The columns that depend on whether a row's snapshot is the requested one."""
 _OF_TABLE: Final = frozenset(TABLE_COLUMNS)
+IN_PARTS: Final = tuple(name for name in BY_SNAPSHOT if name != _SKETCHES)
+"""The flights whose rows are those of their two tables; `stats.sketches` has those of files besides."""
 _SPANNED: Final = ("table_key", "snapshot_id", *SPAN)  # read from both tables of a flight besides its own columns
 
 
@@ -163,6 +165,11 @@ def _plain_rows(
     return base, at, "a.snapshot_id" if scope.snapshot is None else current
 
 
+def _label(is_exact: str) -> str:
+    """SQL of the freshness of a row that holds at the requested snapshot."""
+    return f"CASE WHEN {is_exact} THEN '{EXACT}' ELSE '{INHERITED}' END"
+
+
 def _labels(flight: Flight, at: str, requested: str) -> dict[str, str]:
     """SQL of the labels of rows that hold at a requested snapshot, and of what depends on them.
 
@@ -172,7 +179,7 @@ def _labels(flight: Flight, at: str, requested: str) -> dict[str, str]:
     """
     is_exact = f"{at}.snapshot_id = {requested}"
     columns = {
-        "freshness": f"CASE WHEN {is_exact} THEN '{EXACT}' ELSE '{INHERITED}' END",
+        "freshness": _label(is_exact),
         "usable_for": usable_for_sql(is_exact, "s", flight.schema.names),
     }
     if flight.name in GROUPED:
@@ -184,7 +191,7 @@ def _labels(flight: Flight, at: str, requested: str) -> dict[str, str]:
 
 
 def current_sql(flight: Flight) -> str:
-    """SQL of the current rows of one table in a flight of `PARTED`, with its columns but those of `TABLE_COLUMNS`;
+    """SQL of the current rows of one table in a flight of `IN_PARTS`, with its columns but those of `TABLE_COLUMNS`;
     instants are microseconds. Parameters: the table's key, and the id of its current snapshot."""
     sql = {name: f's."{name}"' for name in flight.schema.names} | _labels(flight, "s", "$2::BIGINT")
     shown = (f"epoch_us({sql[field.name]})" if pa.types.is_timestamp(field.type) else sql[field.name]
@@ -196,7 +203,7 @@ def current_sql(flight: Flight) -> str:
 
 
 def with_labels(rows: pa.Table, requested: pa.Array | int) -> pa.Table:
-    """Adds `LABELS` to rows of a flight of `PARTED`, in Arrow, as `_labels` computes them.
+    """Adds `LABELS` to rows of a flight of `IN_PARTS`, in Arrow, as `_labels` computes them.
 
     Args:
         rows: The rows with the columns `label_columns`.
@@ -216,7 +223,7 @@ def with_labels(rows: pa.Table, requested: pa.Array | int) -> pa.Table:
 
 
 def label_columns(flight: Flight) -> list[str]:
-    """The stored columns of a flight of `PARTED` that `with_labels` needs."""
+    """The stored columns of a flight of `IN_PARTS` that `with_labels` needs."""
     names = ["snapshot_id", *(name for name in USABLE_COLUMNS if name in flight.schema.names)]
     return [*names, *(["distribution_snapshot_id", "ndv_exact"] if flight.name in GROUPED else [])]
 
@@ -239,7 +246,7 @@ def _named(flight: Flight, inner: str, parameters: list[Any], scope: ReadScope) 
     columns = {name: f's."{name}"' for name in flight.schema.names}
     columns |= _table_columns(scope)
     base = f"({inner}) s"
-    join = " JOIN tables t ON t.table_key = s.table_key" if scope.only is None or scope.is_stored else ""
+    join = " JOIN tables t ON t.table_key = s.table_key" if scope.only is None else ""
     return FlightSource(base + join, parameters, columns, "", _seen(scope), pins_of(scope), base)
 
 
@@ -264,10 +271,10 @@ def _requested(scope: ReadScope, parameters: list[Any], condition: str) -> str:
     return f" JOIN ({pins} p JOIN snapshots a ON {same}) ON {condition}"
 
 
-# Ranking of versions: for readers that allow STALE rows, and for sketches.
+# Ranking of versions, for readers that allow STALE rows.
 
 
-def _choice(row: str, own_hash: str, scope: ReadScope) -> tuple[str, str, str]:
+def _choice(row: str, own_hash: str) -> tuple[str, str, str]:
     """SQL of the freshness, of the condition that the row applies, and of the order with the best row first.
 
     Args:
@@ -276,26 +283,21 @@ def _choice(row: str, own_hash: str, scope: ReadScope) -> tuple[str, str, str]:
     """
     hash_ = schema_sql(own_hash, "n")
     label = freshness_sql(row, hash_, "n.ordinal", "a")
-    return label, _valid(label, scope), rank_sql(row, hash_, "n.ordinal", "a")
-
-
-def _valid(label: str, scope: ReadScope) -> str:
-    """SQL of the condition that a row of this freshness applies."""
-    return f"({label}) IS NOT NULL" if scope.allow_stale else f"({label}) <> 'STALE'"
+    return label, f"({label}) IS NOT NULL", rank_sql(row, hash_, "n.ordinal", "a")
 
 
 def _best_rows(name: str, scope: ReadScope, parameters: list[Any], records: str) -> str:
     """SQL of the best applicable row of each target, with its freshness; appends its parameters. Rows of `GROUPED` have
     the best distribution, with its labels. `records` is the table of the rows."""
-    label, valid, best = _choice("r", "r.schema_hash" if "schema_hash" in stored_columns(name) else "NULL", scope)
+    label, valid, best = _choice("r", "r.schema_hash" if "schema_hash" in stored_columns(name) else "NULL")
     of_distribution, limits = label, ""
     requested = _requested(scope, parameters, "a.table_key = r.table_key")
     if scope.is_limited and name != "stats.tables":
         of_distribution = distribution_freshness_sql(label, "n.ordinal", "b.oldest")
         before = _requested(scope, parameters, "a.table_key = k.table_key AND a.ordinal >= k.ordinal")
         limits = f" LEFT JOIN {oldest_sql(before)} b ON b.table_key = r.table_key"
-    if name not in PARTED:  # sketches
-        label, valid = of_distribution, _valid(of_distribution, scope)
+    if name == _SKETCHES:  # a distribution
+        label = of_distribution
     by = ", ".join(["r.table_key", *(f'r."{column}"' for column in IDENTITY[name])])
     rows = (
         f" FROM {records} r{requested} JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
@@ -304,7 +306,7 @@ def _best_rows(name: str, scope: ReadScope, parameters: list[Any], records: str)
     )
     if name not in GROUPED:
         return f"SELECT r.*, {label} AS freshness{rows}{best}) = 1"
-    has = f"({has_sql('r', DISTRIBUTION)} AND {_valid(of_distribution, scope)})"
+    has = f"({has_sql('r', DISTRIBUTION)} AND ({of_distribution}) IS NOT NULL)"
     fields = ", ".join(f"{column} := r.{column}" for column in DISTRIBUTION)
     fields += f", snapshot_id := r.snapshot_id, label := {of_distribution}"
     order = f"NOT {has}, {group_rank_sql(of_distribution, 'r.ndv IS NOT NULL', best)}"
@@ -324,12 +326,12 @@ def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
     if not scope.current:
         return _best_rows(name, scope, parameters, BY_SNAPSHOT[name]), parameters
     (at, older), is_exact = parts(name), "r.snapshot_id = t.current_snapshot_id"
-    whole, labels = "TRUE", {"freshness": f"CASE WHEN {is_exact} THEN '{EXACT}' ELSE '{INHERITED}' END"}
+    whole, labels = "TRUE", {"freshness": _label(is_exact)}
     records = f"(SELECT {record_columns(name)} FROM {older} WHERE NOT is_copy)"
     if name in GROUPED:
         whole, is_exact = "r.distribution_snapshot_id IS NOT NULL", "r.distribution_snapshot_id = t.current_snapshot_id"
         records, labels["distribution_snapshot_id"] = BY_SNAPSHOT[name], "r.distribution_snapshot_id"
-        labels["distribution_freshness"] = f"CASE WHEN {is_exact} THEN '{EXACT}' ELSE '{INHERITED}' END"
+        labels["distribution_freshness"] = _label(is_exact)
     columns = ["r.table_key", "r.snapshot_id", *(f'r."{column}"' for column in stored_columns(name))]
     columns += [f"{sql} AS {label}" for label, sql in labels.items()]
     current = (
@@ -342,20 +344,16 @@ def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
 
 
 def _by_span(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
-    """SQL of the rows of files: of all listings, or of the one that applies to the requested snapshot."""
+    """SQL of the rows of files in the best listing for the requested snapshot."""
     parameters: list[Any] = []
-    listings = "SELECT f.table_key, f.snapshot_id, f.pos, NULL AS freshness FROM file_snapshots f"
-    if scope.is_stored:
-        listings += f" WHERE f.family = '{name}' AND {limited_to('f', scope, parameters)}"
-    else:
-        label, valid, best = _choice("f", "NULL", scope)
-        listings = (
-            f"SELECT f.table_key, f.snapshot_id, f.pos, {label} AS freshness"
-            f" FROM file_snapshots f{_requested(scope, parameters, 'a.table_key = f.table_key')}"
-            " JOIN snapshots n ON n.table_key = f.table_key AND n.snapshot_id = f.snapshot_id"
-            f" WHERE f.family = '{name}' AND {valid}"
-            f" QUALIFY row_number() OVER (PARTITION BY f.table_key ORDER BY {best}) = 1"
-        )
+    label, valid, best = _choice("f", "NULL")
+    listings = (
+        f"SELECT f.table_key, f.snapshot_id, f.pos, {label} AS freshness"
+        f" FROM file_snapshots f{_requested(scope, parameters, 'a.table_key = f.table_key')}"
+        " JOIN snapshots n ON n.table_key = f.table_key AND n.snapshot_id = f.snapshot_id"
+        f" WHERE f.family = '{name}' AND {valid}"
+        f" QUALIFY row_number() OVER (PARTITION BY f.table_key ORDER BY {best}) = 1"
+    )
     condition = limited_to("r", scope, parameters)
     columns = ", ".join(f'r."{column}"' for column in stored_columns(name))
     return (
@@ -368,21 +366,31 @@ def _by_span(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
 
 def _sketches(flight: Flight, scope: ReadScope) -> FlightSource:
     """Sketches of all targets: those stored by snapshot, and those of files."""
-    names = ", ".join(f'"{name}"' for name in stored_columns("stats.sketches"))
     selects, parameters = [], []  # type: list[str], list[Any]
-    for family in ("stats.sketches", "file_sketches"):
-        own: list[Any] = []
-        if family == "file_sketches":
-            inner, own = _by_span(family, scope)
-        elif scope.is_stored:
-            inner = f"SELECT *, NULL AS freshness FROM stats_sketches r WHERE {limited_to('r', scope, own)}"
+    for family in (_SKETCHES, "file_sketches"):
+        if scope.is_stored or not scope.allow_stale:
+            inner, own = _plain_sketches(family, scope)
         else:
-            inner = _best_rows(family, scope, own, BY_SNAPSHOT[family])
+            inner, own = (_by_snapshot if family in BY_SNAPSHOT else _by_span)(family, scope)
+        names = ", ".join(f'"{name}"' for name in stored_columns(family))
         selects.append(f"SELECT table_key, snapshot_id, freshness, {names} FROM ({inner})")
         parameters += own
     source = _named(flight, " UNION ALL ".join(selects), parameters, scope)
-    if scope.is_stored:
-        label = stored_freshness_sql("s.snapshot_id", "t.current_snapshot_id")
-        source.columns = dict(source.columns) | {"freshness": label}
     source.order = "s.table_key, s.snapshot_id, s.target_kind = 'FILE' DESC, s.storage_id, s.column_id, s.role"
     return source
+
+
+def _plain_sketches(family: str, scope: ReadScope) -> tuple[str, list[Any]]:
+    """SQL of all stored sketches of a family, or of those that hold at the requested snapshots, with their
+    freshness."""
+    parameters: list[Any] = []
+    base, at, requested = _plain_rows(family, scope, parameters, None)
+    own = f"{at}.snapshot_id"
+    label = stored_freshness_sql(own, requested) if scope.is_stored else _label(f"{own} = {requested}")
+    join = " JOIN tables t ON t.table_key = s.table_key" if requested.startswith("t.") else ""
+    columns = ", ".join(f's."{name}"' for name in stored_columns(family))
+    return (
+        f"SELECT s.table_key, {at}.snapshot_id, {label} AS freshness, {columns} FROM {base}{join}"
+        f" WHERE {limited_to('s', scope, parameters)}",
+        parameters,
+    )

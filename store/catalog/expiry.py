@@ -10,7 +10,7 @@ import pyarrow as pa
 from store.catalog.catalog import Catalog
 from store.duckdb.arrow_sql import execute
 from store.duckdb.database import Connection, Database
-from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, GROUPED, PARTED, parts
+from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, GROUPED, parts
 from store.history.file_spans import delete_listings
 from store.history.spans import holds_sql
 from store.model.catalog_entries import EXTERNAL, TableEntry
@@ -30,7 +30,7 @@ def expirable(database: Database, tables: Sequence[TableEntry]) -> dict[int, lis
     """
     keys = [table.table_key for table in tables if table.format != EXTERNAL]
     sources = [("file_snapshots", "r.snapshot_id")]
-    for flight in PARTED:
+    for flight in BY_SNAPSHOT:
         also = ", r.distribution_snapshot_id" if flight in GROUPED else ""
         sources += [(part, f"unnest([r.snapshot_id{also}])") for part in parts(flight)]
     # of the snapshots at which a row may hold, the first one tells: four times as fast as joining all

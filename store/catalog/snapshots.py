@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from store.duckdb.arrow_sql import among, execute, keys_table, within
 from store.duckdb.database import Database
-from store.duckdb.layout import PARTED, Connection, insert_rows
+from store.duckdb.layout import BY_SNAPSHOT, Connection, insert_rows
 from store.duckdb.lru import LruCache
 from store.history.presence import Presence
 from store.history.spans import SnapshotPlace, Spans, move_rows, schema_key_sql
@@ -163,7 +163,7 @@ class SnapshotRegistry(ABC):
         for key, snapshot_id in later.items():
             self.set_entry(replace(self.uncommitted.by_key[key], current_snapshot_id=snapshot_id))
         moved = {key: (later[key], place) for key, place in other.items() if key not in limited}
-        flights = [flight for flight in PARTED if self.presence.has_any(flight, moved.keys())]
+        flights = [flight for flight in BY_SNAPSHOT if self.presence.has_any(flight, moved.keys())]
         if moved:
             move_rows(connection, flights, moved)
 

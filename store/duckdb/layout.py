@@ -1,6 +1,6 @@
 """The tables of the DuckDB file, which store the rows of the flights.
 
-Rows of most flights are stored once per snapshot. In the flights of `PARTED` each row has a span
+Rows of most flights are stored once per snapshot. In the flights of `BY_SNAPSHOT` each row has a span
 (`store.history.spans`): it holds at the snapshots of `schema_key` with from_ord <= ordinal < to_ord. They have two
 tables: `…_current` has the rows that hold at their table's current snapshot, so that a scan of current statistics is a
 plain scan; `…_history` has all others. For the flights of `GROUPED` a row is the record with the counts, with the
@@ -26,12 +26,12 @@ from store.model.schemas import COMPUTED, DELETE_FILE, DISTRIBUTION, FLIGHTS, KE
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 """A connection or cursor; the parameter `connection` of a function that writes is the writer's, in its transaction."""
 
-VERSION: Final = 16
+VERSION: Final = 17
 """The layout of the file; a file of another one is refused."""
 
 OPEN_END = 2**62  # `to_pos` of a row that belongs to the newest file listing, `to_ord` of one that nothing replaced
 
-# Flight → the table or view with all of its stored rows.
+# Flight → the view with all of its stored records.
 BY_SNAPSHOT = {
     "stats.tables": "stats_tables",
     "stats.columns": "stats_columns",
@@ -41,9 +41,8 @@ BY_SNAPSHOT = {
 }
 BY_SPAN = {"stats.files": "stats_files", "stats.file_columns": "stats_file_columns", "file_sketches": "file_sketches"}
 STORED = BY_SNAPSHOT | BY_SPAN
-PARTED: Final = ("stats.tables", "stats.columns", "stats.expressions", "stats.column_groups")
 GROUPED: Final = ("stats.columns", "stats.expressions", "stats.column_groups")
-"""The flights of `PARTED` whose rows are served as two groups, counts and distribution (`store.history.spans`)."""
+"""The flights of `BY_SNAPSHOT` whose rows are served as two groups, counts and distribution (`store.history.spans`)."""
 
 SPAN: Final = {"schema_key": "UBIGINT", "from_ord": "BIGINT", "to_ord": "BIGINT"}
 """The columns of a span, by their types."""
@@ -135,10 +134,10 @@ def stored_columns(flight: str) -> Mapping[str, pa.DataType]:
     return MappingProxyType({name: schema.field(name).type for name in names})
 
 
-def parts(flight: str) -> tuple[str, ...]:
-    """The physical tables of a flight of `BY_SNAPSHOT`: current and history if it is in `PARTED`, else one."""
+def parts(flight: str) -> tuple[str, str]:
+    """The physical tables of a flight of `BY_SNAPSHOT`, of current and other rows."""
     table = BY_SNAPSHOT[flight]
-    return (f"{table}_current", f"{table}_history") if flight in PARTED else (table,)
+    return f"{table}_current", f"{table}_history"
 
 
 @cache
@@ -179,7 +178,7 @@ def ddl(flight: str, table: str, leading: str, more: str = "") -> str:
 
 
 def parted_ddl(flight: str) -> list[str]:
-    """The statements that create both tables of a parted flight, and the view of their records."""
+    """The statements that create both tables of a flight of `BY_SNAPSHOT`, and the view of their records."""
     more = SPAN | {"is_copy": "BOOLEAN"}
     if flight in GROUPED:
         types = stored_columns(flight)
@@ -234,8 +233,8 @@ def _version(connection: Connection) -> int | None:
 
 
 def _create(connection: Connection) -> None:
-    statements = [_CATALOG, ddl("stats.sketches", "stats_sketches", "snapshot_id BIGINT")]
-    for flight in PARTED:
+    statements = [_CATALOG]
+    for flight in BY_SNAPSHOT:
         statements += parted_ddl(flight)
     statements += [ddl(flight, table, "from_pos BIGINT, to_pos BIGINT") for flight, table in BY_SPAN.items()]
     statements.append(f"INSERT INTO settings VALUES ('schema_version', '{VERSION}')")

@@ -15,7 +15,6 @@ from store.duckdb.layout import (
     BY_SNAPSHOT,
     GROUPED,
     OPEN_END,
-    PARTED,
     Connection,
     own,
     parts,
@@ -58,7 +57,7 @@ class SnapshotMerge:
             rows = rows.take(first_of_each(rows, ("table_key", "snapshot_id", *IDENTITY[flight])))
         self.staged = Staged(flight, rows, name_of, ("snapshot_id",))
         self.tables = parts(flight)
-        self.is_parted, self.is_grouped = flight in PARTED, flight in GROUPED
+        self.is_grouped = flight in GROUPED
         self.having: AbstractSet[int] = set()
 
     def apply(self, connection: Connection, generation: int) -> Counts:
@@ -97,25 +96,23 @@ class SnapshotMerge:
 
     def _stored(self, scope: str, having: Collection[int] = (0, 1)) -> str:
         """Subquery of the stored records with `part`, `rid` and all columns; `having` are the parts to read."""
-        where = f"{scope}{' AND NOT is_copy' if self.is_parted else ''}"
         each = (
             f"{number} AS part, rowid AS rid, {record_columns(self.flight)} FROM {table}"
             for number, table in enumerate(self.tables) if number in having
         )  # fmt: skip
-        return " UNION ALL ".join(f"SELECT {select} WHERE {where}" for select in each)
+        return " UNION ALL ".join(f"SELECT {select} WHERE {scope} AND NOT is_copy" for select in each)
 
     def _stored_kinds(self, connection: Connection) -> set[int]:
         """The kinds of rows that are stored for the put's tables: the parts with records of its snapshots, `_CURRENT`,
         `_HISTORY`, `_COPIES`, `_LATER`."""
         tables, snapshots = self.staged.scope(), self.staged.scope(snapshots=True)
         first = [f"(SELECT {n} FROM {table} WHERE {snapshots} LIMIT 1)" for n, table in enumerate(self.tables)]
-        if self.is_parted:
-            current, history = self.tables
-            least = min(place.ordinal for place in self.places.values())
-            first.append(f"(SELECT {_CURRENT} FROM {current} WHERE {tables} LIMIT 1)")
-            first.append(f"(SELECT {_HISTORY} FROM {history} WHERE {tables} LIMIT 1)")
-            first.append(f"(SELECT {_COPIES} FROM {history} WHERE {snapshots} AND is_copy LIMIT 1)")
-            first.append(f"(SELECT {_LATER} FROM {history} WHERE {tables} AND from_ord > {least} LIMIT 1)")
+        current, history = self.tables
+        least = min(place.ordinal for place in self.places.values())
+        first.append(f"(SELECT {_CURRENT} FROM {current} WHERE {tables} LIMIT 1)")
+        first.append(f"(SELECT {_HISTORY} FROM {history} WHERE {tables} LIMIT 1)")
+        first.append(f"(SELECT {_COPIES} FROM {history} WHERE {snapshots} AND is_copy LIMIT 1)")
+        first.append(f"(SELECT {_LATER} FROM {history} WHERE {tables} AND from_ord > {least} LIMIT 1)")
         return {kind for (kind,) in connection.execute(" UNION ALL ".join(first)).fetchall()}
 
     def _matches(self, connection: Connection) -> pa.Table:
@@ -167,17 +164,13 @@ class SnapshotMerge:
             kept=matched.select(["part", "rid"]), staged=self.staged.rows,
         )  # fmt: skip
         self._delete(connection, absent)
-        if self.is_parted:
-            self.spans.change(absent["table_key"].unique().to_pylist())
+        self.spans.change(absent["table_key"].unique().to_pylist())
 
     def _insert(
         self, connection: Connection, fresh: pa.Table, generation: int, *, in_place: bool, is_new: bool
     ) -> None:  # fmt: skip
         """Stores rows; `in_place`: each replaces a current row that was deleted; `is_new`: none replaces a record."""
         if not fresh.num_rows:
-            return
-        if not self.is_parted:
-            self.staged.insert(connection, self.tables[0], fresh, generation)
             return
         current, history = self.tables
         is_only = is_new or (in_place and _HISTORY not in self.having)
@@ -330,13 +323,15 @@ class SnapshotMerge:
         scope = f"{self.staged.scope(snapshots=True)} AND target_kind = '{kind}'"
         if not connection.execute(f"SELECT 1 FROM {BY_SNAPSHOT['stats.sketches']} WHERE {scope} LIMIT 1").fetchall():
             return
-        execute(
-            connection, f"DELETE FROM stats_sketches WHERE {scope}"
-            " AND (table_key, snapshot_id) IN (SELECT (s.table_key, s.snapshot_id) FROM {staged} s)"
-            " AND (table_key, storage_id, snapshot_id) NOT IN"
-            f" (SELECT (s.table_key, {STORAGE_ID[self.flight].format('s')}, s.snapshot_id) FROM {{staged}} s)",
-            staged=self.staged.rows.select([*self.staged.keys]),
-        )  # fmt: skip
+        for table in parts("stats.sketches"):
+            execute(
+                connection, f"DELETE FROM {table} WHERE {scope}"
+                " AND (table_key, snapshot_id) IN (SELECT (s.table_key, s.snapshot_id) FROM {staged} s)"
+                " AND (table_key, storage_id, snapshot_id) NOT IN"
+                f" (SELECT (s.table_key, {STORAGE_ID[self.flight].format('s')}, s.snapshot_id) FROM {{staged}} s)",
+                staged=self.staged.rows.select([*self.staged.keys]),
+            )  # fmt: skip
+        self.spans.change(self.staged.rows["table_key"].unique().to_pylist())
 
 
 def _lacking(rows: pa.Table, columns: Collection[str]) -> npt.NDArray[np.bool_]:

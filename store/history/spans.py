@@ -1,6 +1,6 @@
 """Spans: a record holds from its snapshot until the next record of its target with the same schema.
 
-A row of a flight of `PARTED`, or a file listing, holds at every snapshot of its `schema_key` whose place in the
+A row of a flight of `BY_SNAPSHOT`, or a file listing, holds at every snapshot of its `schema_key` whose place in the
 table's history is from_ord <= ordinal < to_ord. So the rows that apply at any snapshot are a plain filter, one per
 target: EXACT if captured at that snapshot, else INHERITED. A new snapshot writes nothing. Snapshots without a known
 schema or place in history have a key of their own: their rows hold there only.
@@ -8,7 +8,8 @@ schema or place in history have a key of their own: their rows hold there only.
 A record of a flight of `GROUPED` has two groups of statistics, counts and distribution, each served from the best
 record that has it. Its row has the distribution that is served, and the record's own in `own_…` where that differs.
 Where the served records change within a span, as where a record with nothing but a distribution follows, the older
-record has a copy for the rest (`is_copy`); a record whose counts are never served has an empty span.
+record has a copy for the rest (`is_copy`); a record whose counts are never served has an empty span. A table may limit
+the age of inherited distributions: those beyond it are not served, and the spans of sketches end there.
 
 Invariants, which `statflight doctor --db` checks by `changes` and `listing_changes`:
 1. Each record has one row that is no copy. Spans of one target and key do not overlap.
@@ -33,7 +34,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from store.duckdb.arrow_sql import LITERALS, among, execute, keys_table, query
-from store.duckdb.layout import GROUPED, OPEN_END, PARTED, SPAN, Connection, own, own_sql, parts, stored_columns
+from store.duckdb.layout import BY_SNAPSHOT, GROUPED, OPEN_END, SPAN, Connection, own, own_sql, parts, stored_columns
 from store.history.presence import Presence
 from store.model.catalog_entries import UNPLACED, Place
 from store.model.freshness import has_sql
@@ -117,7 +118,7 @@ class Spans:
             respan_listings(connection, sorted(listed))
 
     def _with_rows(self, table_keys: Collection[int]) -> list[str]:
-        return [flight for flight in PARTED if self._presence.has_any(flight, table_keys)]
+        return [flight for flight in BY_SNAPSHOT if self._presence.has_any(flight, table_keys)]
 
 
 def _misplaced(
@@ -159,7 +160,7 @@ def move_rows(connection: Connection, flights: Sequence[str], current: Mapping[i
     span changes.
 
     Args:
-        flights: Flights of `PARTED`.
+        flights: Flights of `BY_SNAPSHOT`.
         current: Table key → id and place of its current snapshot.
     """
     scope, (holds, at) = among("r.table_key", current), _holding(current)
@@ -180,7 +181,9 @@ def move_rows(connection: Connection, flights: Sequence[str], current: Mapping[i
 def respan(connection: Connection, table_keys: Sequence[int]) -> None:
     """Computes the spans, copies and served distributions of tables again, and writes the rows that differ."""
     moved, scope = keys_table(table_keys), among("table_key", table_keys)
-    some = (f"(SELECT '{flight}' FROM {table} WHERE {scope} LIMIT 1)" for flight in PARTED for table in parts(flight))
+    some = (
+        f"(SELECT '{flight}' FROM {table} WHERE {scope} LIMIT 1)" for flight in BY_SNAPSHOT for table in parts(flight)
+    )
     having = {flight for (flight,) in execute(connection, " UNION ".join(some), moved=moved)}
     for flight in having:
         found = changes(connection, flight, table_keys, moved)
@@ -221,7 +224,7 @@ def changes(connection: Connection, flight: str, table_keys: Sequence[int], move
     """Compares the rows of tables with those that should be stored.
 
     Args:
-        flight: A flight of `PARTED`.
+        flight: A flight of `BY_SNAPSHOT`.
         table_keys: Keys of the tables, at least one.
         moved: The same keys, in a column `key`.
 
@@ -244,7 +247,8 @@ def _changes_sql(flight: str, table_keys: Sequence[int]) -> str:
     names, is_grouped = [f'"{name}"' for name in IDENTITY[flight]], flight in GROUPED
     target = ", ".join(["table_key", *names])
     scope = among("table_key", table_keys)
-    narrow = f"{target}, snapshot_id, schema_hash, generation, is_copy, {', '.join(_SPAN)}"
+    schema_hash = "schema_hash" if "schema_hash" in stored_columns(flight) else "NULL::VARCHAR AS schema_hash"
+    narrow = f"{target}, snapshot_id, {schema_hash}, generation, is_copy, {', '.join(_SPAN)}"
     flags, differs = "true AS counted, false AS has_ndv, false AS has_dist", ""
     if is_grouped:
         is_own = "distribution_snapshot_id IS NOT DISTINCT FROM snapshot_id"
@@ -259,6 +263,7 @@ def _changes_sql(flight: str, table_keys: Sequence[int]) -> str:
     stored = (
         f"SELECT {part} AS part, rowid AS rid, {narrow} FROM {t} WHERE {scope}" for part, t in enumerate(parts(flight))
     )
+    served = "recent" if flight == "stats.sketches" else "earlier"  # a sketch is a distribution
     record = "rec AS own, counted, has_ndv, has_dist"
     point = "NULL AS own, false AS counted, false AS has_ndv, false AS has_dist"
     series = f"PARTITION BY {target}, key ORDER BY"
@@ -292,7 +297,7 @@ p AS (SELECT {target}, key, ordinal, max(number) AS number, max(most) AS most, m
     bool_or(counted) AS counted, bool_or(has_ndv) AS has_ndv, bool_or(has_dist) AS has_dist, bool_or(inherit) AS inherit
   FROM e GROUP BY {target}, key, ordinal),
 b AS (SELECT {target}, key, ordinal, own,
-    CASE WHEN counted THEN own ELSE coalesce({last("counted", "earlier")}, own, {last("true", "earlier")}) END AS c,
+    CASE WHEN counted THEN own ELSE coalesce({last("counted", served)}, own, {last("true", served)}) END AS c,
     CASE WHEN has_ndv THEN own ELSE coalesce({last("has_ndv", "recent")},
       CASE WHEN has_dist THEN own ELSE {last("has_dist", "recent")} END) END AS d
   FROM p WINDOW earlier AS ({series} ordinal ROWS UNBOUNDED PRECEDING),

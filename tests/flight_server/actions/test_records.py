@@ -84,7 +84,6 @@ def test_sketch_of_an_earlier_snapshot_is_inherited_and_not_exact(app, of_a_samp
     schema = {"schema_hash": "h"}
     for snapshot in (1, 2):
         put(app, [KEY | schema | {"snapshot_id": snapshot, "row_count": 2000}], "stats.tables")
-        app.database.write(lambda c: c.execute("UPDATE snapshots SET schema_hash = 'h', schema_key = 1"))
     (later,) = merge(app, snapshot=2, allow_partial=of_a_sample)
     assert (later["ndv"], later["exact"], later["snapshot_id"], later["freshness"]) == (200, False, 1, "INHERITED")
     other = {"with": {"table": "lake.s.t", "snapshot": 2, "column": "c1"}}
@@ -181,6 +180,16 @@ def test_expire_keeps_what_newer_snapshots_inherit(lake):
         put(lake, rows("t", snapshot, [1, 2]))
     assert act(lake, "expire", dry_run=False) == [{"table": NAME, "snapshots": [1, 2], "dry_run": False}]
     assert len(served("stats.columns")) == 2
+
+
+def test_expire_keeps_the_sketches_that_newer_snapshots_inherit(lake):
+    act(lake, "delete_stats", table=NAME)
+    put(lake, rows("t", 4, [1, 2]))
+    put(lake, [sketch(Target.column(1), range(200))], "stats.sketches")
+    before = merge(lake, snapshot=4)
+    assert (before[0]["ndv"], before[0]["snapshot_id"], before[0]["freshness"]) == (200, 1, "INHERITED")
+    assert act(lake, "expire", dry_run=False) == [{"table": NAME, "snapshots": [], "dry_run": False}]
+    assert merge(lake, snapshot=4) == before
 
 
 def test_expire_ignores_tables_that_were_not_discovered(lake):

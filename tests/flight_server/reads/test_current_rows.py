@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.reads.query import in_order, order_of
-from store.duckdb.layout import PARTED
+from flight_server.reads.stats_sources import IN_PARTS
 from store.model.schemas import FLIGHTS
 from tests.flight_server.serving import app_in, command, put, read, rows
 
@@ -30,7 +30,7 @@ def app():
         yield app
 
 
-@pytest.mark.parametrize("name", PARTED)
+@pytest.mark.parametrize("name", IN_PARTS)
 def test_rows_equal_those_of_a_query(app, name):
     flight, table = FLIGHTS[name], app.catalog.get('lake.s."it\'s"')
     found = app.scanner.current_rows.read(flight, table, 2)

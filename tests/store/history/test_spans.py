@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from store.model import freshness
 from store.model.catalog_entries import UNPLACED
 from store.model.errors import Conflict
 from store.model.puts import IDENTITY
-from store.model.schemas import COUNTS, DISTRIBUTION
+from store.model.schemas import COUNTS, DISTRIBUTION, THETA
 from store.model.targets import Target
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from tests.store.contract import NAME, put, rows
@@ -27,6 +28,7 @@ from tests.store.model import freshness_model as model
 from tests.store.model.freshness_model import At
 
 LAKE = ("lake", "s", "t")
+FLIGHTS_OF_STEPS = ("stats.columns", "stats.tables", "stats.sketches")
 HASHES = st.sampled_from(["x", "y", None])
 
 
@@ -38,7 +40,7 @@ def store():
 
 
 def expected_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> dict[Any, list[tuple[Any, ...]]]:
-    """For each snapshot id, and None for each table's current one: (table key, column if any, snapshot, freshness,
+    """For each snapshot id, and None for each table's current one: (table key, target, snapshot, freshness,
     usable_for) of the rows that apply and are not STALE, of `stats.columns` also snapshot, freshness, ndv and width of
     the distribution; computed from all records."""
     places = {(k, s): (o, h if o != UNPLACED else None) for k, s, o, h in store.database.rows(
@@ -65,18 +67,22 @@ def best_rows(flight: str, records: Any, places: Any, current: Any, limits: Any)
         if key not in current:
             continue
         ordinal, hash_ = places[key, row["snapshot_id"]]
-        record = At(row["snapshot_id"], ordinal, (row["schema_hash"] or hash_) if ordinal != UNPLACED else None)
+        record = At(row["snapshot_id"], ordinal, (row.get("schema_hash") or hash_) if ordinal != UNPLACED else None)
         requested = At(current[key], *places[key, current[key]])
         if (label := model.freshness(record, requested)) in (None, "STALE"):
             continue
         rank = model.rank(record, requested)
         target = tuple(row[name] for name in identity)
-        counted = flight == "stats.tables" or any(row[name] is not None for name in COUNTS)
-        most = None if row.get("row_count") is None else row["row_count"] - (row.get("null_count") or 0)
-        found = ((counted, *rank), row["snapshot_id"], label, freshness.usable_for(label, row), most)
-        best[target] = max(best.get(target, found), found, key=lambda each: each[0])
+        counted = flight != "stats.columns" or any(row[name] is not None for name in COUNTS)
         behind = sum(k == key and ordinal < o <= requested.ordinal for (k, _), (o, _) in places.items())
-        if label == "INHERITED" and limits[key] is not None and behind > limits[key]:
+        is_old = label == "INHERITED" and limits[key] is not None and behind > limits[key]
+        if is_old and flight == "stats.sketches":
+            continue
+        most = None if row.get("row_count") is None else row["row_count"] - (row.get("null_count") or 0)
+        usable = None if flight == "stats.sketches" else freshness.usable_for(label, row)
+        found = ((counted, *rank), row["snapshot_id"], label, usable, most)
+        best[target] = max(best.get(target, found), found, key=lambda each: each[0])
+        if is_old:
             continue
         if flight == "stats.columns" and any(row[name] is not None for name in DISTRIBUTION):
             order = (row["ndv"] is not None, *rank)
@@ -97,7 +103,8 @@ def served_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> dict[
     current, history = parts(flight)
     label = "CASE WHEN r.snapshot_id = n.snapshot_id THEN 'EXACT' ELSE 'INHERITED' END"
     names = ", ".join(f"r.{name}" for name in ("table_key", *IDENTITY[flight], "snapshot_id"))
-    names += f", {label}, {freshness.usable_for_sql('r.snapshot_id = n.snapshot_id', 'r', stored_columns(flight))}"
+    usable = freshness.usable_for_sql("r.snapshot_id = n.snapshot_id", "r", stored_columns(flight))
+    names += f", {label}, {'NULL' if flight == 'stats.sketches' else usable}"
     if flight == "stats.columns":
         names += (
             ", r.distribution_snapshot_id, CASE WHEN r.distribution_snapshot_id = n.snapshot_id THEN 'EXACT'"
@@ -143,6 +150,11 @@ ROW = st.fixed_dictionaries({
     "row_count": st.sampled_from([None, 1, 2]), "logical_type": st.sampled_from(["INT", "DOUBLE"]),
     "ndv": st.sampled_from([None, None, 0.0, 1.0, 2.0]), "avg_width_bytes": st.sampled_from([None, None, 4.0]),
 }).filter(lambda row: row["row_count"] is None or (row["ndv"] or 0) <= row["row_count"])  # fmt: skip
+SKETCH = st.fixed_dictionaries({
+    "target_kind": st.just("COLUMN"), "column_id": st.integers(1, 3), "role": st.sampled_from(["NDV", "QUANTILES"]),
+    "sketch_type": st.just(THETA), "data": st.sampled_from([b"x", b"y"]),
+})  # fmt: skip
+SKETCHES = st.lists(SKETCH, min_size=1, max_size=3, unique_by=lambda row: (row["column_id"], row["role"]))
 TABLE = st.fixed_dictionaries({"schema_hash": HASHES, "row_count": st.integers(0, 2)})
 CONTENT = st.lists(ROW, min_size=1, max_size=4, unique_by=lambda row: row["column_id"])
 NAMES = st.sampled_from([NAME, LAKE])
@@ -150,6 +162,7 @@ MODES = st.sampled_from(["create", "upsert", "replace_snapshot", "fill", "captur
 PART = st.one_of(
     st.tuples(st.just("stats.columns"), NAMES, st.integers(1, 4), CONTENT),
     st.tuples(st.just("stats.tables"), NAMES, st.integers(1, 4), st.lists(TABLE, min_size=1, max_size=1)),
+    st.tuples(st.just("stats.sketches"), NAMES, st.integers(1, 4), SKETCHES),
 )
 STEP = st.one_of(
     st.tuples(st.just("put"), st.lists(PART, min_size=1, max_size=3, unique_by=lambda part: part[:3]), MODES,
@@ -215,8 +228,7 @@ def check_history(store: DuckDBStatsStore, steps: Any) -> None:
     """Applies the steps to an empty store, and compares the current rows after each."""
 
     def clear(connection):
-        for table in (*parts("stats.columns"), *parts("stats.tables"), "stats_files", "file_snapshots", "snapshots",
-                      "tables"):  # fmt: skip
+        for table in (*chain(*map(parts, FLIGHTS_OF_STEPS)), "stats_files", "file_snapshots", "snapshots", "tables"):
             connection.execute(f"DELETE FROM {table}")
         store.catalog.reload(connection)
         store.catalog.presence.load(connection)
@@ -224,7 +236,7 @@ def check_history(store: DuckDBStatsStore, steps: Any) -> None:
     store.database.write(clear)
     for step in steps:
         apply(store, step)
-        for flight in ("stats.columns", "stats.tables"):
+        for flight in FLIGHTS_OF_STEPS:
             expected = {at: each for at, each in expected_rows(store, flight).items() if each}
             assert served_rows(store, flight) == expected, step
         assert served_listings(store) == expected_listings(store), step
