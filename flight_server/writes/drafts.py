@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from store.duckdb.database import Connection
 from store.duckdb.spill import SpillBuffer
-from store.history.file_listings import FAMILIES, ListingChanged, continue_listing, list_nothing
+from store.history.file_listings import FAMILIES, ListingChanged, continue_listings, list_nothing
 from store.history.file_spans import end_staged
 from store.model.catalog_entries import TableEntry
 from store.model.puts import Listing
@@ -196,8 +196,10 @@ def _continue(connection: Connection, store: DuckDBStatsStore, listings: Sequenc
     for family in FAMILIES:
         if keys := [key for draft, key, _ in listings if family not in draft.staged]:
             end_staged(connection, family, keys)
-    for draft, key, listing in listings:
-        continue_listing(connection, key, listing, [family for family in FAMILIES if family not in draft.staged])
+    continue_listings(connection, [
+        (key, listing, [family for family in FAMILIES if family not in draft.staged])
+        for draft, key, listing in listings
+    ])  # fmt: skip
     store.catalog.spans.list_files(
         [key for _, key, listing in listings if listing.snapshot_id != listing.base_snapshot_id]
     )

@@ -8,14 +8,13 @@ only the differences.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from store.duckdb.arrow_sql import execute, query
-from store.duckdb.layout import BY_SPAN, OPEN_END, Connection
-from store.history.file_spans import positions
+from store.duckdb.arrow_sql import among, execute, keys_table, query
+from store.duckdb.layout import BY_SPAN, OPEN_END, Connection, insert_rows
 from store.model.errors import UpstreamError
 from store.model.puts import Listing
 
@@ -23,6 +22,9 @@ FAMILIES: Final = ("stats.files", "stats.file_columns")
 
 Marks: TypeAlias = Mapping[tuple[int, int], str]
 """(table key, snapshot id) → mark of a listing."""
+
+_Listed: TypeAlias = dict[str, dict[int, tuple[int, str | None]]]
+"""Family → snapshot id → position and mark of its listing."""
 
 
 class ListingChanged(UpstreamError):
@@ -34,53 +36,73 @@ class ListingChanged(UpstreamError):
 
 def can_continue(connection: Connection, table_key: int, listing: Listing) -> bool:
     """True if the base is the newest listing, still has its mark, and the snapshot has no listing of its own."""
+    return listing.base_snapshot_id is not None and _continues(listing, _listed(connection, [table_key])[table_key])
+
+
+def _listed(connection: Connection, table_keys: Collection[int]) -> dict[int, _Listed]:
+    """The listings of tables."""
+    listed: dict[int, _Listed] = {key: {family: {} for family in FAMILIES} for key in table_keys}
+    for key, family, snapshot_id, pos, mark in execute(
+        connection, "SELECT table_key, family, snapshot_id, pos, mark FROM file_snapshots"
+        f" WHERE {among('table_key', listed)} AND family IN {FAMILIES}", moved=keys_table(listed),
+    ):  # fmt: skip
+        listed[key][family][snapshot_id] = pos, mark
+    return listed
+
+
+def _continues(listing: Listing, listed: _Listed) -> bool:
     base = listing.base_snapshot_id
-    if base is None:
-        return False
-    listed: dict[str, dict[int, tuple[int, str | None]]] = {family: {} for family in FAMILIES}
-    for family, snapshot_id, pos, mark in connection.execute(
-        f"SELECT family, snapshot_id, pos, mark FROM file_snapshots WHERE table_key = ? AND family IN {FAMILIES}",
-        [table_key],
-    ).fetchall():
-        listed[family][snapshot_id] = pos, mark
     return all(
         base in of and of[base] == (max(of.values())[0], listing.base_mark)
         and (listing.snapshot_id == base or listing.snapshot_id not in of) for of in listed.values()
     )  # fmt: skip
 
 
-def continue_listing(
-    connection: Connection, table_key: int, listing: Listing, families: Sequence[str] = FAMILIES
-) -> None:
-    """Gives the snapshot the listing of its base without the removed files; its other rows are put after that.
+def continue_listings(connection: Connection, listings: Sequence[tuple[int, Listing, Collection[str]]]) -> None:
+    """Gives snapshots the listings of their bases without the removed files; their other rows are put after that.
 
     Args:
-        listing: The listing, with a base.
-        families: Those of `FAMILIES` whose rows are not staged.
+        listings: Table key, listing with a base, and those of `FAMILIES` whose rows are not staged.
 
     Raises:
         ListingChanged: `can_continue` is false, because the listings changed meanwhile.
     """
-    if not can_continue(connection, table_key, listing):
-        raise ListingChanged
-    if listing.snapshot_id == listing.base_snapshot_id:
-        connection.execute(
-            f"UPDATE file_snapshots SET mark = ? WHERE table_key = ? AND snapshot_id = ? AND family IN {FAMILIES}",
-            [listing.mark, table_key, listing.snapshot_id],
-        )
-        return
-    removed = pa.table({"path": pa.array(listing.removed, pa.string())})
-    for family in families:
-        pos = max(positions(connection, table_key, family).values()) + 1
-        if listing.removed:
+    listed = _listed(connection, {key for key, _, _ in listings})
+    new, again = [], []
+    removed: dict[str, dict[tuple[int, str], int]] = {family: {} for family in FAMILIES}
+    for key, listing, families in listings:
+        if not _continues(listing, listed[key]):
+            raise ListingChanged
+        is_again = listing.snapshot_id == listing.base_snapshot_id
+        if is_again:
+            again.append((key, listing.snapshot_id, listing.mark))
+        for family in FAMILIES if is_again else families:
+            of = listed[key][family]
+            pos = of[listing.snapshot_id][0] if is_again else max(of.values())[0] + 1
+            of[listing.snapshot_id] = pos, listing.mark
+            if not is_again:
+                new.append((key, family, listing.snapshot_id, pos, listing.mark))
+                for path in listing.removed:
+                    removed[family].setdefault((key, path), pos)
+    for family, ends in removed.items():
+        if ends:
+            physical, keys = BY_SPAN[family], {key for key, _ in ends}
             execute(
-                connection, f"UPDATE {BY_SPAN[family]} SET to_pos = {pos} WHERE table_key = {table_key}"
-                f" AND to_pos = {OPEN_END} AND file_path IN (SELECT path FROM {{removed}})", removed=removed,
+                connection, f"UPDATE {physical} SET to_pos = r.pos FROM {{removed}} r"
+                f" WHERE {among(f'{physical}.table_key', keys)} AND {physical}.table_key = r.table_key"
+                f" AND {physical}.to_pos = {OPEN_END} AND {physical}.file_path = r.file_path",
+                removed=pa.table({"table_key": [key for key, _ in ends], "file_path": [path for _, path in ends],
+                                  "pos": list(ends.values())}),
+                moved=keys_table(keys),
             )  # fmt: skip
-        connection.execute(
-            "INSERT INTO file_snapshots (table_key, family, snapshot_id, pos, mark) VALUES (?, ?, ?, ?, ?)",
-            [table_key, family, listing.snapshot_id, pos, listing.mark],
-        )
+    if again:
+        columns = dict(zip(("table_key", "snapshot_id", "mark"), zip(*again, strict=True), strict=True))
+        execute(
+            connection, "UPDATE file_snapshots SET mark = m.mark FROM {marks} m WHERE file_snapshots.table_key ="
+            f" m.table_key AND file_snapshots.snapshot_id = m.snapshot_id AND family IN {FAMILIES}",
+            marks=pa.table(columns),
+        )  # fmt: skip
+    insert_rows(connection, "file_snapshots (table_key, family, snapshot_id, pos, mark)", new)
 
 
 def list_nothing(connection: Connection, marks: Marks) -> list[int]:

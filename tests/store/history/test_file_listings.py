@@ -10,7 +10,7 @@ import pytest
 
 from store.catalog.catalog import Catalog
 from store.history import validation
-from store.history.file_listings import can_continue, continue_listing
+from store.history.file_listings import FAMILIES, can_continue, continue_listings
 from store.history.file_spans import rows_of
 from store.model.catalog_entries import TableEntry
 from store.model.errors import UpstreamError
@@ -39,7 +39,7 @@ class ListedTable:
 
         def run(connection):
             if listing.base_snapshot_id is not None:
-                continue_listing(connection, self.table.table_key, listing)
+                continue_listings(connection, [(self.table.table_key, listing, FAMILIES)])
             marks = {(self.table.table_key, listing.snapshot_id): listing.mark}
             self.store.put_in(connection, self.rows(listing.snapshot_id, files, whole), marks=marks)
 
@@ -86,6 +86,18 @@ def test_listing_is_its_base_without_removed_and_with_added_files(listed):
     assert listed.files(2) == [{"a": 1, "c": 3, "d": 4}] * 2
     rows = listed.database.rows("SELECT count(*) FROM stats_files")
     assert rows == [(5,)]  # a twice, b, c, and d once: d was never removed
+
+
+def test_listings_at_once_continue_each_other(listed):
+    both = [NEXT, Listing(3, "three", 2, "two", ("b", "c"))]
+    listed.database.write(
+        lambda connection: continue_listings(connection, [(listed.table.table_key, each, FAMILIES) for each in both])
+    )
+    assert [listed.files(snapshot) for snapshot in (1, 2, 3)] == [
+        [{"a": 1, "b": 2, "c": 3}] * 2, [{"a": 1, "c": 3}] * 2, [{"a": 1}] * 2,
+    ]  # fmt: skip
+    with pytest.raises(UpstreamError, match="changed by somebody else"):
+        listed.put(NEXT, {})
 
 
 def test_repeated_listing_writes_nothing(listed):
