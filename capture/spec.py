@@ -149,7 +149,7 @@ def has_no_values(record: Mapping[str, Any]) -> bool:
 
 def impossible(logical_type: str | None, kinds: Collection[str]) -> str:
     """The reason why no record of a type (None: unknown) can hold the requested kinds; empty if one can."""
-    if logical_type is None:
+    if logical_type is None or not kinds:
         return ""
     kind = logical_types.parse(logical_type).kind
     names = " and no ".join(name for name, having in _OF_TYPES.items() if name in kinds and kind not in having)

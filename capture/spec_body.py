@@ -71,7 +71,7 @@ class SpecBody(Struct):
         else:
             method = self.sampling or Sampling.NONE
         budget = None if limits is None else Budget(limits.max_rows, limits.max_bytes, limits.max_seconds)
-        budget = budget if budget != Budget() else None
+        budget = None if budget is None or budget == Budget() else budget
         if budget and method is Sampling.NONE:
             expected = " | ".join(other for other in Sampling if other is not Sampling.NONE)
             reason = "has no budget: it reads everything"
@@ -83,7 +83,7 @@ class SpecBody(Struct):
             raise InvalidField(f"{where}.sampling", "is not for partitions", expected="NONE", actual=method)
         return CaptureSpec(
             target, frozenset(self.kinds or ()), self.column_selectors or (), method, budget,
-            _distinct(self.partitions or ()), self.latency_budget_ms, engine,
+            _distinct(self.partitions) if self.partitions else (), self.latency_budget_ms, engine,
         )  # fmt: skip
 
 

@@ -222,7 +222,7 @@ class Captures:
             [key for key, (*_, spec), record in held if record is not None and _sketches_of(record, spec.kinds)]
         )
         return [
-            None if record is None else _answer(record, spec.kinds, roles.get(key, ()))
+            None if record is None else _answer(record, spec.kinds, roles.get(key, ()) if roles else ())
             for key, (*_, spec), record in zip(keys, wanted, records, strict=True)
         ]
 

@@ -58,24 +58,24 @@ class RecordFinder:
     def find(self, wanted: Sequence[RecordKey]) -> list[Mapping[str, Any] | None]:
         """The record of each key, None if there is none, in order; one query per table, snapshot and kind of those that
         are not cached. A table that cannot be inspected or read has none at its current snapshot."""
-        records: dict[RecordKey, Mapping[str, Any] | None] = {}
-        missing: dict[tuple[int, int, TargetKind], list[RecordKey]] = {}
-        for item in dict.fromkeys(wanted):
+        records: list[Mapping[str, Any] | None] = []
+        missing: dict[tuple[int, int, TargetKind], dict[RecordKey, list[int]]] = {}
+        for at, item in enumerate(wanted):
             cached = self._cache.derived(item, self._generation)
-            if cached is not None:
-                records[item] = cached.value
-            else:
-                missing.setdefault((item[0], item[1], item[2].kind), []).append(item)
+            records.append(None if cached is None else cached.value)
+            if cached is None:
+                missing.setdefault((item[0], item[1], item[2].kind), {}).setdefault(item, []).append(at)
         for (table_key, snapshot_id, kind), items in missing.items():
             generation = self._generation(table_key)
             table, read = self._catalog.by_key(table_key), dict[str, Mapping[str, Any]]()
             if not (table.failing and snapshot_id == table.current_snapshot_id):
                 read = self._read(table, snapshot_id, kind, [target for _, _, target in items])
-            for item in items:
+            for item, places in items.items():
                 record = read.get(item[2].storage_id)
-                records[item] = record
+                for at in places:
+                    records[at] = record
                 self._cache.put_derived(item, Derived(table_key, generation, record), RECORD_BYTES)
-        return [records[item] for item in wanted]
+        return records
 
     def whole_sketches(self, wanted: Sequence[RecordKey]) -> dict[RecordKey, set[str]]:
         """The roles of the sketches stored for targets at exactly their snapshots, without sketches of samples."""

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from store.model.errors import InvalidArgument, InvalidField
 
@@ -35,6 +35,8 @@ FIELDS: dict[TargetKind, frozenset[str]] = {
     TargetKind.EXPRESSION: frozenset({"engine_kind", "engine_expression_key", "engine_version"}),
     TargetKind.COLUMN_GROUP: frozenset({"column_ids"}),
 }
+_KEYS: Final = {kind: fields | {"kind"} for kind, fields in FIELDS.items()}
+_REQUIRED: Final = {kind: sorted(fields - {"engine_version"}) for kind, fields in FIELDS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,9 @@ class Target:
                 "target.kind", "unknown kind", expected=" | ".join(TargetKind), actual=body.get("kind")
             ) from None
         body = _with_key(body) if kind is TargetKind.EXPRESSION else body
-        if unknown := body.keys() - FIELDS[kind] - {"kind"}:
+        if unknown := body.keys() - _KEYS[kind]:
             raise InvalidArgument(f"target {kind} has no field {sorted(unknown)}; it takes {sorted(FIELDS[kind])}")
-        for name in FIELDS[kind] - {"engine_version"}:
+        for name in _REQUIRED[kind]:
             if body.get(name) is None:
                 raise InvalidField(f"target.{name}", f"missing for a {kind} target", expected=name, actual=dict(body))
         if kind is TargetKind.COLUMN:
