@@ -132,8 +132,8 @@ def stored_statistics(server: Connection, payload: Mapping[str, Any], roles: fro
     whole: dict[str, Any] = next(usable, {})
     found = tuple(ColumnStatistics(column_id, **column) for column_id, column in sorted(columns.items()))
     return TableStatistics(
-        table["schema"], table["name"], snapshot_id, found, _row_count(whole, found), whole.get("total_size_bytes"),
-        whole.get("merged_size_bytes"), left_out, allow_inherited,
+        table["schema"], table["name"], snapshot_id, found, _row_count(whole, found, allow_inherited),
+        whole.get("total_size_bytes"), whole.get("merged_size_bytes"), left_out, allow_inherited,
     )  # fmt: skip
 
 
@@ -174,10 +174,12 @@ def _add_sketch(column: dict[str, Any], row: Mapping[str, Any], snapshot_id: int
         column["ndv"] = estimate(row["data"]).ndv
 
 
-def _row_count(whole: Mapping[str, Any], columns: tuple[ColumnStatistics, ...]) -> int | None:
-    if whole.get("row_count") is not None:
-        return int(whole["row_count"])
-    return next((column.row_count for column in columns if column.row_count is not None), None)
+def _row_count(whole: Mapping[str, Any], columns: tuple[ColumnStatistics, ...], allow_inherited: bool) -> int | None:
+    """The row count of the snapshot, from the table's record or a column's; else an inherited one if allowed."""
+    counts = [(whole["freshness"], whole["row_count"])] if whole else []
+    counts += [(column.freshness, column.row_count) for column in columns]
+    usable = [(age != EXACT, rows) for age, rows in counts if rows is not None and may_publish(age, allow_inherited)]
+    return min(usable, key=lambda count: count[0], default=(False, None))[1]
 
 
 def _table(server: Connection, flight: str, table: Mapping[str, Any], snapshot_id: int, **equal: list[Any]) -> pa.Table:

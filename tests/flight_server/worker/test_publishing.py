@@ -69,6 +69,17 @@ def test_allow_inherited_publishes_inherited_but_not_stale_records():
     assert found.snapshot_id == 7 and stored.commands[0]["snapshot"] == 7
 
 
+@pytest.mark.parametrize("allow_inherited", [False, True])
+@pytest.mark.parametrize("whole", [None, GOOD | {"freshness": "INHERITED", "snapshot_id": 6}])
+def test_row_count_is_that_of_the_published_snapshot(whole, allow_inherited):
+    old = {"freshness": "INHERITED", "snapshot_id": 6}
+    stored = FakeServer(column(1, **old), column(2, row_count=100), table=whole)
+    assert stored_statistics(stored, payload(allow_inherited=allow_inherited), frozenset()).row_count == 100
+    only_old = FakeServer(column(1, **old), column(2, row_count=None), table=whole)
+    found = stored_statistics(only_old, payload(allow_inherited=allow_inherited), frozenset())
+    assert found.row_count == (10 if allow_inherited else None)
+
+
 def test_publish_without_statistics_is_not_found():
     with pytest.raises(NotFound, match=r'"lake\.s\.t" at snapshot 7'):
         stored_statistics(FakeServer(), payload(), frozenset())
