@@ -49,7 +49,7 @@ class GluePublisher(HivePublisherBase):
     })  # fmt: skip
 
     def write(self, draft: Draft) -> int | None:
-        withdrawn = self.withdrawn()
+        withdrawn = self.withdrawn(draft)
         now = datetime.now(UTC).replace(microsecond=0)
         items = [_item(column, now) for column in draft.content]
         names = [*(item["ColumnName"] for item in items), *withdrawn]
@@ -64,10 +64,9 @@ class GluePublisher(HivePublisherBase):
                     reason = errors[0].get("Error", {}).get("ErrorMessage") or "no reason given"
                     raise UpstreamError(f'glue: column "{sorted(failed)[0]}" was refused ({reason})')
                 done += [item["ColumnName"] for item in block]
-            for name in withdrawn:  # statistics of an earlier publication that may no longer be published
-                if name in before:
-                    self.delete([name])
-                    done.append(name)
+            for name in withdrawn:
+                self.delete([name])
+                done.append(name)
             self._write_counts()
         except (StatflightError, PermissionError):
             self._restore(done, before)

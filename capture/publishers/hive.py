@@ -60,8 +60,8 @@ class HivePublisher(HivePublisherBase):
                 if before is not None:
                     self._alter(client, before)
                 raise
-        if withdrawn := self.withdrawn():
-            self.delete([name for name, _, _ in self.stored(withdrawn)])
+        if withdrawn := self.withdrawn(draft):
+            self.delete(withdrawn)
         return None
 
     def stored(self, names: Sequence[str]) -> Iterable[tuple[str, int | None, datetime | None]]:

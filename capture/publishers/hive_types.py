@@ -121,13 +121,18 @@ class HivePublisherBase(Publisher):
         return HomeStatistics(None, self.name, distinct, analyzed_at=times) if distinct else None
 
     def withdraw(self) -> bool:
-        stored = self.read()
-        self.delete([] if stored is None else list(stored.distinct))
-        return stored is not None
+        stored = [name for name, _, _ in self.stored(list(self.types))]
+        self.delete(stored)
+        return bool(stored)
 
-    def withdrawn(self) -> list[str]:
-        """Columns of an earlier publication whose statistics may no longer be published."""
-        return [name for name in self.statistics.left_out if name.lower() in self.types]
+    def withdrawn(self, draft: Draft) -> list[str]:
+        """Columns with statistics of an earlier publication that no longer hold: those left out of this one, and those
+        that only the catalog's table still has."""
+        described = self.destination.connector.describe(self.statistics.namespace, self.statistics.name)
+        held = {*draft.distinct, *(column.name for column in described.schema.columns)} - draft.left_out.keys()
+        valid = {name.lower() for name in held}
+        names = [name for name, type in self.types.items() if name not in valid and _kind(type)]
+        return [name for name, _, _ in self.stored(names)] if names else []
 
     def unknown_table(self) -> NotFound:
         """The error for a table that the catalog does not have."""

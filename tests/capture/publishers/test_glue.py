@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+from dataclasses import replace
 from decimal import Decimal
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,10 +13,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from capture.publishers.hive_types import unscaled
-from capture.publishers.publishing import publish
+from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import ColumnStatistics
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.publishers import parquet_tables
@@ -234,6 +236,28 @@ def test_statistics_that_are_no_longer_valid_are_removed(tmp_path, glue):
     )
     publish(table.publisher(fewer))
     assert set(store.stored) == {"id"}
+
+
+def test_statistics_that_the_home_can_no_longer_store_are_removed(tmp_path, glue):
+    store, url = glue
+    table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url))
+    statistics = table.statistics()
+    publish(table.publisher(statistics))
+    columns = tuple(replace(c, null_count=None if c.name == "label" else 0) for c in statistics.columns)
+    publication = publish(table.publisher(table.statistics(columns=columns)))
+    assert "number of nulls is not known" in publication.left_out["label"] and set(store.stored) == {"id"}
+
+
+def test_statistics_of_a_dropped_column_are_removed(tmp_path, glue):
+    store, url = glue
+    table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url))
+    (part,) = table.path.iterdir()
+    for remove in (publish, withdraw):
+        pq.write_table(rows(0, 150), part)
+        publish(table.publisher())
+        pq.write_table(rows(0, 150).select(["id"]), part)
+        remove(table.publisher(table.statistics(columns=table.statistics().columns[:1])))
+        assert set(store.stored) == ({"id"} if remove is publish else set())
 
 
 def test_row_count_and_size_are_parameters_of_the_table(tmp_path, glue):
