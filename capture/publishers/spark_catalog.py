@@ -49,6 +49,12 @@ class SparkCatalogPublisher(Publisher):
     def prepare(self) -> Draft:
         self.check_current()
         statistics = self.statistics
+        if statistics.total_size_bytes is None:
+            raise InvalidArgument(
+                f'spark: the size of "{statistics.full_name}" at snapshot {statistics.snapshot_id} is not known, and '
+                "the catalog cannot store an unknown one",
+                code="NOT_PUBLISHABLE", hint="capture the table, not columns alone",
+            )  # fmt: skip
         table = self._table
         types = {
             field["name"].lower(): (field["name"], field["type"]) for field in json.loads(self._schema.json())["fields"]
@@ -72,10 +78,8 @@ class SparkCatalogPublisher(Publisher):
     def write(self, draft: Draft) -> int | None:
         statistics, catalog, identifier = self.statistics, self._catalog, self._table.identifier()
         entries = {name: self._entries(type, column) for name, type, column in draft.content}
-        size = statistics.total_size_bytes
-        if size is None and (before := statistics_of(catalog.fresh(self._table))) is not None:
-            size = int(str(before.sizeInBytes()))
-        new = catalog.new_statistics(name_of(self._table), size or 0, statistics.row_count, entries)
+        assert statistics.total_size_bytes is not None
+        new = catalog.new_statistics(name_of(self._table), statistics.total_size_bytes, statistics.row_count, entries)
         try:
             catalog.check(new, self._schema)
             catalog.put(identifier, new)

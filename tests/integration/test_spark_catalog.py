@@ -188,6 +188,14 @@ def test_delta_table_is_published_by_its_name_in_the_catalog(spark, tmp_path):
         publish(dataclasses.replace(table, options={"table": "nowhere.t"}).publisher())
 
 
+def test_table_of_unknown_size_is_refused(spark, tmp_path):
+    """Spark would broadcast a table of 0 bytes, or of those that it had before, however large it is."""
+    table = registered_table(spark, tmp_path, rows(0, 150))
+    with pytest.raises(InvalidArgument, match=r"size of .* is not known") as refused:
+        publish(table.publisher(table.statistics(total_size_bytes=None)))
+    assert refused.value.code == "NOT_PUBLISHABLE" and table.publisher().read() is None
+
+
 def test_dry_run_reports_a_table_above_the_broadcast_threshold(spark, tmp_path):
     table = registered_table(spark, tmp_path, rows(0, 150))
     spark().conf.set("spark.sql.autoBroadcastJoinThreshold", "5000")
