@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from flight_server.client.connection import Connection
 from store.model.catalog_entries import is_another_table
 from store.model.errors import Conflict, InvalidArgument, NotFound
 from store.model.freshness import EXACT, INHERITED, PRUNING
-from store.model.schemas import DISTRIBUTION_LABELS
+from store.model.schemas import DISTRIBUTION, DISTRIBUTION_LABELS
 from store.model.sketches import estimate, is_partial
 
 _NAME = ("table_catalog", "table_schema", "table_name")
@@ -109,7 +109,11 @@ def stored_statistics(server: Connection, payload: Mapping[str, Any], roles: fro
     """
     table, snapshot_id, allow_inherited = payload["table"], payload["snapshot_id"], payload["allow_inherited"]
     columns, left_out = {}, {}
-    for row in _table(server, "stats.columns", table, snapshot_id).to_pylist():
+    rows = _table(server, "stats.columns", table, snapshot_id).to_pylist()
+    sampled = _sampled_distributions(server, table, rows) if allow_inherited else frozenset()
+    for row in rows:
+        if (row["column_id"], row["distribution_snapshot_id"]) in sampled:
+            row |= dict.fromkeys(DISTRIBUTION)
         if row["logical_type"] in CONTAINERS:
             continue  # no home has statistics of them
         if reason := _refusal(row):
@@ -152,6 +156,16 @@ def _refusal(row: Mapping[str, Any]) -> str:
     if row["completeness"] != "COMPLETE":
         return "is of a sample" if row["completeness"] == "PARTIAL" else "is not known"
     return "is of a sample" if row["row_groups_sampled"] else ""
+
+
+def _sampled_distributions(
+    server: Connection, table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> frozenset[tuple[int, int]]:
+    """Column id and snapshot id of the records from samples whose distribution rows of a later snapshot inherit:
+    the labels of these rows are those of their counts."""
+    old = {row["distribution_snapshot_id"] for row in rows if row["distribution_freshness"] == INHERITED}
+    records = (row for id in sorted(old) for row in _table(server, "stats.columns", table, id).to_pylist())
+    return frozenset((row["column_id"], row["snapshot_id"]) for row in records if _refusal(row))
 
 
 def _column(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,10 +25,12 @@ class FakeServer:
     def __init__(self, *columns: dict[str, Any], table: dict[str, Any] | None = None, sketches: Any = ()):
         self._rows = {"stats.columns": columns, "stats.tables": [table] if table else [], "stats.sketches": sketches}
         self.commands: list[dict[str, Any]] = []
+        self.earlier: dict[int, Any] = {}  # snapshot id → rows of columns, where they are others
 
     def get(self, command: dict[str, Any]) -> pa.Table:
         self.commands.append(command)
-        return pa.Table.from_pylist(list(self._rows[command["table"]]), FLIGHTS[command["table"]].schema)
+        rows = self.earlier.get(command["snapshot"], self._rows[command["table"]])
+        return pa.Table.from_pylist(list(rows), FLIGHTS[command["table"]].schema)
 
 
 def column(column_id: int = 1, **changed: Any) -> dict[str, Any]:
@@ -93,6 +95,17 @@ def test_sketches_of_samples_are_not_published():
     found = stored_statistics(stored, payload(), frozenset({"NDV"}))
     assert [c.theta for c in found.columns] == [b"x", None]
     assert (found.row_count, found.total_size_bytes) == (11, 99)
+
+
+def test_inherited_distribution_of_a_sample_is_not_published():
+    """The row that inherits it is complete: its labels are those of its counts."""
+    distribution = {"ndv": 5.0, "avg_width_bytes": 8.0, "max_width_bytes": 8, "mean": 2.5}
+    inherited = {"distribution_snapshot_id": 6, "distribution_freshness": "INHERITED"} | distribution
+    stored = FakeServer(column(1, null_count=2, **inherited), column(2, null_count=3, **inherited))
+    stored.earlier[6] = [column(1, snapshot_id=6, completeness="PARTIAL"), column(2, snapshot_id=6)]
+    first, second = stored_statistics(stored, payload(allow_inherited=True), frozenset()).columns
+    assert (first.null_count, first.ndv, first.avg_width_bytes, first.max_width_bytes) == (2, None, None, None)
+    assert (second.null_count, second.ndv, second.avg_width_bytes, second.max_width_bytes) == (3, 5, 8, 8)
 
 
 def test_files_come_with_the_statistics_that_may_skip_them():
