@@ -55,7 +55,7 @@ def paimon_bound(text: str | None, logical_type: str) -> str | None:
 
 def number(text: str | None, logical_type: str) -> Any:
     """Converts a canonical bound to a number: int, float or Decimal, days of a DATE, microseconds of a TIMESTAMPTZ
-    since 1970; None for other types, NaN, and years outside Python's range."""
+    since 1970; None for other types, NaN, infinities, and years outside Python's range."""
     if text is None:
         return None
     try:
@@ -64,7 +64,7 @@ def number(text: str | None, logical_type: str) -> Any:
                 return int(text)
             case Kind.FLOAT | Kind.DOUBLE:
                 value = float(text.replace("Infinity", "inf"))
-                return None if math.isnan(value) else value
+                return value if math.isfinite(value) else None
             case Kind.DECIMAL:
                 return Decimal(text)
             case Kind.DATE:

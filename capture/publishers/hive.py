@@ -26,7 +26,7 @@ from capture.publishers.hive_types import (
     with_counts,
     without_null,
 )  # fmt: skip
-from capture.publishers.spi import Draft, HomeStatistics, LostRace
+from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace
 from store.model.errors import InvalidArgument, InvalidField, UpstreamError
 
 DEFAULT_PORT: Final = 9083
@@ -127,9 +127,18 @@ class HivePublisher(HivePublisherBase):
         client.alter_table_with_environment_context(*self.place, table, ttypes.EnvironmentContext(properties=request))
 
     def columns(self) -> Iterable[tuple[str, str]]:
+        return ((column.name, column.type) for column in self._entry.sd.cols or ())
+
+    def refusal(self, column: ColumnStatistics) -> str:
+        if any(key.name == column.name.lower() for key in self._entry.partitionKeys or ()):
+            return "is a partition column, and a metastore refuses statistics of it"
+        return super().refusal(column)
+
+    @cached_property
+    def _entry(self) -> Any:
+        """The table's entry in the metastore."""
         with self._opened() as client:
-            table = client.get_table(*self.place)
-        return ((column.name, column.type) for column in (*(table.sd.cols or ()), *(table.partitionKeys or ())))
+            return client.get_table(*self.place)
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:

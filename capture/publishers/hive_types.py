@@ -80,11 +80,11 @@ class HivePublisherBase(Publisher):
 
     def prepare(self) -> Draft:
         self.check_current()
-        columns, left_out = self.storable(self._refusal)
+        columns, left_out = self.storable(self.refusal)
         distinct = {column.name: column.distinct for column in columns}
         return Draft(self.statistics.snapshot_id, self.name, distinct, left_out, list(map(self._as_hive, columns)))
 
-    def _refusal(self, column: ColumnStatistics) -> str:
+    def refusal(self, column: ColumnStatistics) -> str:
         """The reason why the catalog cannot store a column's statistics; empty if it can."""
         hive_type = self.types.get(column.name.lower())
         kind = _kind(hive_type or "")
@@ -183,7 +183,7 @@ class HivePublisherBase(Publisher):
 
     @abstractmethod
     def columns(self) -> Iterable[tuple[str, str]]:
-        """Name and Hive type of each column of the catalog's table."""
+        """Name and Hive type of each column of the catalog's table that it may have statistics of."""
 
     @abstractmethod
     def parameters(self) -> tuple[Mapping[str, str], datetime | None]:

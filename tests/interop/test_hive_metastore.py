@@ -30,17 +30,19 @@ def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield uri
 
 
-def registered(root: Path, uri: str) -> Table:
-    """A Parquet table with 150 rows that the metastore knows under a new name."""
+def registered(root: Path, uri: str, *keys: str) -> Table:
+    """A Parquet table with 150 rows that the metastore knows under a new name, partitioned by `keys`."""
     name = f"t{next(NUMBERS)}"
     storage = ttypes.StorageDescriptor(
-        cols=[ttypes.FieldSchema(column, type, "") for column, type in TYPES.items()], location=(root / name).as_uri(),
+        cols=[ttypes.FieldSchema(column, type, "") for column, type in TYPES.items() if column not in keys],
+        location=(root / name).as_uri(),
         inputFormat="x", outputFormat="y", serdeInfo=ttypes.SerDeInfo("n", "l", {}), bucketCols=[], sortCols=[],
         parameters={}, compressed=False, numBuckets=-1,
     )  # fmt: skip
     with opened(uri) as client:
         client.create_table(ttypes.Table(
-            name, "default", "somebody", 0, 0, 0, storage, [], {"EXTERNAL": "TRUE"}, tableType="EXTERNAL_TABLE"
+            name, "default", "somebody", 0, 0, 0, storage, [ttypes.FieldSchema(key, TYPES[key], "") for key in keys],
+            {"EXTERNAL": "TRUE"}, tableType="EXTERNAL_TABLE",
         ))  # fmt: skip
     return parquet_tables.built("hive", root, rows(0, 150), uri=uri, table=name)
 
@@ -60,6 +62,20 @@ class TestContract(PublisherContract):
 
     append = staticmethod(parquet_tables.append)
     count = staticmethod(parquet_tables.count)
+
+
+def test_what_the_metastore_refuses_is_left_out(tmp_path, metastore):
+    """Statistics of partition columns, and infinite bounds."""
+    table = registered(tmp_path, metastore, "label")
+    facts = [("id", "INT", "-3", "9"), ("label", "STRING", "a", "z"), ("ratio", "DOUBLE", "-Infinity", "Infinity")]
+    columns = tuple(
+        ColumnStatistics(i, name, type, 150, 7, ndv=5.0, min=low, max=high, avg_width_bytes=2.5, max_width_bytes=9)
+        for i, (name, type, low, high) in enumerate(facts, 1)
+    )
+    publication = publish(table.publisher(table.statistics(columns=columns)))
+    assert publication.columns == ("id", "ratio") and "is a partition column" in publication.left_out["label"]
+    ratio = stored(table, "ratio").statsObj[0].statsData.doubleStats
+    assert (ratio.lowValue, ratio.highValue, ratio.numNulls, ratio.numDVs) == (None, None, 7, 6)
 
 
 def test_column_statistics_of_each_type(tmp_path, metastore):
