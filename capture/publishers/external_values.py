@@ -13,17 +13,22 @@ from store.model import bounds
 from store.model.logical_types import Kind, parse
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NOT_FINITE: Final = ("Infinity", "-Infinity", "NaN")
 _NUMBERS: Final = (Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL)
 _WIDTHS: Final = {Kind.BOOLEAN: 1, Kind.INT: 8, Kind.FLOAT: 4, Kind.DOUBLE: 8, Kind.DATE: 4, Kind.TIME: 8,
                   Kind.TIMESTAMP: 8, Kind.TIMESTAMPTZ: 8, Kind.UUID: 16}  # fmt: skip
 
 
 def catalog_entries(column: ColumnStatistics, bound: Callable[[str | None, str], str | None]) -> dict[str, object]:
-    """The known statistics of a column under the names that Spark's `CatalogColumnStat` and Paimon have for them."""
+    """The known statistics of a column under the names that Spark's `CatalogColumnStat` and Paimon have for them.
+
+    Without bounds that are not finite: Spark plans no query with a condition on a column between two infinities.
+    """
     greatest = column.max_width_bytes
+    low, high = (None if side in _NOT_FINITE else bound(side, column.logical_type) for side in (column.min, column.max))
     entries = {
-        "distinctCount": column.distinct, "min": bound(column.min, column.logical_type),
-        "max": bound(column.max, column.logical_type), "nullCount": column.null_count, "avgLen": average_width(column),
+        "distinctCount": column.distinct, "min": low, "max": high, "nullCount": column.null_count,
+        "avgLen": average_width(column),
         "maxLen": _WIDTHS.get(parse(column.logical_type).kind) if greatest is None else greatest,
     }  # fmt: skip
     return {name: value for name, value in entries.items() if value is not None}

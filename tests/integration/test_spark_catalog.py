@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import re
 import subprocess
 import sys
@@ -160,6 +161,20 @@ def test_queries_on_every_published_type_can_be_planned(spark, tmp_path):
         query = f"SELECT a.id FROM types a JOIN types b ON a.id = b.id AND a.day = b.day WHERE a.{condition}"
         query = query.replace("a.flag", "a.flag = true")
         assert "rowCount" in estimate(spark, query), condition
+
+
+def test_queries_on_infinite_numbers_can_be_planned(spark, tmp_path):
+    """Between two infinities Spark computes NaN, and failed every query with a condition on the column."""
+    ends = pa.array([-math.inf, 1.0, 2.0, math.inf])
+    table = registered_table(spark, tmp_path, pa.table({"d": ends, "f": ends.cast(pa.float32())}))
+    columns = tuple(
+        ColumnStatistics(n, name, type, 4, 0, 0, ndv=4.0, min="-Infinity", max="Infinity")
+        for n, (name, type) in enumerate((("d", "DOUBLE"), ("f", "FLOAT")), 1)
+    )
+    assert publish(table.publisher(table.statistics(columns=columns))).columns == ("d", "f")
+    for name in ("d", "f"):
+        assert "rowCount=4" in estimate(spark, f"SELECT * FROM {table.name} WHERE {name} > 0"), name
+        assert "rowCount=1" in estimate(spark, f"SELECT * FROM {table.name} WHERE {name} = 2"), name
 
 
 def test_bounds_that_spark_cannot_read_are_refused(spark, tmp_path):
