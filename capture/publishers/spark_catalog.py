@@ -35,6 +35,7 @@ _FITTING: Final = {
     Kind.DOUBLE: {"double"}, Kind.DECIMAL: {"decimal"}, Kind.DATE: {"date"}, Kind.TIMESTAMPTZ: {"timestamp"},
     Kind.STRING: {"string"}, Kind.BINARY: {"binary"},
 }  # fmt: skip
+_JOINED_WITHOUT_BOUNDS: Final = frozenset({"float", "double", "string", "binary"})
 _WITH_HISTOGRAM: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "date",
                                     "timestamp"})  # fmt: skip
 
@@ -108,8 +109,14 @@ class SparkCatalogPublisher(Publisher):
         return True
 
     def _entries(self, type: str, column: ColumnStatistics) -> dict[str, object]:
-        """Entries of Spark's `CatalogColumnStat` for one column."""
+        """Entries of Spark's `CatalogColumnStat` for one column.
+
+        Without a distinct count if the bounds of values are not known: Spark takes such a column for one of nulls, and
+        estimates joins by it at 0 rows.
+        """
         entries = catalog_entries(column, spark_bound)
+        if type not in _JOINED_WITHOUT_BOUNDS and column.distinct and not {"min", "max"} <= entries.keys():
+            del entries["distinctCount"]
         if type in _WITH_HISTOGRAM and (histogram := bins(column, type in _DISCRETE)):
             rows = max((column.row_count or 0) - (column.null_count or 0), 0)
             entries["histogram"] = self._catalog.histogram(serialized(histogram, rows))

@@ -177,6 +177,16 @@ def test_queries_on_infinite_numbers_can_be_planned(spark, tmp_path):
         assert "rowCount=1" in estimate(spark, f"SELECT * FROM {table.name} WHERE {name} = 2"), name
 
 
+def test_joins_by_a_column_without_bounds_are_not_estimated_as_empty(spark, tmp_path):
+    """Such as one of dates after the year 9999: Spark takes it for a column of nulls."""
+    table = registered_table(spark, tmp_path, pa.table({"id": pa.array(range(4), pa.int64()), "label": list("abcd")}))
+    columns = (ColumnStatistics(1, "id", "INT", 4, 0, ndv=4.0), ColumnStatistics(2, "label", "STRING", 4, 0, ndv=4.0))
+    assert publish(table.publisher(table.statistics(columns=columns))).columns == ("id", "label")
+    for name in ("id", "label"):
+        plan = estimate(spark, f"SELECT a.id FROM {table.name} a JOIN {table.name} b ON a.{name} = b.{name}")
+        assert not plan.endswith("rowCount=0"), name
+
+
 def test_bounds_that_spark_cannot_read_are_refused(spark, tmp_path):
     """With the optimizer of this session off too: another session's would fail every query on the table."""
     table = registered_table(spark, tmp_path, pa.table({"tiny": pa.array([1, 2], pa.int8())}))

@@ -143,7 +143,7 @@ class PublisherContract(ABC):
         statistics = table.statistics()
         publish(table.publisher(statistics))
         first, second = statistics.columns
-        fewer = ColumnStatistics(first.column_id, "id", first.logical_type, 150, 0, ndv=3.0, theta=second.theta)
+        fewer = replace(first, ndv=3.0, theta=second.theta)
         result = publish(table.publisher(table.statistics(statistics.snapshot_id, columns=(fewer,))))
         assert result.columns == ("id",)
         read = table.publisher(statistics).read()
