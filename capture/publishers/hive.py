@@ -69,7 +69,7 @@ class HivePublisher(HivePublisherBase):
 
         database, table = self.place
         request = ttypes.TableStatsRequest(
-            dbName=database, tblName=table, colNames=[name.lower() for name in names],
+            dbName=database, tblName=table, colNames=list(names),
             catName=self.destination.options.get("catalog"),
         )  # fmt: skip
         with self._opened() as client:
@@ -80,7 +80,7 @@ class HivePublisher(HivePublisherBase):
     def delete(self, names: Sequence[str]) -> None:
         with self._opened() as client:
             for name in names:
-                client.delete_table_column_statistics(*self.place, name.lower())
+                client.delete_table_column_statistics(*self.place, name)
 
     def parameters(self) -> tuple[Mapping[str, str], datetime | None]:
         with self._opened() as client:
@@ -195,7 +195,7 @@ def _item(column: HiveColumn) -> Any:
             "DECIMAL": ttypes.DecimalColumnStatsData, "DATE": ttypes.DateColumnStatsData,
             "STRING": ttypes.StringColumnStatsData, "BINARY": ttypes.BinaryColumnStatsData}[column.kind]  # fmt: skip
     data = ttypes.ColumnStatisticsData(**{_FIELDS[column.kind]: make(**counts)})
-    return ttypes.ColumnStatisticsObj(colName=column.name.lower(), colType=column.hive_type, statsData=data)
+    return ttypes.ColumnStatisticsObj(colName=column.name, colType=column.hive_type, statsData=data)
 
 
 def _value(kind: str, value: Any) -> Any:

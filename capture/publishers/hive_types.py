@@ -86,7 +86,7 @@ class HivePublisherBase(Publisher):
 
     def refusal(self, column: ColumnStatistics) -> str:
         """The reason why the catalog cannot store a column's statistics; empty if it can."""
-        hive_type = self.types.get(column.name.lower())
+        _, hive_type = self.types.get(column.name.lower(), (None, None))
         kind = _kind(hive_type or "")
         if hive_type is None:
             return "is not a column of the catalog's table"
@@ -100,11 +100,11 @@ class HivePublisherBase(Publisher):
         return ""
 
     def _as_hive(self, column: ColumnStatistics) -> HiveColumn:
-        hive_type = self.types[column.name.lower()]
+        name, hive_type = self.types[column.name.lower()]
         has_bounds = parse(column.logical_type).kind not in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
         low, high = (number(side if has_bounds else None, column.logical_type) for side in (column.min, column.max))
         return HiveColumn(
-            column.name, hive_type, _kind(hive_type) or "", column.null_count or 0, column.distinct or 0, low, high,
+            name, hive_type, _kind(hive_type) or "", column.null_count or 0, column.distinct or 0, low, high,
             column.avg_width_bytes or 0.0, column.max_width_bytes or 0,
         )  # fmt: skip
 
@@ -113,7 +113,7 @@ class HivePublisherBase(Publisher):
         ours = {column.name.lower(): column.name for column in columns if column.name.lower() in self.types}
         distinct: dict[str, int | None] = {}
         times = {}
-        for given, ndv, at in self.stored(list(ours.values())):
+        for given, ndv, at in self.stored([self.types[name][0] for name in ours]):
             name = ours.get(given.lower(), given)
             distinct[name] = ndv
             if at is not None:
@@ -121,7 +121,7 @@ class HivePublisherBase(Publisher):
         return HomeStatistics(None, self.name, distinct, analyzed_at=times) if distinct else None
 
     def withdraw(self) -> bool:
-        stored = [name for name, _, _ in self.stored(list(self.types))]
+        stored = [name for name, _, _ in self.stored([name for name, _ in self.types.values()])]
         self.delete(stored)
         return bool(stored)
 
@@ -131,7 +131,7 @@ class HivePublisherBase(Publisher):
         described = self.destination.connector.describe(self.statistics.namespace, self.statistics.name)
         held = {*draft.distinct, *(column.name for column in described.schema.columns)} - draft.left_out.keys()
         valid = {name.lower() for name in held}
-        names = [name for name, type in self.types.items() if name not in valid and _kind(type)]
+        names = [name for lower, (name, type) in self.types.items() if lower not in valid and _kind(type)]
         return [name for name, _, _ in self.stored(names)] if names else []
 
     def unknown_table(self) -> NotFound:
@@ -169,13 +169,13 @@ class HivePublisherBase(Publisher):
         return ".".join(self.place)
 
     @cached_property
-    def types(self) -> dict[str, str]:
-        """Column name, lower case → Hive type."""
-        return {name.lower(): type for name, type in self.columns()}
+    def types(self) -> dict[str, tuple[str, str]]:
+        """Column name, lower case → name in the catalog and Hive type."""
+        return {name.lower(): (name, type) for name, type in self.columns()}
 
     @abstractmethod
     def stored(self, names: Sequence[str]) -> Iterable[tuple[str, int | None, datetime | None]]:
-        """Name, distinct values and time of the statistics of these columns that the catalog has."""
+        """Name, distinct values and time of the statistics of these columns, named as in the catalog, that it has."""
 
     @abstractmethod
     def delete(self, names: Sequence[str]) -> None:

@@ -260,6 +260,17 @@ def test_statistics_of_a_dropped_column_are_removed(tmp_path, glue):
         assert set(store.stored) == ({"id"} if remove is publish else set())
 
 
+def test_columns_are_named_as_in_the_catalog(tmp_path, glue):
+    """Readers ask for the statistics of the catalog's columns, which are mostly in lower case."""
+    handler, url = glue
+    table = parquet_tables.built("glue", tmp_path, rows(0, 150).rename_columns(["ID", "Label"]), **options(url))
+    assert publish(table.publisher()).columns == ("ID", "Label") and set(handler.stored) == {"id", "label"}
+    first, second = table.statistics().columns
+    publish(table.publisher(table.statistics(columns=(first, replace(second, null_count=None)))))
+    assert set(handler.stored) == {"id"}
+    assert withdraw(table.publisher()) and not handler.stored
+
+
 def test_row_count_and_size_are_parameters_of_the_table(tmp_path, glue):
     handler, url = glue
     table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url))
