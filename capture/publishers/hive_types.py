@@ -195,7 +195,7 @@ def _kind(hive_type: str) -> str | None:
 
 
 def with_counts(parameters: Mapping[str, str], statistics: TableStatistics) -> dict[str, str] | None:
-    """Adds row count and size to a table's parameters, under Hive's names.
+    """Sets row count and size in a table's parameters, under Hive's names; an unknown size removes the stored one.
 
     Returns:
         All parameters; None if nothing changes, the row count is unknown, or the table is an Iceberg table, whose
@@ -206,9 +206,8 @@ def with_counts(parameters: Mapping[str, str], statistics: TableStatistics) -> d
     counts = {ROWS: str(statistics.row_count)} | (
         {} if statistics.total_size_bytes is None else {SIZE: str(statistics.total_size_bytes)}
     )
-    if counts.items() <= parameters.items():
-        return None
-    return dict(parameters) | counts | _KEEP
+    counted = {name: value for name, value in parameters.items() if name != SIZE} | counts
+    return None if counted == parameters else counted | _KEEP
 
 
 def changed_at(parameters: Mapping[str, str]) -> datetime | None:

@@ -208,6 +208,8 @@ def test_row_count_and_size_are_parameters_of_the_table(tmp_path, metastore):
     assert store.parameters["owner"] == "somebody" and store.altered[0]["DO_NOT_UPDATE_STATS"] == "true"
     publish(table.publisher())
     assert len(store.altered) == 1  # unchanged
+    publish(table.publisher(table.statistics(total_size_bytes=None)))
+    assert store.parameters["numRows"] == "150" and "totalSize" not in store.parameters
     store.parameters |= {"table_type": "ICEBERG", "numRows": "1"}
     publish(table.publisher())
     assert store.parameters["numRows"] == "1"  # commits of Iceberg change the entry
