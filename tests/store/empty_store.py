@@ -1,7 +1,8 @@
 """Empty stores for tests, and stores that are filled once.
 
 DuckDB takes 20 ms to open a file, and as long to close it, but none while it has the file open already. So a connection
-keeps each file open, and the next test gets it once the one before has closed it, emptied.
+keeps each file open, and the next test gets it once the one before has closed it, emptied. DuckDB works in one thread:
+a second one has nothing to do for so few rows, but is woken for each statement.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class _Place:
         self.path = Path(mkdtemp(dir=_directory())) / "stats.duckdb"
         self.path.write_bytes(_file(fill))
         self._keeper = duckdb.connect(self.path)
+        self._run("SET threads = 1")
         self._filled = self._with_rows()  # what is kept of the first content
         for table in self._filled:
             self._run(f"CREATE TEMP TABLE first_{table} AS FROM {table}")
