@@ -20,6 +20,7 @@ from store.model.errors import NotFound
 from store.model.sketches.theta import theta
 from store.model.targets import Target
 from tests.capture.connectors import iceberg_tables as built
+from tests.store.empty_store import place_for_database
 
 NAME = "lake.default.events"
 
@@ -60,7 +61,7 @@ def test_captured_table_can_be_read_also_after_reopening(tmp_path, lake):
 
 
 def test_later_capture_reads_only_the_new_files(lake, root):
-    with LocalStore(":memory:") as store:
+    with LocalStore(place_for_database()) as store:
         store.capture(lake, "lake", "default", "events")
         write(root, 100, 150)
         results = store.capture(lake, "lake", "default", "events")
@@ -71,7 +72,7 @@ def test_later_capture_reads_only_the_new_files(lake, root):
 
 
 def test_sample_does_not_replace_a_complete_record(lake):
-    with LocalStore(":memory:") as store:
+    with LocalStore(place_for_database()) as store:
         store.capture(lake, "lake", "default", "events")
         how = {"sampling": Sampling.RANDOM_ROW_GROUP, "budget": Budget(max_rows=20)}
         store.capture(lake, "lake", "default", "events", targets=[Target.column(1)], **how)
@@ -94,7 +95,7 @@ def test_sketches_that_a_source_has_are_stored_by_column(tmp_path):
 
 
 def test_cancelled_capture_stores_nothing(lake):
-    with LocalStore(":memory:") as store:
+    with LocalStore(place_for_database()) as store:
         results = store.capture(lake, "lake", "default", "events", progress=lambda share, message: False,
                                 targets=[Target.column(1)])  # fmt: skip
         assert [(r.outcome, r.detail) for r in results] == [(Outcome.DEGRADED, "cancelled")]
@@ -102,7 +103,7 @@ def test_cancelled_capture_stores_nothing(lake):
 
 
 def test_missing_tables_and_snapshots_are_not_found(lake):
-    with LocalStore(":memory:") as store:
+    with LocalStore(place_for_database()) as store:
         with pytest.raises(NotFound, match="evnts"):
             store.capture(lake, "lake", "default", "evnts")
         with pytest.raises(NotFound, match="has no snapshot 5"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +23,7 @@ from capture.store_sink import LocalStore
 from store.model.errors import InvalidArgument
 from tests.capture.publishers.test_glue import glue, options
 from tests.capture.publishers.test_hive import metastore
+from tests.store.empty_store import place_for_database
 
 __all__ = ["glue", "metastore"]
 
@@ -45,11 +45,11 @@ def write(lake: Path, start: int, stop: int, changed_s: int = LONG_AGO) -> None:
     os.utime(file, (changed_s, changed_s))
 
 
-def captured(lake: Path, tmp_path: Path, **options: str) -> tuple[dict[str, float | None], str, dict[str, Any]]:
+def captured(lake: Path, **options: str) -> tuple[dict[str, float | None], str, dict[str, Any]]:
     """The ndv of each column, the detail of the first result, and the record of `id`, of a capture by metadata."""
     config = ConnectorConfig("lake", "parquet", str(lake), options)
     connector = with_catalogs(open_connector(config), config)
-    with LocalStore(tmp_path / f"{time.monotonic_ns()}.duckdb", [NativeEngine()]) as store:
+    with LocalStore(place_for_database(), [NativeEngine()]) as store:
         detail = store.capture(connector, "lake", "default", "t")[0].detail
         rows = store.read("stats.columns", "lake.default.t").to_pylist()
     connector.close()
@@ -76,11 +76,11 @@ def analyzed_by_spark(lake: Path, rows: int = 150) -> dict[str, str]:
             "transient_lastDdlTime": str(LONG_AGO + 100)}  # fmt: skip
 
 
-def test_statistics_of_hive_and_spark_are_read_from_one_metastore(lake, tmp_path, metastore):
+def test_statistics_of_hive_and_spark_are_read_from_one_metastore(lake, metastore):
     store, uri = metastore
     analyzed_by_hive(store)
     store.parameters |= analyzed_by_spark(lake)
-    ndv, detail, row = captured(lake, tmp_path, **hive_options(uri))
+    ndv, detail, row = captured(lake, **hive_options(uri))
     assert (ndv, detail) == ({"id": 77.0, "label": 5.0}, "")
     assert (row["producer"], row["ndv_exact"]) == ("UPSTREAM_METADATA_DERIVED", False)
     assert (row["min"], row["max"], row["null_count"]) == (
@@ -90,21 +90,21 @@ def test_statistics_of_hive_and_spark_are_read_from_one_metastore(lake, tmp_path
     )  # from files: bounds of a catalog are unproven
 
 
-def test_statistics_of_other_rows_are_refused_with_the_reason(lake, tmp_path, metastore):
+def test_statistics_of_other_rows_are_refused_with_the_reason(lake, metastore):
     store, uri = metastore
     analyzed_by_hive(store)
     write(lake, 150, 160)
-    ndv, detail, _ = captured(lake, tmp_path, **hive_options(uri))
+    ndv, detail, _ = captured(lake, **hive_options(uri))
     assert ndv == {"id": None, "label": None}
     assert detail == "no statistics of hive: default.t was analysed at 150 rows, the table has 160"
     store.parameters["numRows"] = "160"
-    assert captured(lake, tmp_path, **hive_options(uri))[0]["id"] == 77.0
+    assert captured(lake, **hive_options(uri))[0]["id"] == 77.0
     write(lake, 150, 160, LONG_AGO + 200)  # the same number of rows, written after the analysis
-    _, detail, _ = captured(lake, tmp_path, **hive_options(uri))
+    _, detail, _ = captured(lake, **hive_options(uri))
     assert "default.t was analysed at 2023-11-14 22:15:00 UTC, before the table's last change" in detail
 
 
-def test_statistics_are_read_from_glue(lake, tmp_path, glue):
+def test_statistics_are_read_from_glue(lake, glue):
     handler, url = glue
     home = {f"statistics_from.glue.{name}": value for name, value in options(url).items()}
     counts = {"NumberOfNulls": 3, "NumberOfDistinctValues": 78}
@@ -112,20 +112,20 @@ def test_statistics_are_read_from_glue(lake, tmp_path, glue):
         "ColumnName": "id", "ColumnType": "bigint", "AnalyzedTime": LONG_AGO + 100,
         "StatisticsData": {"Type": "LONG", "LongColumnStatisticsData": counts},
     }  # fmt: skip
-    _, detail, _ = captured(lake, tmp_path, statistics_from="glue", **home)
+    _, detail, _ = captured(lake, statistics_from="glue", **home)
     assert detail == "no statistics of glue: default.t has no row count"
     handler.entry["Parameters"] = {"numRows": "150"} | analyzed_by_spark(lake)
-    assert captured(lake, tmp_path, statistics_from="glue", **home)[:2] == ({"id": 77.0, "label": 5.0}, "")
+    assert captured(lake, statistics_from="glue", **home)[:2] == ({"id": 77.0, "label": 5.0}, "")
 
 
-def test_unavailable_catalog_does_not_stop_a_capture(lake, tmp_path, metastore):
-    ndv, detail, row = captured(lake, tmp_path, **hive_options("thrift://127.0.0.1:1"))
+def test_unavailable_catalog_does_not_stop_a_capture(lake, metastore):
+    ndv, detail, row = captured(lake, **hive_options("thrift://127.0.0.1:1"))
     assert "no statistics of hive: 127.0.0.1:1 cannot be reached" in detail
     assert (ndv["id"], row["row_count"]) == (None, 150)
     options = hive_options(metastore[1]) | {"statistics_from.hive.table": "u"}
-    assert "default.u does not exist" in captured(lake, tmp_path, **options)[1]
-    assert captured(lake, tmp_path, **hive_options(metastore[1]))[1] == "no statistics of hive: it has none"
-    assert "no Spark session" in captured(lake, tmp_path, statistics_from="spark")[1]
+    assert "default.u does not exist" in captured(lake, **options)[1]
+    assert captured(lake, **hive_options(metastore[1]))[1] == "no statistics of hive: it has none"
+    assert "no Spark session" in captured(lake, statistics_from="spark")[1]
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def test_unavailable_catalog_does_not_stop_a_capture(lake, tmp_path, metastore):
     [("iceberg", r"are in the table and are always read: expected glue \| hive \| spark"),
      ("hove", '"hove" is not a home')],
 )  # fmt: skip
-def test_statistics_from_must_name_a_catalog(lake, tmp_path, name, expected):
+def test_statistics_from_must_name_a_catalog(lake, name, expected):
     with pytest.raises(InvalidArgument, match=rf"options\.statistics_from: .*{expected}"):
-        captured(lake, tmp_path, statistics_from=name)
+        captured(lake, statistics_from=name)
 
 
 @pytest.mark.parametrize(

@@ -20,41 +20,44 @@ FRESHNESS_COLUMNS = ("column_id", "snapshot_id", "freshness")
 
 
 @contextmanager
-def histories(directory, cache_bytes):
+def histories(cache_bytes):
     """An app whose tables have columns captured at some of four snapshots, under two schemas."""
-    with app_in(directory) as app:
+    with app_in(fill=fill) as app:
         app.scanner.slices = SliceCache(cache_bytes)
-        captured = {  # column → snapshot → schema hash it was captured under
-            1: {1: "h"},
-            2: {1: "h", 2: "h"},
-            3: {1: "g"},
-            4: {3: "h", 1: "h"},
-            5: {4: "h"},
-            6: {1: "h", 2: "g"},
-            7: {1: None},
-        }
-        for snapshot in (1, 2, 3, 4):
-            here = [
-                rows("t", snapshot, [column], schema_hash=captured[column][snapshot], completeness="COMPLETE")
-                for column in captured
-                if snapshot in captured[column]
-            ]
-            put(app, [row for part in here for row in part])
-        put(app, rows("unknown", 1, [1], schema_hash=None))
-        put(app, rows("unknown", 2, [2], schema_hash=None))
+        yield app
+
+
+def fill(app):
+    captured = {  # column → snapshot → schema hash it was captured under
+        1: {1: "h"},
+        2: {1: "h", 2: "h"},
+        3: {1: "g"},
+        4: {3: "h", 1: "h"},
+        5: {4: "h"},
+        6: {1: "h", 2: "g"},
+        7: {1: None},
+    }
+    for snapshot in (1, 2, 3, 4):
+        here = [
+            rows("t", snapshot, [column], schema_hash=captured[column][snapshot], completeness="COMPLETE")
+            for column in captured
+            if snapshot in captured[column]
+        ]
+        put(app, [row for part in here for row in part])
+    put(app, rows("unknown", 1, [1], schema_hash=None))
+    put(app, rows("unknown", 2, [2], schema_hash=None))
+
+
+@pytest.fixture(scope="module", params=[0, 64 << 20], ids=["from DuckDB", "from memory"])
+def app(request):
+    with histories(request.param) as app:
         yield app
 
 
 @pytest.fixture(scope="module", params=[0, 64 << 20], ids=["from DuckDB", "from memory"])
-def app(tmp_path_factory, request):
-    with histories(tmp_path_factory.mktemp("fresh"), request.param) as app:
-        yield app
-
-
-@pytest.fixture(scope="module", params=[0, 64 << 20], ids=["from DuckDB", "from memory"])
-def isolated_app(tmp_path_factory, request):
+def isolated_app(request):
     """An app to which no other test adds tables: its tests read every table, many times."""
-    with histories(tmp_path_factory.mktemp("few"), request.param) as app:
+    with histories(request.param) as app:
         put(app, rows("whole", 1, [1, 2], schema_hash="h") + rows("whole", 2, [1, 2], schema_hash="h"))
         yield app
 

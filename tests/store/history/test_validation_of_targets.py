@@ -20,9 +20,8 @@ from tests.store.record_tables import HASH, put, refused, rows
 def ids(name, *given):
     """The storage ids of rows of a flight, as a statement computes them from what is stored."""
     stored = prepare(FLIGHTS[name], rows(name, *given))
-    with duckdb.connect() as connection:
-        return [id_ for (id_,) in execute(connection, f"SELECT {STORAGE_ID[name].format('t')} FROM {{stored}} t",
-                                          stored=stored)]  # fmt: skip
+    sql = f"SELECT {STORAGE_ID[name].format('t')} FROM {{stored}} t"
+    return [id_ for (id_,) in execute(duckdb.default_connection(), sql, stored=stored)]
 
 
 def test_storage_ids_equal_those_of_the_targets():
