@@ -37,10 +37,10 @@ def test_sizes_are_those_of_the_decompressed_buffers(table: pa.Table, codec: str
 
 
 def test_bomb_is_seen_in_its_first_bytes():
-    given = encoded(pa.table({"a": ["x" * 1000] * 100_000}), "zstd")
+    given = encoded(pa.table({"a": ["x" * 1000] * 20_000}), "zstd")
     before = pa.total_allocated_bytes()
-    assert len(given) < 1_000_000
-    assert declared_bytes(memoryview(given)) > 100_000_000
+    assert len(given) < 200_000
+    assert declared_bytes(memoryview(given)) > 20_000_000
     assert pa.total_allocated_bytes() - before < 1_000_000
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from fractions import Fraction
 
 import numpy as np
@@ -37,7 +36,8 @@ def javadoc(value, single):
         good = [n for n in around if n and (low < n * unit < high or (closed and n * unit in (low, high)))]
         return [min((abs(n * unit - exact), n % 2, n) for n in good)[2] * unit] if good else []
 
-    shortest = 1 + bisect_left(range(1, 20), True, key=lambda length: bool(nearest(length)))
+    shortest = len(str(v).partition("e")[0].replace(".", "").strip("0"))
+    assert nearest(shortest) and not (shortest > 1 and nearest(shortest - 1))
     decimal = nearest(max(shortest, 2))[0]
     exponent += decimal >= Fraction(10) ** (exponent + 1)
     digits = str(decimal / Fraction(10) ** (exponent - 20)).rstrip("0")
