@@ -63,9 +63,10 @@ class Queries:
             return rows.to_batches()
         sql, parameters = self._sql(request, source, scope)
         batch_rows = _LARGE.get(request.flight.name) or _batch_rows(request.schema)
-        # A row for each column of a table: a copy of them costs less than to parse and bind twice, as a stream does.
-        is_few = scope.only is not None and not scope.is_stored and request.flight.name in IN_PARTS
-        if is_few and request.names and not request.rows:
+        # What the catalog has of a table, or a row for each of its columns: a copy of them costs less than to parse and
+        # bind twice, as a stream does.
+        is_few = request.flight.name in SOURCES or (not scope.is_stored and request.flight.name in IN_PARTS)
+        if is_few and scope.only is not None and request.names and not request.rows:
             return _typed(query(cursor, sql, parameters), request.schema).to_batches(batch_rows)
         reader = cursor.sql(sql, params=parameters or None).to_arrow_reader(batch_rows)
         if not request.names and not request.rows:
