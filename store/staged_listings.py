@@ -30,6 +30,7 @@ from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SPAN, OPEN_END, insert_rows
 from store.history.file_listings import FAMILIES, ListingChanged, Marks, can_continue
 from store.history.file_spans import end_staged, positions, tidy
+from store.history.presence import STAGED
 from store.history.span_merge import drop_orphaned_sketches
 from store.history.staged import Staged
 from store.history.target_bits import TargetBits
@@ -131,7 +132,8 @@ class StagedListing:
             raise ListingChanged
         self._pos, self._has_rows = newest + 1, newest >= 0
         self._is_own = own is not None or self._base is not None
-        self._catalog.presence.add(self.family, [self.table_key])
+        for family in (self.family, STAGED):
+            self._catalog.presence.add(family, [self.table_key])
         insert_rows(connection, "staged_listings", [[self.table_key, self.family, self._pos, self._generation]])
         return True
 

@@ -34,6 +34,7 @@ from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, stored_columns
 from store.history.content_hash import content_hash
 from store.history.file_listings import ListingChanged, Marks
 from store.history.file_spans import STORAGE_ID, end_staged, rows_of, where_target
+from store.history.presence import STAGED
 from store.history.snapshot_merge import SnapshotMerge
 from store.history.span_merge import SpanMerge, waves
 from store.model.catalog_entries import EXTERNAL, Place, TableEntry
@@ -232,7 +233,7 @@ class DuckDBStatsStore(StatsStore):
             if not part.num_rows:
                 continue
             self.catalog.changes.stored(family, part)
-            if family in BY_SPAN and presence.has_any(family, keys):
+            if family in BY_SPAN and presence.has_any(STAGED, keys):
                 end_staged(connection, family, keys)
             for wave in waves(part) if family in BY_SPAN else [part]:
                 given = put.mode, family, wave, self._name_of, places, self.catalog.spans, presence

@@ -13,6 +13,7 @@ from store.duckdb.database import Connection
 from store.duckdb.spill import SpillBuffer
 from store.history.file_listings import FAMILIES, ListingChanged, continue_listings, list_nothing
 from store.history.file_spans import end_staged
+from store.history.presence import STAGED
 from store.model.catalog_entries import TableEntry
 from store.model.puts import Listing
 from store.staged_listings import MANY_ROWS, StagedListing, family_of
@@ -194,7 +195,8 @@ def _continue(connection: Connection, store: DuckDBStatsStore, listings: Sequenc
     if not listings:
         return
     for family in FAMILIES:
-        if keys := [key for draft, key, _ in listings if family not in draft.staged]:
+        keys = [key for draft, key, _ in listings if family not in draft.staged]
+        if store.catalog.presence.has_any(STAGED, keys):
             end_staged(connection, family, keys)
     continue_listings(connection, [
         (key, listing, [family for family in FAMILIES if family not in draft.staged])

@@ -7,18 +7,22 @@ supersets: a table whose rows were deleted, or whose transaction was rolled back
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from store.duckdb.database import Database
 from store.duckdb.layout import BY_SNAPSHOT, Connection, parts
 
+STAGED: Final = "staged_listings"
 _SOURCES = [
     "SELECT family, table_key FROM file_snapshots", "SELECT family, table_key FROM staged_listings",
+    f"SELECT '{STAGED}', table_key FROM staged_listings",
     *(f"SELECT '{flight}', table_key FROM {table}" for flight in BY_SNAPSHOT for table in parts(flight)),
 ]  # fmt: skip
 
 
 class Presence:
-    """Families by which tables may have rows: flights of `BY_SNAPSHOT` and of `BY_SPAN`, staged rows included."""
+    """Families by which tables may have rows: flights of `BY_SNAPSHOT` and of `BY_SPAN`, staged rows included; and
+    `STAGED` of tables that may have a listing that is staged."""
 
     def __init__(self, database: Database):
         self._keys: dict[str, set[int]] = {}

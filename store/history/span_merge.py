@@ -190,15 +190,18 @@ class SpanMerge:
     def _mark(self, connection: Connection, own: pa.Table) -> None:
         """Gives listings that were stored before their new marks; one that is replaced as a whole loses its own."""
         pairs = zip(own["table_key"].to_pylist(), own["snapshot_id"].to_pylist(), strict=True)
-        marks = [self.marks.get(pair) for pair in pairs]
-        marked = own.append_column("mark", pa.array(marks, pa.string()))
-        if self.mode is not PutMode.REPLACE_SNAPSHOT:
-            marked = marked.filter(pc.is_valid(marked["mark"]))
-        if marked.num_rows:
+        marks, is_whole = [self.marks.get(pair) for pair in pairs], self.mode is PutMode.REPLACE_SNAPSHOT
+        is_other = [new != old and (is_whole or new is not None)
+                    for new, old in zip(marks, own["mark"].to_pylist(), strict=True)]  # fmt: skip
+        if any(is_other):
+            columns = {name: own[name] for name in ("table_key", "snapshot_id")} | {
+                "mark": pa.array(marks, pa.string())
+            }
+            marked = pa.table(columns).filter(pa.array(is_other))
             execute(
                 connection, "UPDATE file_snapshots SET mark = m.mark FROM {marked} m WHERE file_snapshots.table_key ="
-                f" m.table_key AND file_snapshots.snapshot_id = m.snapshot_id AND family = '{self.family}'"
-                " AND file_snapshots.mark IS DISTINCT FROM m.mark", marked=marked,
+                f" m.table_key AND file_snapshots.snapshot_id = m.snapshot_id AND family = '{self.family}'",
+                marked=marked,
             )  # fmt: skip
 
     def _span(self, table_key: int, snapshot_id: int) -> tuple[str, int, int]:
@@ -255,26 +258,26 @@ def _first_listings(rows: pa.Table) -> pa.Table:
     columns = {"pos": 0, "last": -1, "own": None, "upto": OPEN_END}
     for name, value in columns.items():
         listings = listings.append_column(name, pa.repeat(pa.scalar(value, pa.int64()), listings.num_rows))
-    return listings
+    return listings.append_column("mark", pa.nulls(listings.num_rows, pa.string()))
 
 
 def _listings(connection: Connection, family: str, rows: pa.Table) -> pa.Table:
     """The positions of the listings of a put, one row per table: table_key, snapshot_id, and as int64 `pos` (of its
     listing), `last` (of the newest listing, -1 if none), `own` (`pos` if the listing exists, else null), `upto` (end of
-    the span of new rows)."""
+    the span of new rows); and `mark` (of the listing if it exists)."""
     listings = _first_listings(rows)
     keys, ids = listings["table_key"].to_pylist(), listings["snapshot_id"].to_pylist()
     is_own = "f.snapshot_id = p.snapshot_id" if len(keys) > 1 else f"f.snapshot_id = {ids[0]}"
     join = " JOIN {listings} p USING (table_key)" if len(keys) > 1 else ""
-    listed = {key: (last, own) for key, last, own in execute(
-        connection, f"SELECT f.table_key, max(f.pos), max(f.pos) FILTER ({is_own}) FROM file_snapshots f{join}"
+    listed = {key: found for key, *found in execute(
+        connection, f"SELECT f.table_key, max(f.pos), max(f.pos) FILTER ({is_own}), max(f.mark) FILTER ({is_own})"
+        f" FROM file_snapshots f{join}"
         f" WHERE f.family = '{family}' AND {within('f.table_key', listings['table_key'])} GROUP BY f.table_key",
         listings=listings,
     )}  # fmt: skip
     if not listed:
         return listings
-    last = [listed.get(key, (-1, None))[0] for key in keys]
-    own = [listed.get(key, (-1, None))[1] for key in keys]
+    last, own, marks = zip(*(listed.get(key, (-1, None, None)) for key in keys), strict=True)
     places = {
         "pos": [after + 1 if at is None else at for after, at in zip(last, own, strict=True)],
         "last": last,
@@ -282,4 +285,5 @@ def _listings(connection: Connection, family: str, rows: pa.Table) -> pa.Table:
         "upto": [OPEN_END if at in (None, after) else at + 1 for after, at in zip(last, own, strict=True)],
     }
     names = {name: listings[name] for name in ("table_key", "snapshot_id")}
-    return pa.table(names | {name: pa.array(values, pa.int64()) for name, values in places.items()})
+    columns = names | {name: pa.array(values, pa.int64()) for name, values in places.items()}
+    return pa.table(columns | {"mark": pa.array(marks, pa.string())})
