@@ -118,7 +118,7 @@ class Queries:
         commit in between."""
         is_plain = request.flight.name in IN_PARTS and not scope.allow_stale and scope.pins is None
         labels = LABELS.intersection(request.names) if is_plain and not scope.is_stored else frozenset()
-        joined = {name for name in request.names if "t." in source.columns[name]} | labels
+        joined = {name for name in request.names if name in TABLE_COLUMNS or "t." in source.columns[name]} | labels
         conditions = (source.columns.get(column.strip().lower(), "") for column in tree.columns_of(request.node))
         is_few = not request.rows and request.limit is not None and request.limit <= NAMED_UP_TO
         epoch = self.versions.steady()
