@@ -61,10 +61,11 @@ class Discovery:
         Returns:
             The entries of the tables, in order.
         """
-        keys = self._keys(connection, catalog, format, found, present)
+        keys, new = self._keys(connection, catalog, format, found, present)
         tables = dict(zip(keys, found, strict=True))
-        self._forget_replaced(connection, tables)
-        places = self._stored_places(connection, tables)
+        known = {key: item for key, item in tables.items() if key not in new}
+        self._forget_replaced(connection, known)
+        places = self._stored_places(connection, known) if known else {}
         if not full:
             tables = {key: _without_stored(key, item, places) for key, item in tables.items()}
         entries, digests = self._catalog.uncommitted.by_key, {key: Digests.of(item) for key, item in tables.items()}
@@ -73,37 +74,41 @@ class Discovery:
         }
         if changed:
             self._forget_other_schemas(connection, changed, places)
-            self._catalog.change(connection, {
+            described = self._catalog.description_digests
+            other = {
+                key: item for key, item in changed.items() if described.get(key) != digests[key].description
+            }  # fmt: skip
+            fields = {
                 key: found_tables.fields(format, item) | {"metadata_location": item.get("metadata_location")}
                 for key, item in changed.items()
-            })  # fmt: skip
-            described = self._catalog.description_digests
-            self._describe(connection, {
-                key: item for key, item in changed.items() if described.get(key) != digests[key].description
-            })  # fmt: skip
+            }  # fmt: skip
+            self._catalog.change(connection, {key: fields[key] for key in changed if key not in other})
+            self._catalog.change(connection, {key: fields[key] | found_tables.details(other[key]) for key in other})
+            self._describe(connection, other, new)
             self._store_snapshots(connection, changed, places)
             identities = [row for key, item in changed.items() for row in found_tables.identity_rows(key, item)]
-            _replace(connection, "identities", changed, identities)
+            _replace(connection, "identities", changed.keys() - new, identities)
             described |= {key: digests[key].description for key in changed}
             self._catalog.state_digests |= {key: digests[key].state for key in changed}
         return [entries[key] for key in keys]
 
-    def _describe(self, connection: Connection, tables: Mapping[int, Found]) -> None:
-        """Stores the descriptions of tables, which have another one than at their last inspection."""
+    def _describe(self, connection: Connection, tables: Mapping[int, Found], new: Collection[int]) -> None:
+        """Stores the columns and constraints of tables whose description is another one than at their last
+        inspection; of the `new` ones none are stored."""
         if not tables:
             return
-        self._catalog.change(connection, {key: found_tables.details(item) for key, item in tables.items()})
-        ids = self._store_schemas(connection, tables)
+        ids = self._store_schemas(connection, tables, tables.keys() - new)
         columns = (row for key, item in tables.items() for row in found_tables.column_rows(key, item, ids[key]))
         constraints = (row for key, item in tables.items() for row in found_tables.constraint_rows(key, item))
-        _renew(connection, "table_columns", tables, list(columns))
-        _renew(connection, "table_constraints", tables, list(constraints))
+        _renew(connection, "table_columns", tables, new, list(columns))
+        _renew(connection, "table_constraints", tables, new, list(constraints))
 
     def _keys(
         self, connection: Connection, catalog: str, format: str, found: Sequence[Found],
         present: Collection[tuple[str, str]],
-    ) -> list[int]:  # fmt: skip
-        """The keys of tables, of which new ones are registered, and those are dropped that others replace."""
+    ) -> tuple[list[int], set[int]]:  # fmt: skip
+        """The keys of tables, of which new ones are registered, and those are dropped that others replace; and the keys
+        of the new ones."""
         known = self._catalog.uncommitted
         keys: dict[tuple[str, str, str], int] = {}
         others: dict[tuple[str, str, str], str | None] = {}  # name → id of tables that no table of the name is
@@ -123,12 +128,14 @@ class Discovery:
                 keys[name] = entry.table_key
         self._catalog.change(connection, adopted)
         self._catalog.change(connection, {key: {"dropped": True} for key in replaced})
+        new_keys = set[int]()
         if others:
             keys |= self._known_elsewhere(others, present)
             new = {name: table_id for name, table_id in others.items() if name not in keys}
             registered = self._catalog.register_all(connection, new, format)
             keys |= {name: entry.table_key for name, entry in registered.items()}
-        return [keys[catalog, item["schema"], item["name"]] for item in found]
+            new_keys = {entry.table_key for entry in registered.values()}
+        return [keys[catalog, item["schema"], item["name"]] for item in found], new_keys
 
     def _known_elsewhere(
         self, names: Mapping[tuple[str, str, str], str | None], present: Collection[tuple[str, str]]
@@ -241,21 +248,28 @@ class Discovery:
             )
             self._catalog.forget_places()
 
-    def _store_schemas(self, connection: Connection, tables: Mapping[int, Found]) -> dict[int, dict[str, int]]:
+    def _store_schemas(
+        self, connection: Connection, tables: Mapping[int, Found], old: Collection[int]
+    ) -> dict[int, dict[str, int]]:  # fmt: skip
         """Stores the schemas that are new, and ids for the columns that are.
+
+        Args:
+            old: Keys of the tables that may have some stored.
 
         Returns:
             Table key → column key → id, for every column the table ever had.
         """
-        keys, moved = among("table_key", tables), keys_table(tables)
-        known = set(execute(connection, f"SELECT table_key, schema_hash FROM schemas WHERE {keys}", moved=moved))
+        stored: dict[int, dict[str, int]] = {key: {} for key in tables}
+        known: set[tuple[Any, ...]] = set()
+        if old:
+            keys, moved = among("table_key", old), keys_table(old)
+            known.update(execute(connection, f"SELECT table_key, schema_hash FROM schemas WHERE {keys}", moved=moved))
+            for key, name, column_id in execute(connection, f"SELECT * FROM column_ids WHERE {keys}", moved=moved):
+                stored[key][name] = column_id
         insert_rows(connection, "schemas", [
             [key, schema_hash, json.dumps(columns)] for key, item in tables.items()
             for schema_hash, columns in item["schemas"].items() if (key, schema_hash) not in known
         ])  # fmt: skip
-        stored: dict[int, dict[str, int]] = {key: {} for key in tables}
-        for key, name, column_id in execute(connection, f"SELECT * FROM column_ids WHERE {keys}", moved=moved):
-            stored[key][name] = column_id
         ids = {key: found_tables.column_ids(stored[key], item) for key, item in tables.items()}
         gone = [(k, name) for k, of in stored.items() for name, i in of.items() if ids[k].get(name) != i]
         if gone:
@@ -366,12 +380,17 @@ def _without_stored(key: int, found: Found, places: Mapping[tuple[int, int], _St
     return {**found, "snapshots": [snapshot for snapshot in found["snapshots"] if not is_stored(snapshot)]}
 
 
-def _renew(connection: Connection, table: str, keys: Collection[int], rows: list[list[Any]]) -> None:
+def _renew(
+    connection: Connection, table: str, keys: Collection[int], new: Collection[int], rows: list[list[Any]]
+) -> None:  # fmt: skip
     """Makes `rows` the rows of tables in a table of the catalog; writes nothing about tables that have these already.
 
     Args:
         keys: Keys of the tables.
+        new: Keys of those, among others, that have no rows yet.
     """
+    insert_rows(connection, table, [row for row in rows if row[0] in new])
+    keys, rows = [key for key in keys if key not in new], [row for row in rows if row[0] not in new]
     if rows:
         wanted = pa.table({f"c{at}": column for at, column in enumerate(zip(*rows, strict=True))})
         stored = f"(SELECT * FROM {table} WHERE {among('table_key', keys)})"
@@ -379,10 +398,10 @@ def _renew(connection: Connection, table: str, keys: Collection[int], rows: list
             connection, f"SELECT DISTINCT table_key FROM (({stored} EXCEPT ALL FROM {{wanted}}) UNION ALL"
             f" (FROM {{wanted}} EXCEPT ALL {stored})) d (table_key)", wanted=wanted, moved=keys_table(keys),
         )}  # fmt: skip
-    if keys:
-        _replace(connection, table, keys, [row for row in rows if row[0] in keys])
+    _replace(connection, table, keys, [row for row in rows if row[0] in keys])
 
 
 def _replace(connection: Connection, table: str, keys: Collection[int], rows: list[list[Any]]) -> None:
-    execute(connection, f"DELETE FROM {table} WHERE {among('table_key', keys)}", moved=keys_table(keys))
+    if keys:
+        execute(connection, f"DELETE FROM {table} WHERE {among('table_key', keys)}", moved=keys_table(keys))
     insert_rows(connection, table, rows)
