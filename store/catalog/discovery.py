@@ -75,16 +75,14 @@ class Discovery:
         if changed:
             self._forget_other_schemas(connection, changed, places)
             described = self._catalog.description_digests
-            other = {
-                key: item for key, item in changed.items() if described.get(key) != digests[key].description
-            }  # fmt: skip
+            again = {key: item for key, item in changed.items() if described.get(key) != digests[key].description}
             fields = {
                 key: found_tables.fields(format, item) | {"metadata_location": item.get("metadata_location")}
                 for key, item in changed.items()
             }  # fmt: skip
-            self._catalog.change(connection, {key: fields[key] for key in changed if key not in other})
-            self._catalog.change(connection, {key: fields[key] | found_tables.details(other[key]) for key in other})
-            self._describe(connection, other, new)
+            self._catalog.change(connection, {key: fields[key] for key in changed if key not in again})
+            self._catalog.change(connection, {key: fields[key] | found_tables.details(again[key]) for key in again})
+            self._describe(connection, again, new)
             self._store_snapshots(connection, changed, places)
             identities = [row for key, item in changed.items() for row in found_tables.identity_rows(key, item)]
             _replace(connection, "identities", changed.keys() - new, identities)
@@ -195,11 +193,12 @@ class Discovery:
         listed = [key for key, item in tables.items() if item.get("live_snapshot_ids") is not None]
         known = list(asked | live)
         marks = {"is_asked": [pair in asked for pair in known], "is_live": [pair in live for pair in known]}
-        expired = f"{among('s.table_key', listed, 'listed') if listed else 'false'} AND s.is_live IS DISTINCT FROM"
+        is_listed = among("s.table_key", listed, "listed") if listed else "false"
+        is_other = f"{is_listed} AND s.is_live IS DISTINCT FROM coalesce(k.is_live, false)"
         rows = execute(
             connection, "SELECT s.table_key, s.snapshot_id, s.ordinal, s.schema_hash, s.is_live FROM snapshots s"
             " LEFT JOIN {known} k ON k.table_key = s.table_key AND k.snapshot_id = s.snapshot_id"
-            f" WHERE {among('s.table_key', tables)} AND (k.is_asked OR ({expired} coalesce(k.is_live, false)))",
+            f" WHERE {among('s.table_key', tables)} AND (k.is_asked OR ({is_other}))",
             known=pairs_table(known, **marks), moved=keys_table(tables), listed=keys_table(listed),
         )  # fmt: skip
         return {(key, snapshot_id): _Stored(*stored) for key, snapshot_id, *stored in rows}
