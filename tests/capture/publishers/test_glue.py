@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from capture.publishers.hive_types import unscaled
@@ -21,7 +20,8 @@ from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import ColumnStatistics
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.publishers import parquet_tables
-from tests.capture.publishers.contract import PublisherContract, Table, rows
+from tests.capture.publishers.contract import Table, rows
+from tests.capture.publishers.metastore_contract import MetastoreContract
 
 TYPES = {"id": "bigint", "label": "string", "price": "decimal(10,2)", "day": "date", "raw": "binary", "at": "timestamp",
          "ratio": "double", "flag": "boolean", "list": "array<int>"}  # fmt: skip
@@ -113,16 +113,14 @@ def options(url: str, **more: str) -> dict[str, str]:
     return {"endpoint_url": url, "region": "us-east-1", "access_key_id": "key", "secret_access_key": "hush"} | more
 
 
-class TestContract(PublisherContract):
+class TestContract(MetastoreContract):
     @pytest.fixture
     def table(self, tmp_path: Path, glue) -> Table:
         return parquet_tables.built("glue", tmp_path, rows(0, 150), **options(glue[1]))
 
-    def build(self, root: Path) -> Table:
-        raise AssertionError("the fixture builds it")
-
-    append = staticmethod(parquet_tables.append)
-    count = staticmethod(parquet_tables.count)
+    @pytest.fixture
+    def home(self, glue):
+        return glue[0]
 
 
 def test_column_statistics_of_each_type(tmp_path, glue):
@@ -223,41 +221,6 @@ def test_unscaled_decimals_have_the_fewest_bytes(text):
     number, scale = unscaled(Decimal(text))
     assert Decimal(int.from_bytes(number, "big", signed=True)).scaleb(-scale) == Decimal(text)
     assert len(number) == 1 or number[:1] not in (b"\x00", b"\xff") or (number[0] ^ number[1]) & 0x80
-
-
-def test_statistics_that_are_no_longer_valid_are_removed(tmp_path, glue):
-    store, url = glue
-    table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url))
-    statistics = table.statistics()
-    publish(table.publisher(statistics))
-    assert set(store.stored) == {"id", "label"}
-    fewer = table.statistics(
-        columns=statistics.columns[:1], left_out={"label": "is INHERITED", "price": "is of a sample"}
-    )
-    publish(table.publisher(fewer))
-    assert set(store.stored) == {"id"}
-
-
-def test_statistics_that_the_home_can_no_longer_store_are_removed(tmp_path, glue):
-    store, url = glue
-    table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url))
-    statistics = table.statistics()
-    publish(table.publisher(statistics))
-    columns = tuple(replace(c, null_count=None if c.name == "label" else 0) for c in statistics.columns)
-    publication = publish(table.publisher(table.statistics(columns=columns)))
-    assert "number of nulls is not known" in publication.left_out["label"] and set(store.stored) == {"id"}
-
-
-def test_statistics_of_a_dropped_column_are_removed(tmp_path, glue):
-    store, url = glue
-    table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url))
-    (part,) = table.path.iterdir()
-    for remove in (publish, withdraw):
-        pq.write_table(rows(0, 150), part)
-        publish(table.publisher())
-        pq.write_table(rows(0, 150).select(["id"]), part)
-        remove(table.publisher(table.statistics(columns=table.statistics().columns[:1])))
-        assert set(store.stored) == ({"id"} if remove is publish else set())
 
 
 def test_columns_are_named_as_in_the_catalog(tmp_path, glue):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pymetastore.hive_metastore import ThriftHiveMetastore, ttypes
 from thrift.protocol.TBinaryProtocol import TBinaryProtocolFactory
@@ -15,11 +13,12 @@ from thrift.server.TServer import TThreadedServer
 from thrift.transport.TSocket import TServerSocket, TSocket
 from thrift.transport.TTransport import TBufferedTransportFactory
 
-from capture.publishers.publishing import publish, withdraw
+from capture.publishers.publishing import publish
 from capture.publishers.spi import ColumnStatistics, LostRace
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.publishers import parquet_tables
-from tests.capture.publishers.contract import PublisherContract, Table, rows
+from tests.capture.publishers.contract import Table, rows
+from tests.capture.publishers.metastore_contract import MetastoreContract
 
 TYPES = {"id": "bigint", "label": "string", "price": "decimal(10,2)", "day": "date", "raw": "binary", "ratio": "double"}
 
@@ -106,16 +105,14 @@ def metastore():
     socket.close()
 
 
-class TestContract(PublisherContract):
+class TestContract(MetastoreContract):
     @pytest.fixture
     def table(self, tmp_path: Path, metastore) -> Table:
         return parquet_tables.built("hive", tmp_path, rows(0, 150), uri=metastore[1])
 
-    def build(self, root: Path) -> Table:
-        raise AssertionError("the fixture builds it")
-
-    append = staticmethod(parquet_tables.append)
-    count = staticmethod(parquet_tables.count)
+    @pytest.fixture
+    def home(self, metastore):
+        return metastore[0]
 
 
 def test_column_statistics_of_each_type(tmp_path, metastore):
@@ -163,41 +160,6 @@ def test_refusals_of_the_metastore_are_errors_and_races_are_retried(tmp_path, me
         publish(table.publisher())
     store.faults.append(ttypes.MetaException(message="Concurrent modification"))
     assert publish(table.publisher(), pause=lambda _: None).columns == ("id", "label")
-
-
-def test_statistics_that_are_no_longer_valid_are_removed(tmp_path, metastore):
-    store, url = metastore
-    table = parquet_tables.built("hive", tmp_path, rows(0, 150), uri=url)
-    statistics = table.statistics()
-    publish(table.publisher(statistics))
-    assert set(store.stored) == {"id", "label"}
-    fewer = table.statistics(
-        columns=statistics.columns[:1], left_out={"label": "is INHERITED", "price": "is of a sample"}
-    )
-    publish(table.publisher(fewer))
-    assert set(store.stored) == {"id"}
-
-
-def test_statistics_that_the_home_can_no_longer_store_are_removed(tmp_path, metastore):
-    store, url = metastore
-    table = parquet_tables.built("hive", tmp_path, rows(0, 150), uri=url)
-    statistics = table.statistics()
-    publish(table.publisher(statistics))
-    columns = tuple(replace(c, null_count=None if c.name == "label" else 0) for c in statistics.columns)
-    publication = publish(table.publisher(table.statistics(columns=columns)))
-    assert "number of nulls is not known" in publication.left_out["label"] and set(store.stored) == {"id"}
-
-
-def test_statistics_of_a_dropped_column_are_removed(tmp_path, metastore):
-    store, url = metastore
-    table = parquet_tables.built("hive", tmp_path, rows(0, 150), uri=url)
-    (part,) = table.path.iterdir()
-    for remove in (publish, withdraw):
-        pq.write_table(rows(0, 150), part)
-        publish(table.publisher())
-        pq.write_table(rows(0, 150).select(["id"]), part)
-        remove(table.publisher(table.statistics(columns=table.statistics().columns[:1])))
-        assert set(store.stored) == ({"id"} if remove is publish else set())
 
 
 def test_row_count_and_size_are_parameters_of_the_table(tmp_path, metastore):
