@@ -8,6 +8,7 @@ from fractions import Fraction
 from flight_server.checks import measures
 from flight_server.table_names import COLUMNS, split_name
 from flight_server.views.reader import Reader
+from store.duckdb.arrow_sql import quoted
 from store.model.errors import InvalidArgument
 
 
@@ -23,7 +24,7 @@ def value_of(reader: Reader, statement: str, table: str) -> float | Fraction | s
         InvalidArgument: The answer is not one value.
     """
     for name, part in zip(COLUMNS, split_name(table), strict=True):
-        statement = statement.replace(f"{{{name}}}", "'" + part.replace("'", "''") + "'")
+        statement = statement.replace(f"{{{name}}}", quoted(part))
     answer = reader.sql(statement)
     if (answer.num_rows, answer.num_columns) != (1, 1):
         shape = f"{answer.num_rows} rows of {answer.num_columns} columns"

@@ -47,6 +47,7 @@ from store.model.schemas import COUNTS, DERIVED, DISTRIBUTION, FLIGHTS, Flight
 
 _NOT_DROPPED: Final = "s.table_key NOT IN (SELECT table_key FROM tables WHERE dropped)"
 _SKETCHES: Final = "stats.sketches"
+_JOIN_TABLES: Final = " JOIN tables t ON t.table_key = s.table_key"
 TABLE_COLUMNS: Final = {name: f't."{name}"' for name in ("table_catalog", "table_schema", "table_name", "table_id")}
 
 
@@ -132,7 +133,7 @@ def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None) -> FlightSou
     needed |= _OF_TABLE if scope.only is None else set()
     columns |= _table_columns(scope)
     conditions = (limited_to("s", scope, parameters), _seen(scope))
-    join = " JOIN tables t ON t.table_key = s.table_key" if used is None or used & needed else ""
+    join = _JOIN_TABLES if used is None or used & needed else ""
     where = " AND ".join(condition for condition in conditions if condition != "true") or "true"
     order = _order(flight.name, at)
     return FlightSource(base + join, parameters, columns, order, where, pins_of(scope), base)
@@ -246,7 +247,7 @@ def _named(flight: Flight, inner: str, parameters: list[Any], scope: ReadScope) 
     columns = {name: f's."{name}"' for name in flight.schema.names}
     columns |= _table_columns(scope)
     base = f"({inner}) s"
-    join = " JOIN tables t ON t.table_key = s.table_key" if scope.only is None else ""
+    join = _JOIN_TABLES if scope.only is None else ""
     return FlightSource(base + join, parameters, columns, "", _seen(scope), pins_of(scope), base)
 
 
@@ -387,7 +388,7 @@ def _plain_sketches(family: str, scope: ReadScope) -> tuple[str, list[Any]]:
     base, at, requested = _plain_rows(family, scope, parameters, None)
     own = f"{at}.snapshot_id"
     label = stored_freshness_sql(own, requested) if scope.is_stored else _label(f"{own} = {requested}")
-    join = " JOIN tables t ON t.table_key = s.table_key" if requested.startswith("t.") else ""
+    join = _JOIN_TABLES if requested.startswith("t.") else ""
     columns = ", ".join(f's."{name}"' for name in stored_columns(family))
     return (
         f"SELECT s.table_key, {at}.snapshot_id, {label} AS freshness, {columns} FROM {base}{join}"

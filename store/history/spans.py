@@ -172,9 +172,10 @@ def move_rows(connection: Connection, flights: Sequence[str], current: Mapping[i
             ways.append((then, now, holds))
         for source, destination, condition in ways:
             where = f"{scope} AND {condition}"
-            if execute(connection, f"INSERT INTO {destination} SELECT r.* FROM {source} r WHERE {where}", **given) != [
-                (0,)
-            ]:
+            ((moved,),) = execute(
+                connection, f"INSERT INTO {destination} SELECT r.* FROM {source} r WHERE {where}", **given
+            )
+            if moved:
                 execute(connection, f"DELETE FROM {source} r WHERE {where}", **given)
 
 
