@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from capture.spi import Sink, TableHandle
 from flight_server.client.connection import Connection
 from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper
+from flight_server.worker.turns import Turns
 from store.model.errors import Cancelled, InvalidArgument, UpstreamError, first_line
 from store.model.puts import IDENTITY, Listing
 from store.model.schemas import FLIGHTS
@@ -75,10 +76,13 @@ class DraftSink(Sink):
 
     Args:
         has_statistics: False if the store has no statistics of the table, so that `stored` need not ask.
+        turns: Those of the worker: other threads compute while this one waits for the server.
     """
 
-    def __init__(self, server: Connection, keeper: LeaseKeeper, *, has_statistics: bool = True):
-        self.server, self.keeper, self.has_statistics = server, keeper, has_statistics
+    def __init__(
+        self, server: Connection, keeper: LeaseKeeper, *, has_statistics: bool = True, turns: Turns | None = None
+    ):
+        self.server, self.keeper, self.has_statistics, self._turns = server, keeper, has_statistics, turns or Turns()
         self._held: dict[tuple[str, bool, bool, bool], list[pa.Table]] = {}  # flight, extra, whole, checked
         self.listings: list[dict[str, Any]] = []
         self._bytes = 0
@@ -100,7 +104,8 @@ class DraftSink(Sink):
             flags = {"extra": extra, "whole": whole, "checked": checked}
             command = {"table": name, "draft": self.keeper.lease["lease_token"]} | flags
             try:
-                self.server.put_rows(command, pa.concat_tables(parts, promote_options="default").combine_chunks())
+                with self._turns.handed_over():
+                    self.server.put_rows(command, pa.concat_tables(parts, promote_options="default").combine_chunks())
             except pa.ArrowInvalid as refusal:
                 if "LEASE_LOST" in str(refusal):
                     self.keeper.unwanted.set()
@@ -134,7 +139,8 @@ class DraftSink(Sink):
             "removed": list(listing.removed),
         }  # fmt: skip
         try:
-            (answer,) = self.server.act("declare_listing", body, ACTION_SECONDS)
+            with self._turns.handed_over():
+                (answer,) = self.server.act("declare_listing", body, ACTION_SECONDS)
             return bool(answer["accepted"])
         except (
             pa.ArrowException,
@@ -158,8 +164,9 @@ class DraftSink(Sink):
         command: dict[str, Any] = {"table": flight, "predicates": predicates, "snapshot": table.snapshot_id}
         if columns is not None:
             command["columns"] = list(columns)
-        rows = self.server.get(command)  # those of other schemas take several times as long
-        return rows if rows.num_rows else self.server.get(command | {"allow_stale": True})
+        with self._turns.handed_over():
+            rows = self.server.get(command)  # those of other schemas take several times as long
+            return rows if rows.num_rows else self.server.get(command | {"allow_stale": True})
 
     def progress(self, share: float, message: str = "") -> None:
         self.keeper.progress(share, message)

@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import threading
 import time
 import uuid
@@ -37,6 +38,7 @@ from flight_server.worker.draft_sink import DraftSink
 from flight_server.worker.lake_inspection import inspect
 from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper, Renewals
 from flight_server.worker.reports import Ended, send
+from flight_server.worker.turns import Turns
 from store.model.errors import StatflightError, UpstreamError, first_line, may_pass, to_json
 
 log = logging.getLogger("statflight.worker")
@@ -206,7 +208,7 @@ class Worker:
         self._engines = described(registry.engines)
         self._slots: list[_Slot] = []
         self._reports = ThreadPoolExecutor(REPORTS, "reports")
-        self._renewals = Renewals(server)
+        self._renewals, self._turns = Renewals(server), Turns()
         self._watch_lock = threading.Lock()
         self._watching: dict[str, _Slot] = {}  # by catalog; its connector stays open between two looks
 
@@ -388,8 +390,9 @@ class Worker:
     def _capture(self, slot: _Slot, lease: Mapping[str, Any]) -> dict[str, Any]:
         payload = lease["payload"]
         assert slot.keeper is not None
-        sink = DraftSink(self.server, slot.keeper, has_statistics=payload["has_statistics"])
-        with slot.connectors.opened(payload["connector"]) as connector:
+        sink = DraftSink(self.server, slot.keeper, has_statistics=payload["has_statistics"], turns=self._turns)
+        turn = contextlib.nullcontext() if _is_remote(payload["connector"]["uri"]) else self._turns.taken()
+        with slot.connectors.opened(payload["connector"]) as connector, turn:
             known = payload["snapshots"].items()
             handles = {int(i): _handle(payload, int(i), columns, connector) for i, columns in known}
             requests = [_request(payload, body, handles[body["snapshot_id"]]) for body in payload["requests"]]
@@ -408,6 +411,11 @@ class Worker:
             "rows": sink.held(),
             "listings": sink.listings,
         }
+
+
+def _is_remote(uri: str) -> bool:
+    """True if a lake is reached by a network, for which captures wait more than they compute."""
+    return re.match(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:", uri) is not None
 
 
 def _handle(payload: Mapping[str, Any], snapshot_id: int, columns: Any, connector: Connector) -> TableHandle:
