@@ -254,9 +254,17 @@ class Sink(Protocol):
             put.
         """
 
-    def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
+    def stored(
+        self, flight: str, table: TableHandle, columns: Sequence[str] | None = None,
+        column_ids: Sequence[int] | None = None,
+    ) -> pa.Table:  # fmt: skip
         """Stored rows of a `stats.*` flight of the table: the newest of each target from captures of snapshots with the
-        same schema; if there are none, from those of all snapshots."""
+        same schema; if there are none, from those of all snapshots.
+
+        Args:
+            columns: The flight's columns to return; None for all.
+            column_ids: Only rows about these columns of the table; None for all rows.
+        """
 
     def requested(self, flight: str, table: TableHandle, columns: Sequence[str]) -> pa.Table:  # noqa: ARG002
         """Rows put so far without `extra`; extra rows of the same targets will not be stored.

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from capture.connectors.spi import Connector
 from capture.engines import default_engines
@@ -62,7 +63,10 @@ class StoreSink(Sink):
     def list_files(self, table: TableHandle, listing: Listing) -> bool:  # noqa: ARG002  of the protocol
         return False  # always put all rows
 
-    def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
+    def stored(
+        self, flight: str, table: TableHandle, columns: Sequence[str] | None = None,
+        column_ids: Sequence[int] | None = None,
+    ) -> pa.Table:  # fmt: skip
         entry = self._store.catalog.find((table.catalog, table.schema, table.name))
         captured = set() if entry is None else self._store.captured_snapshots(entry)
         if entry is None or not captured:
@@ -70,6 +74,8 @@ class StoreSink(Sink):
         else:
             order = {s.snapshot_id: s.ordinal for s in self._store.catalog.snapshots(entry)}
             rows = stored_rows(self._store, flight, entry, max(captured, key=lambda i: order.get(i, -1)))
+        if column_ids is not None:
+            rows = rows.filter(pc.is_in(rows["column_id"], pa.array(column_ids, pa.int64())))
         return rows if columns is None else rows.select(list(columns))
 
     def progress(self, share: float, message: str = "") -> None:

@@ -147,14 +147,12 @@ def known(
         tasks: The live files; only results with the same fingerprint are returned.
         uncut: Ids of the columns of which a result must have whole sketches.
     """
-    stored = sink.stored("stats.sketches", table)
+    stored = sink.stored("stats.sketches", table, column_ids=column_ids)
     if not stored.num_rows:
         return Known()
-    ids = pa.array(column_ids, pa.int64())
-    roles = pa.array(sorted(_roles(wanted)))
-    fit = pc.and_(pc.is_in(stored["column_id"], ids), pc.is_in(stored["role"], roles))
-    whole = stored.filter(pc.and_(fit, pc.equal(stored["target_kind"], "COLUMN")))
-    stored = stored.filter(pc.and_(fit, pc.is_valid(stored["file_path"])))
+    stored = stored.filter(pc.is_in(stored["role"], pa.array(sorted(_roles(wanted)))))
+    whole = stored.filter(pc.equal(stored["target_kind"], "COLUMN"))
+    stored = stored.filter(pc.is_valid(stored["file_path"]))
     stored = stored.filter(_current(stored, {task.file_path: task.fingerprint for task in tasks}))
     roles_of: dict[_Place, dict[str, int]] = {}
     cut: set[_Place] = set()
@@ -165,10 +163,10 @@ def known(
             cut.add((path, column_id))
     lacks = {i: _roles(wanted, lt) for i, lt in types.items()}
     data = stored["data"]
-    columns = sink.stored("stats.file_columns", table)
+    columns = sink.stored("stats.file_columns", table, column_ids=column_ids)
     usable = pc.and_(pc.is_in(columns["engine_id"], pa.array(engine_ids)), is_whole_arrow(columns))
     usable = pc.and_(usable, pc.and_(pc.is_valid(columns["row_count"]), pc.is_valid(columns["null_count"])))
-    columns = columns.filter(pc.and_(usable, pc.is_in(columns["column_id"], ids)))
+    columns = columns.filter(usable)
     rows: dict[_Place, int] = {}
     parts: dict[_Place, tuple[Partial, int]] = {}
     for at, values in enumerate(_lists(columns, _MEASURES)):

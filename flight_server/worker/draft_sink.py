@@ -155,12 +155,17 @@ class DraftSink(Sink):
         rows = pa.concat_tables([part.select(names) for part in parts]) if parts else _nothing(flight)
         return rows.filter(pc.equal(rows["snapshot_id"], table.snapshot_id)).select(columns)
 
-    def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
+    def stored(
+        self, flight: str, table: TableHandle, columns: Sequence[str] | None = None,
+        column_ids: Sequence[int] | None = None,
+    ) -> pa.Table:  # fmt: skip
         self.keeper.touched = time.monotonic()
         if not self.has_statistics:
             nothing = _nothing(flight)
             return nothing if columns is None else nothing.select(list(columns))
         predicates = [{"column": column, "op": "EQ", "values": [table.key[column]]} for column in _NAME]
+        if column_ids is not None:
+            predicates.append({"column": "column_id", "op": "IN", "values": list(column_ids)})
         command: dict[str, Any] = {"table": flight, "predicates": predicates, "snapshot": table.snapshot_id}
         if columns is not None:
             command["columns"] = list(columns)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -39,7 +40,7 @@ class NullSink(Sink):
     def put(self, flight, rows, *, extra=False, whole=False, checked=False):
         pass
 
-    def stored(self, flight, table, columns=None):
+    def stored(self, flight, table, columns=None, column_ids=None):
         found = schemas.FLIGHTS[flight].schema.empty_table()
         return found.select(columns) if columns else found
 
@@ -59,10 +60,12 @@ class KeepingSink(NullSink):
     def put(self, flight, rows, *, extra=False, whole=False, checked=False):
         self.rows.setdefault(flight, []).append(rows)
 
-    def stored(self, flight, table, columns=None):
+    def stored(self, flight, table, columns=None, column_ids=None):
         if flight not in self.rows:
             return super().stored(flight, table, columns)
         found = pa.concat_tables(self.rows[flight])
+        if column_ids is not None:
+            found = found.filter(pc.is_in(found["column_id"], pa.array(column_ids, pa.int64())))
         return found.select(columns) if columns else found
 
 

@@ -3,9 +3,11 @@
 A table of many files with many columns, as lakes have it: keys, measures, dimensions, texts, times. With each setting
 of `file_sketches` it is captured, then again after a tenth of its files is added, and after a tenth is removed.
 Errors are those of the worst column: of distinct values, of ranks, and the width of the counts of most common values.
+And the memory of a worker that captures a table of many small files, and once more after an append.
 `python -m pytest tests/benchmarks/bench_file_sketches.py -m benchmark -s`.
 """
 
+import os
 import time
 from pathlib import Path
 
@@ -22,12 +24,14 @@ from capture.engines import default_engines
 from capture.spec import FileSketches
 from capture.store_sink import LocalStore
 from store.model import sketches
+from tests.flight_server.live_server import eventually, serving
 
 pytestmark = pytest.mark.benchmark
 
 FILES, ROWS, COLUMNS = 200, 4000, 30
 MOST_SHARE = 0.1  # of the data's bytes that the whole database may take
 TABLE = "lake.default.events"
+SMALL_FILES = int(os.environ.get("STATFLIGHT_BENCH_FILES", "3000"))
 
 
 def write(path: Path, number: int) -> None:
@@ -115,3 +119,38 @@ def test_disk_is_a_tenth_of_the_data_and_incremental_captures_are_as_precise(tmp
         assert found[FileSketches.AUTO][2] <= found[FileSketches.FULL][2] * 1.001
     lake.close()
     assert shares[FileSketches.AUTO] <= MOST_SHARE
+
+
+def peak_mb(pid: int) -> int:
+    """Greatest memory that a process has had; Linux."""
+    return int(Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")[2].split()[0]) // 1024
+
+
+def test_memory_of_a_worker(tmp_path: Path) -> None:
+    """Prints it after a capture, and after one more with a new file."""
+    (events := tmp_path / "lake" / "events").mkdir(parents=True)
+    random = np.random.default_rng(1)
+
+    def add(number: int) -> None:
+        values = random.integers(0, 500, 500), random.random(500), np.arange(500) + number * 500
+        pq.write_table(pa.table({f"c{i}": values[i % 3] for i in range(20)}), events / f"{number}.parquet")
+
+    for number in range(SMALL_FILES):
+        add(number)
+    with serving(tmp_path, "--workers", 1) as server:
+        client = server.connect()
+        client.timeout = 900.0
+        lake = {"catalog": "lake", "format": "parquet", "uri": str(events.parent)}
+        eventually(lambda: client.act("register_connector", lake), ignoring=(pa.ArrowException,))
+        client.act("discover", {"catalog": "lake"})
+        pid = server.process.pid
+        (worker,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        requests = [
+            {"table": TABLE, "snapshot": "current", "target": {"kind": "COLUMN", "column_id": i}} for i in range(1, 21)
+        ]
+        for what in ("first", "after an append"):
+            began = time.perf_counter()
+            outcomes = client.act("capture", {"requests": requests})
+            assert {outcome["outcome"] for outcome in outcomes} == {"CAPTURED"}
+            print(f"\n{what}: {time.perf_counter() - began:.1f} s, the worker had up to {peak_mb(worker)} MB")
+            add(SMALL_FILES)

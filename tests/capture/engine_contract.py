@@ -49,7 +49,10 @@ class MemorySink(Sink):
         check_rows(flight, rows, checked)
         self.puts.append((flight, rows, extra, whole))
 
-    def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
+    def stored(
+        self, flight: str, table: TableHandle, columns: Sequence[str] | None = None,
+        column_ids: Sequence[int] | None = None,
+    ) -> pa.Table:  # fmt: skip
         empty = FLIGHTS[flight].schema.empty_table()
         return empty if columns is None else empty.select(list(columns))
 

@@ -71,7 +71,7 @@ class MemorySink:
         check_rows(flight, rows, checked)
         self.rows.setdefault(flight, []).append(rows)
 
-    def stored(self, flight, table, columns=None):
+    def stored(self, flight, table, columns=None, column_ids=None):
         found = schemas.FLIGHTS[flight].schema.empty_table()
         return found.select(columns) if columns else found
 

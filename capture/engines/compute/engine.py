@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from capture import partitions
 from capture.compute import fold, local, sampling
 from capture.compute.file_scan import LOCAL, Answer, Numbered, Work
 from capture.compute.fold import Known
@@ -22,12 +21,13 @@ from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import NativeStats, ScanTask
 from capture.engines.compute.choice import Choice, choose
 from capture.engines.compute.contradictions import stated_files, summary, warn
+from capture.engines.compute.plan import Plan, passes, plan_of
 from capture.engines.compute.table_scan import Key, ScanProgress, TableScan, sketches_of
 from capture.engines.native.rollup import known_scalars
 from capture.spark import expressions, job
 from capture.spark.job import SPARK
 from capture.spark.session import Spark
-from capture.spec import Budget, Engine, FileSketches, Partition, Sampling, impossible
+from capture.spec import Budget, Engine, FileSketches, Sampling, impossible
 from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Mode, Outcome, Sink
 from store.model import logical_types
 from store.model.errors import Cancelled, StatflightError
@@ -129,13 +129,24 @@ class ComputeEngine(CaptureEngine):
         self.spark.stop()
 
     def _capture(
-        self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None]
-    ) -> list[CaptureResult]:
-        """Captures requests of one table, snapshot, mode and sampling in one pass over the files."""
-        begun, first, notes = time.monotonic(), requests[0], list[str]()
+        self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None],
+        plan: Plan | None = None,
+    ) -> list[CaptureResult]:  # fmt: skip
+        """Captures requests of one table, snapshot, mode and sampling in one pass over the files, or in one for each
+        part of the columns.
+
+        Args:
+            plan: That of the requests and others, if it is made already.
+        """
+        begun, first = time.monotonic(), requests[0]
         scan, rows = TableScan(requests, self.file_sketches), Rows(first.table, LOCAL, first.mode)
-        progress(0.0, f"planning {first.table.schema}.{first.table.name}")
-        whole = _plan(scan, first.spec.partitions, notes)
+        if plan is None:
+            progress(0.0, f"planning {first.table.schema}.{first.table.name}")
+            plan = plan_of(scan, first.spec.partitions)
+        whole, notes = plan.tasks, list(plan.notes)
+        scan.rows_total, scan.files_total = plan.row_count, len(whole)
+        if len(parts := passes(requests, scan, len(whole), sink)) > 1:
+            return self._apart(requests, parts, sink, progress, plan)
         native = self._metadata(scan, notes) if scan.sampled else None
         draw = self._draw(first, scan, whole, native, notes)
         seconds = None if draw is None else draw.budget.max_seconds
@@ -146,7 +157,7 @@ class ComputeEngine(CaptureEngine):
         again = [request for request in requests if request.target.column_id in known.insufficient]
         if again and len(again) < len(requests) and not scan.work.groups:
             others = [request for request in requests if request.target.column_id not in known.insufficient]
-            return self._apart(requests, (others, again), sink, progress)
+            return self._apart(requests, (others, again), sink, progress, plan)
         reused = scan.reuse(tasks, known)
         new = [(at, task) for at, task in enumerate(tasks) if at not in reused]
         read = [task for _, task in new] if seconds is None else whole
@@ -193,12 +204,13 @@ class ComputeEngine(CaptureEngine):
 
     def _apart(
         self, requests: Sequence[CaptureRequest], parts: Sequence[Sequence[CaptureRequest]], sink: Sink,
-        progress: Callable[[float, str], None],
+        progress: Callable[[float, str], None], plan: Plan,
     ) -> list[CaptureResult]:  # fmt: skip
-        """Captures columns of which files are read again in a pass of their own, so that others are not read."""
+        """Captures parts of the columns, each in a pass of its own: those of which files are read again, so that others
+        are not read; or as many as memory has room for what is stored of them."""
         results: dict[int, CaptureResult] = {}
         for done, part in enumerate(parts):
-            answers = self._capture(part, sink, _of_part(progress, done, len(parts)))
+            answers = self._capture(part, sink, _of_part(progress, done, len(parts)), plan)
             results |= zip(map(id, part), answers, strict=True)
         return [results[id(request)] for request in requests]
 
@@ -358,18 +370,6 @@ class _TimeIsUpError(Exception):
 def _of_part(progress: Callable[[float, str], None], done: int, parts: int) -> Callable[[float, str], None]:
     """The progress of one of equal parts, of which some are done."""
     return lambda share, message: progress((done + share) / parts, message)
-
-
-def _plan(scan: TableScan, chosen: Sequence[Partition], notes: list[str]) -> list[ScanTask]:
-    """The tasks of the files of a table, or of partitions if some are chosen; adds their totals to `scan`."""
-    table = scan.table
-    tasks = table.scan_tasks(table.names[i] for i in scan.types)
-    if chosen:
-        total, tasks = len(tasks), partitions.within(table, tasks, chosen)
-        notes.append(partitions.detail(len(tasks), total))
-    deleted = sum(len(task.deleted_rows) for task in tasks if task.deleted_rows is not None)
-    scan.rows_total, scan.files_total = sum(task.row_count for task in tasks) - deleted, len(tasks)
-    return tasks
 
 
 def _fold(

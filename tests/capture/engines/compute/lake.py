@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from capture.connectors.spi import Column, ScanColumn, ScanTask, container
@@ -27,9 +28,11 @@ class MemorySink:
         check_rows(flight, rows, checked)
         self.rows.setdefault(flight, []).append(rows)
 
-    def stored(self, flight, table, columns=None):
+    def stored(self, flight, table, columns=None, column_ids=None):
         empty = schemas.FLIGHTS[flight].schema.empty_table()
         found = pa.concat_tables(self.rows[flight]) if flight in self.rows else empty
+        if column_ids is not None:
+            found = found.filter(pc.is_in(found["column_id"], pa.array(column_ids, pa.int64())))
         return found.select(columns) if columns else found
 
     def list_files(self, table, listing):

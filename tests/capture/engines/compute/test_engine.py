@@ -15,6 +15,7 @@ from capture.compute.fold import Fold
 from capture.compute.readers import tasks
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
+from capture.engines.compute import plan
 from capture.engines.compute.engine import ComputeEngine
 from capture.spec import Budget, FileSketches, Sampling
 from capture.spi import CaptureRequest, Mode, Outcome, TableHandle
@@ -129,6 +130,31 @@ def test_incremental_capture_of_one_new_file_equals_a_full_capture(engine, table
     assert (attributes["execution"], attributes["files"], attributes["files_reused"]) == ("inline", 31, 30)
     assert (attributes["files_read"], attributes["rows_read"]) == (1, 100)
     engine.capture_batch(all_columns(later, mode=Mode.ASYNC), fresh)
+    assert again.content() == fresh.content()
+
+
+def test_columns_are_captured_in_as_many_passes_as_what_is_stored_of_them_needs(engine, table, lake, monkeypatch):
+    """Two columns of three files fit into memory at once; a column that was never scanned has a pass without them."""
+    monkeypatch.setattr(plan, "KNOWN_RESULTS", 6)
+    everything = all_columns(table)
+    sink = MemorySink()
+    engine.capture_batch(everything[:-1], sink)
+    lake.add("c.parquet", range(1500, 1600))
+    again, fresh, asked = MemorySink(), MemorySink(), []
+
+    def stored(flight, table, columns=None, column_ids=None):
+        if flight == "stats.sketches":
+            asked.append(tuple(column_ids))
+        return sink.stored(flight, table, columns, column_ids)
+
+    again.stored = stored
+    later = all_columns(replace(table, snapshot_id=8))
+    results = engine.capture_batch(later, again)
+    assert [result.target for result in results] == [request.target for request in later]
+    assert [result.attributes["files_reused"] for result in results] == [2, 2, 2, 0]
+    assert asked == [(4,), (1, 2), (3,)]
+    monkeypatch.undo()
+    engine.capture_batch(later, fresh)
     assert again.content() == fresh.content()
 
 

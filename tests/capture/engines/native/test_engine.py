@@ -306,7 +306,7 @@ class StoredSink(MemorySink):
         super().__init__()
         self.row = {"column_id": 1, "snapshot_id": 1, "logical_type": "INT", "row_count": 10, "null_count": 0} | row
 
-    def stored(self, flight, table, columns=None):
+    def stored(self, flight, table, columns=None, column_ids=None):
         return flight_rows(flight, [self.row]).select(columns or flight_rows(flight, []).column_names)
 
 
