@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from capture.compute import fold as incremental
@@ -82,7 +83,7 @@ class TableScan:
         self.stated: StatedFiles | None = None
         self.contradictions: dict[Key, list[str]] = {}
 
-    @property
+    @cached_property
     def leaves(self) -> frozenset[int]:
         """Ids of the columns that are no containers."""
         return frozenset(i for i in self.types if self.table.by_id[i].is_leaf)
