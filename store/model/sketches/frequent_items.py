@@ -19,6 +19,7 @@ from store.model.sketches.murmur3 import Longs
 
 FREQUENT_LG: Final = 8  # binary logarithm of the declared size of the hash map, of which three quarters are used
 FREQUENT_ITEMS_KEPT: Final = 3 << (FREQUENT_LG - 2)
+_FEW: Final = 8  # sketches that are merged faster by a plain loop
 
 
 class FrequentItem(NamedTuple):
@@ -115,7 +116,7 @@ def _frequent_head(data: bytes) -> tuple[int, int, int]:
 
 def merge_frequent(sketches: Sequence[bytes], keep: int = FREQUENT_ITEMS_KEPT) -> bytes:
     """The sketch of all values of Apache frequent-items sketches, of at most `keep` items."""
-    items, weights, total, offset = _all_items(sketches)
+    items, weights, total, offset = (_few_items if len(sketches) <= _FEW else _all_items)(sketches)
     if len(items):
         coded = items.dictionary_encode()
         items = coded.dictionary
@@ -132,6 +133,14 @@ def merge_frequent(sketches: Sequence[bytes], keep: int = FREQUENT_ITEMS_KEPT) -
     except UnicodeDecodeError as error:
         raise invalid_sketch("frequent items", str(error)) from None
     return frequent(texts, weights.tolist(), total, offset)
+
+
+def _few_items(sketches: Sequence[bytes]) -> tuple[pa.Array, Longs, int, int]:
+    """As `_all_items`, whose steps take as long for two sketches as for many."""
+    read = [read_frequent(data) for data in sketches]
+    items = pa.array([item for weights, _, _ in read for item in weights], pa.large_binary())
+    numbers: Longs = np.array([weight for weights, _, _ in read for weight in weights.values()], np.int64)
+    return items, numbers, sum(total for _, total, _ in read), sum(offset for _, _, offset in read)
 
 
 def _all_items(sketches: Sequence[bytes]) -> tuple[pa.Array, Longs, int, int]:

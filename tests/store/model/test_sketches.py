@@ -18,6 +18,7 @@ from store.model import sketches
 from store.model.errors import InvalidArgument
 from store.model.sketches import murmur3
 from store.model.sketches.airlift_hll import HyperLogLog, estimate
+from store.model.sketches.frequent_items import _all_items, _few_items
 
 
 def theta_of(values, k=sketches.THETA_K):
@@ -325,6 +326,17 @@ def test_frequent_items_of_datasketches_are_read():
 
 
 counted = st.dictionaries(st.text(max_size=3), st.integers(1, 50), max_size=12)
+
+
+@given(st.lists(counted, max_size=6))
+@settings(deadline=None)
+def test_items_of_few_sketches_are_read_as_those_of_many(parts):
+    blobs = [frequent_of(part) if part else sketches.frequent([], [], 0, 0) for part in parts]
+    few, many = (
+        (sorted(zip(items.to_pylist(), weights.tolist(), strict=True)), total, offset)
+        for items, weights, total, offset in (_few_items(blobs), _all_items(blobs))
+    )
+    assert few == many
 
 
 @given(st.lists(counted, max_size=6))
