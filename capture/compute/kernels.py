@@ -192,7 +192,8 @@ def _summarise_booleans(values: pa.ChunkedArray, frame: Frame) -> Partial:
     counts = {name: n * frame.times for name, n in (("false", len(values) - true), ("true", true)) if n}
     names = list(counts)
     theta = sketches.theta(murmur3.hash_booleans(np.array([name == "true" for name in names])))
-    mcv = sketches.frequent(names, list(counts.values()), frame.count, 0) if frame.wanted.frequent else None
+    texts = [name.encode() for name in names]
+    mcv = sketches.frequent(texts, list(counts.values()), frame.count, 0) if frame.wanted.frequent else None
     size = frame.count
     return Partial(
         frame.rows, frame.nulls, None, names[0], names[-1], width_sum=size, width_max=1, theta=theta, mcv=mcv
@@ -288,13 +289,13 @@ def _summarise_distinct(
         counts, nans = counts * frame.times, None if nans is None else nans * frame.times
     low = high = mcv = None
     heavy, offset = sketches.heaviest(counts) if wanted.frequent else (np.empty(0, np.int64), 0)
-    items: list[tuple[str, int]] = [("NaN", nans - offset)] if nans else []
+    items: list[tuple[bytes, int]] = [(b"NaN", nans - offset)] if nans else []
     if len(counts):
         # One conversion per column, because its fixed cost dominates in wide tables.
         places = np.concatenate([[0, len(counts) - 1], heavy])
         low, high, *heavies = bounds.encode_array(values_at(places), lt).to_pylist()
         weights = (counts[heavy] - offset).tolist()
-        items += [(text, n) for text, n in zip(heavies, weights, strict=True) if text is not None]
+        items += [(text.encode(), n) for text, n in zip(heavies, weights, strict=True) if text is not None]
     if wanted.frequent:
         mcv = sketches.frequent([item for item, _ in items], [n for _, n in items], count, offset)
     size = width(lt, stored_bytes)

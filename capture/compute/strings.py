@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -48,8 +48,8 @@ def summarise(values: pa.ChunkedArray, frame: Frame) -> Partial:
     longest = max(int(c.lengths.max()) for c in chunks)
     mcv, floor = None, 1
     if frame.wanted.frequent:
-        distinct, totals, floor = _crowded(chunks) or (*_grouped(chunks), 0)
-        mcv = _frequent(chunks, distinct, totals * times, frame, floor * times)
+        distinct, totals, floor, rows = _crowded(chunks) or _grouped(chunks)
+        mcv = _frequent(chunks, distinct, totals * times, frame, floor * times, rows)
     if floor:
         builder = ThetaBuilder()
         for chunk in chunks:
@@ -133,14 +133,19 @@ def _as_kind(octets: list[bytes], lt: LogicalType) -> pa.Array:
     return pa.array(octets, pa.binary(16) if lt.kind is Kind.UUID else pa.binary())
 
 
-def _crowded(chunks: Sequence[_Entries]) -> tuple[Hashes, Longs, int] | None:
-    """As `_grouped`, but only for values that may occur more than `floor` times; also returns `floor`.
+_Groups: TypeAlias = tuple[Hashes, Longs, int, Longs | None]
+"""Distinct hashes, ascending, and their counts; how often any other value occurs at most; of a single chunk perhaps an
+entry for each hash."""
+
+
+def _crowded(chunks: Sequence[_Entries]) -> _Groups | None:
+    """The groups of values that may occur more than `floor` times.
 
     Rows are distributed to buckets by some bits of their hashes. A bucket with more than `floor` rows may contain a
     frequent value; values in other buckets occur at most `floor` times.
 
     Returns:
-        Hashes, counts and floor; None for few values, for dictionaries, or if many rows are in crowded buckets.
+        None for few values, for dictionaries, or if many rows are in crowded buckets.
     """
     count = sum(len(chunk.hashes) for chunk in chunks)
     if count < _MANY or any(chunk.counts is not None for chunk in chunks):
@@ -154,38 +159,48 @@ def _crowded(chunks: Sequence[_Entries]) -> tuple[Hashes, Longs, int] | None:
         return None
     hashes = np.concatenate([chunk.hashes[crowded.take(bits)] for chunk, bits in zip(chunks, low_bits, strict=True)])
     hashes.sort()
-    return *runs(hashes), floor
+    return *runs(hashes), floor, None
 
 
-def _grouped(chunks: Sequence[_Entries]) -> tuple[Hashes, Longs]:
-    """The distinct hashes of all chunks, ascending, and their counts."""
+def _grouped(chunks: Sequence[_Entries]) -> _Groups:
+    """The groups of all values."""
     hashes = np.concatenate([chunk.hashes for chunk in chunks])
-    if all(chunk.counts is None for chunk in chunks):
+    if all(chunk.counts is None for chunk in chunks) and (len(chunks) > 1 or len(hashes) > _SMALL):
         hashes.sort()
-        return runs(hashes)
+        return *runs(hashes), 0, None
     counts = np.concatenate([np.ones(len(c.hashes), np.int64) if c.counts is None else c.counts for c in chunks])
     order = np.argsort(hashes)
     hashes = hashes[order]
     first = np.flatnonzero(np.concatenate([[True], hashes[1:] != hashes[:-1]]))
-    return hashes[first], np.add.reduceat(counts[order], first)
+    return hashes[first], np.add.reduceat(counts[order], first), 0, order[first] if len(chunks) == 1 else None
 
 
-def _frequent(chunks: Sequence[_Entries], distinct: Hashes, totals: Longs, frame: Frame, floor: int) -> bytes:
-    """Sketch of the most common values; values that are not in `distinct` occur at most `floor` times."""
+def _frequent(
+    chunks: Sequence[_Entries], distinct: Hashes, totals: Longs, frame: Frame, floor: int, rows: Longs | None
+) -> bytes:
+    """Sketch of the most common values, given their groups."""
     heavy, offset = sketches.heaviest(totals)
     offset = max(offset, floor)
-    heavy = np.sort(heavy[totals[heavy] > offset])
-    most_common = _first_of(chunks, distinct[heavy])
-    octets = [value for value, _ in most_common]
-    weights = totals[heavy[[place for _, place in most_common]]] if most_common else np.empty(0, np.int64)
+    heavy = heavy[totals[heavy] > offset]
+    if rows is not None:
+        octets = _listed(chunks[0].values.take(pa.array(rows[heavy])))
+    else:
+        heavy = np.sort(heavy)
+        most_common = _first_of(chunks, distinct[heavy])
+        octets = [value for value, _ in most_common]
+        heavy = heavy[[place for _, place in most_common]] if most_common else heavy[:0]
+    weights = totals[heavy]
     fits = np.array([len(value) <= _MAX_ITEM_BYTES for value in octets], np.bool_)
     if not fits.all():
         offset = max(offset, int(weights[~fits].max()))
-    kept: Any = np.flatnonzero(fits & (weights > offset)) if len(fits) else []
-    # JSON has no canonical text; its values are listed as they are.
-    lt = LogicalType(Kind.STRING) if frame.lt.kind is Kind.JSON else frame.lt
-    items = bounds.encode_array(_as_kind([octets[i] for i in kept], lt), lt).to_pylist()
-    return sketches.frequent(items, [int(weights[i]) - offset for i in kept], frame.count, offset)
+    kept = np.flatnonzero(fits & (weights > offset))
+    items = [octets[at] for at in kept.tolist()]
+    if frame.lt.kind in (Kind.STRING, Kind.JSON):
+        b"\n".join(items).decode()  # refuses what is not UTF-8
+    else:
+        texts = bounds.encode_array(_as_kind(items, frame.lt), frame.lt)
+        items = [text.encode() for text in texts.to_pylist()]
+    return sketches.frequent(items, (weights[kept] - offset).tolist(), frame.count, offset)
 
 
 def _first_of(chunks: Sequence[_Entries], wanted: Hashes) -> list[tuple[bytes, int]]:
@@ -201,10 +216,16 @@ def _first_of(chunks: Sequence[_Entries], wanted: Hashes) -> list[tuple[bytes, i
             rows, places = rows[fresh], places[fresh]
             places, first = np.unique(places, return_index=True)
             missing[places] = False
-            values = chunk.values.take(pa.array(start + rows[first]))
-            binary = pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary()
-            firsts += zip(values.cast(binary).to_pylist(), places.tolist(), strict=True)
+            firsts += zip(_listed(chunk.values.take(pa.array(start + rows[first]))), places.tolist(), strict=True)
     return firsts
+
+
+def _listed(values: pa.Array) -> list[bytes]:
+    """Strings or binary values as bytes."""
+    octets: list[bytes] = values.cast(
+        pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary()
+    ).to_pylist()  # fmt: skip
+    return octets
 
 
 def _matches(hashes: Hashes, wanted: Hashes) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

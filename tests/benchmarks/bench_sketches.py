@@ -70,7 +70,7 @@ def frequent_by_kernel(texts):
     items, weights = list(counts), np.array(list(counts.values()))
     places, offset = sketches.heaviest(weights)
     kept = [int(weights[at]) - offset for at in places]
-    return sketches.frequent([items[at] for at in places], kept, int(weights.sum()), offset)
+    return sketches.frequent([items[at].encode() for at in places], kept, int(weights.sum()), offset)
 
 
 def merge_frequent_by_library(many):

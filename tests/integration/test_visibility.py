@@ -98,7 +98,7 @@ def fill(client: Client, directory: Path, table: tuple[str, str, str]) -> None:
         "stats.column_groups": {"column_ids": [1, 2]},
     }.items():
         client.put({"table": flight_name, "mode": "upsert"}, pa.Table.from_pylist([key | row]))
-    content = {"QUANTILES": sketches.kll(np.array([1.0, 2.0])), "MCV": sketches.frequent([name], [2], 2, 0)}
+    content = {"QUANTILES": sketches.kll(np.array([1.0, 2.0])), "MCV": sketches.frequent([name.encode()], [2], 2, 0)}
     sketch_rows = [key | sketch | {"role": role, "data": data} for role, data in content.items()]
     client.put({"table": "stats.sketches", "mode": "upsert"}, pa.Table.from_pylist(sketch_rows))
     client.act("capture", {"requests": [{"table": ".".join(table), "mode": "ASYNC"}]})

@@ -57,21 +57,21 @@ def _ranked(counts: Longs, rank: int) -> int:
     return int(np.partition(high, len(high) - rank - 1)[len(high) - rank - 1])
 
 
-def frequent(items: Sequence[str], weights: Sequence[int], total: int, offset: int) -> bytes:
+def frequent(items: Sequence[bytes], weights: Sequence[int], total: int, offset: int) -> bytes:
     """The sketch of `total` values in which item i occurs weights[i] to weights[i] + offset times, others ≤ offset.
 
     Args:
+        items: Texts in UTF-8.
         weights: Lower limits of their counts.
         offset: Greatest error of a weight.
     """
     if not total:
         return struct.pack("<BBBBBBxx", 1, 1, 10, FREQUENT_LG, 3, 5)
     pairs = sorted([(-w, i) for i, w in zip(items, weights, strict=True) if w > 0])
-    texts = [item.encode() for _, item in pairs]
     size = max(3, (len(pairs) * 4 // 3).bit_length())
     head = struct.pack("<BBBBBxxxIIQQ", 4, 1, 10, max(FREQUENT_LG, size), size, len(pairs), 0, total, offset)
     weighed = struct.pack(f"<{len(pairs)}Q", *[-w for w, _ in pairs])
-    return b"".join([head, weighed, *(part for text in texts for part in (len(text).to_bytes(4, "little"), text))])
+    return b"".join([head, weighed, *[len(item).to_bytes(4, "little") + item for _, item in pairs]])
 
 
 def read_frequent(data: bytes) -> tuple[dict[str, int], int, int]:
@@ -128,8 +128,9 @@ def merge_frequent(sketches: Sequence[bytes], keep: int = FREQUENT_ITEMS_KEPT) -
         kept = np.flatnonzero(weights > purged)
         items, weights = items.take(pa.array(kept)), weights[kept] - purged
         offset += purged
+    texts = items.to_pylist()
     try:
-        texts = [item.decode() for item in items.to_pylist()]
+        b"\n".join(texts).decode()
     except UnicodeDecodeError as error:
         raise invalid_sketch("frequent items", str(error)) from None
     return frequent(texts, weights.tolist(), total, offset)

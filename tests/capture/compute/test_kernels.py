@@ -224,6 +224,12 @@ def test_estimates_of_large_columns_are_within_their_errors(text):
         assert abs(np.searchsorted(np.sort(numbers), median) / rows - 0.5) <= 0.01
 
 
+def test_a_text_that_is_not_utf_8_is_refused():
+    values = pa.array([b"a", b"\xc3", b"\xa4", b"b"]).view(pa.string())  # together two of them would be a letter
+    with pytest.raises(UnicodeDecodeError):
+        summarise(values, "STRING")
+
+
 def test_long_texts_are_left_out_of_common_values():
     found = summarise(pa.array(["x" * 5000] * 3 + ["y"] * 5 + ["z"]), "STRING")
     assert sketches.frequent_items(found.mcv) == [("y", 5, 2, 5)]

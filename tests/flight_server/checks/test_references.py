@@ -36,7 +36,7 @@ def app():
             columns = ((1, "id", "INT"), (2, "code", "STRING"), (3, "bare", "INT"))
             put(app, [at | {"column_id": i, "column_name": column, "logical_type": type, "row_count": len(values),
                             "null_count": 0, "ndv": float(len(values))} for i, column, type in columns])  # fmt: skip
-            codes = frequent(["DE", "FR", "x1"], [50, 30, 20], 100, 0)
+            codes = frequent([b"DE", b"FR", b"x1"], [50, 30, 20], 100, 0)
             for i, role, kind, data in (
                 (1, "NDV", schemas.THETA, theta(hash_longs(values))), (1, "QUANTILES", schemas.KLL, kll(values * 1.0)),
                 (2, "MCV", schemas.FREQUENT_ITEMS, codes), (2, "NDV", schemas.THETA, theta(hash_longs(values))),

@@ -99,7 +99,7 @@ def test_refused_put_holds_no_memory_while_its_exception_is_handled(rows: int):
 
 
 GOOD = {THETA: sketches.theta(np.array([1, 2], np.uint64)), KLL: sketches.kll(np.array([1.0, 2.0])),
-        FREQUENT_ITEMS: sketches.frequent(["a"], [2], 2, 0)}  # fmt: skip
+        FREQUENT_ITEMS: sketches.frequent([b"a"], [2], 2, 0)}  # fmt: skip
 # minimum above maximum
 REVERSED_BOUNDS = sketches.kll(np.array([1.0, 2.0]))[:-32] + struct.pack("<dddd", 9.0, 8.0, 1.0, 2.0)
 

@@ -295,7 +295,9 @@ def test_histogram_bucket_ends_at_a_heavy_value():
 def frequent_of(counts, keep=4):
     names, values = list(counts), np.array(list(counts.values()), np.int64)
     places, offset = sketches.heaviest(values, keep)
-    return sketches.frequent([names[i] for i in places], (values[places] - offset).tolist(), int(values.sum()), offset)
+    return sketches.frequent(
+        [names[i].encode() for i in places], (values[places] - offset).tolist(), int(values.sum()), offset
+    )
 
 
 def test_frequent_items_within_the_capacity_are_exact():
