@@ -98,8 +98,9 @@ class Column:
         return self.key in names or self.name in names
 
     def id_in(self, ids: ColumnIds) -> int | None:
-        """The column's id; None if it has none."""
-        return ids.get(self.key, ids.get(self.name))
+        """The column's id, that of the format if it has one, for its name may be another column's by now; else None if
+        `ids` lack it."""
+        return ids.get(self.key, ids.get(self.name)) if self.field_id is None else self.field_id
 
 
 @dataclass(frozen=True)  # no slots: the hash is cached
@@ -110,10 +111,13 @@ class Schema:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 in hex of the ordered (name, type, nullable) triples."""
+        """SHA-256 in hex of the ordered (name, type, nullable) triples, each with the field id if the format has one.
+
+        A column that is dropped and added again is another one, though nothing but its field id tells."""
         digest = hashlib.sha256()
         for column in self.columns:
-            digest.update(f"{column.name}\0{column.logical_type}\0{int(column.nullable)}\0".encode())
+            field_id = "" if column.field_id is None else f"{column.field_id}\0"
+            digest.update(f"{column.name}\0{column.logical_type}\0{int(column.nullable)}\0{field_id}".encode())
         return digest.hexdigest()
 
     def leaves(self, names: frozenset[str] | None) -> list[Column]:

@@ -217,27 +217,16 @@ class Discovery:
                   and key in tables and snapshot_id == tables[key]["current_snapshot_id"]}  # fmt: skip
         if not hashes:
             return
-        rows = execute(
-            connection, f"SELECT * FROM schemas WHERE {among('table_key', hashes)}", moved=keys_table(hashes)
-        )
-        stored = {(key, schema_hash): json.loads(columns) for key, schema_hash, columns in rows
-                  if schema_hash == hashes[key]}  # fmt: skip
         before_of = {key: text for key, snapshot_id, text in execute(
             connection, f"SELECT table_key, current_snapshot_id, format_schema FROM tables"
             f" WHERE {among('table_key', hashes)}", moved=keys_table(hashes),
         ) if text is not None and snapshot_id == tables[key]["current_snapshot_id"]}  # fmt: skip
         for key, stored_hash in hashes.items():
             item, snapshot_id = tables[key], tables[key]["current_snapshot_id"]
-            schema_hash, columns = item["schema_hash"], item["schemas"].get(item["schema_hash"])
-            before, text = stored.get((key, stored_hash), columns), item.get("format_schema")
-            if columns is None or (
-                stored_hash == schema_hash and found_tables.named(before) == found_tables.named(columns)
-                and found_tables.types(before_of.get(key, text)) == found_tables.types(text)
-            ):  # fmt: skip
+            schema_hash, text = item["schema_hash"], item.get("format_schema")
+            if stored_hash == schema_hash and found_tables.types(before_of.get(key, text)) == found_tables.types(text):
                 continue
-            # stored again with the new ids
             self._catalog.description_digests.pop(key, None)
-            connection.execute("DELETE FROM schemas WHERE table_key = ? AND schema_hash = ?", [key, schema_hash])
             delete_records(connection, self._catalog, self._catalog.uncommitted.by_key[key], snapshot_id)
             self._catalog.lives[key] += 1
             connection.execute(

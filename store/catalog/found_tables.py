@@ -105,11 +105,6 @@ def snapshot_rows(table_key: int, found: Found) -> list[list[Any]]:
     ]  # fmt: skip
 
 
-def named(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Name, type, nullability and field id of columns: what a schema's hash covers, and the id that it does not."""
-    return [tuple(column[:4]) for column in columns]
-
-
 def types(format_schema: str | None) -> list[Any]:
     """The types in a schema as its format has it (JSON), in order. A schema's hash has no widths of integers."""
     found: list[Any] = []

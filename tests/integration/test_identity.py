@@ -248,6 +248,43 @@ def test_iceberg_schema_without_a_new_snapshot_is_part_of_what_is_current(tmp_pa
     assert {row["column_name"] for row in read(client, "stats.file_columns", table)} == {"a", "b"}
 
 
+@pytest.mark.parametrize("takes", ["dropped", "renamed"])
+def test_column_that_takes_the_name_of_another_has_statistics_of_its_own(tmp_path, client, takes):
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.types import LongType
+
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    catalog.create_namespace("db")
+    built = catalog.create_table("db.t", OLD.schema)
+    built.append(OLD)
+    options = {"warehouse": f"file://{tmp_path}/w", "name": "c", "type": "sql"}
+    client.act("register_connector", {
+        "catalog": takes, "format": "iceberg", "uri": f"sqlite:///{tmp_path}/c.db", "options": options,
+        "discover": True,
+    })  # fmt: skip
+    table, first = f"{takes}.db.t", built.current_snapshot().snapshot_id
+    capture(client, table)
+    with built.update_schema() as update:
+        update.delete_column("b") if takes == "dropped" else update.rename_column("b", "c")
+    with built.update_schema() as update:
+        update.add_column("b", LongType())
+    rest = [4] if takes == "dropped" else [400, 4]
+    names = built.schema().column_names
+    built.append(pa.table(dict(zip(names, [[value] for value in [4, *rest]], strict=True))))
+    client.act("discover", {"catalog": takes})
+    assert {row["column_id"] for row in read(client, "stats.columns", table)} <= set(ids(client, table).values())
+    capture(client, table)
+    renamed = {"c": ("100", "400", 0)} if takes == "renamed" else {}
+    assert facts(client, table) == {"a": ("1", "4", 0), "b": ("4", "4", 3)} | renamed
+    client.act("delete_stats", {"table": table, "snapshot": first})
+    targets = [{"kind": "TABLE"}, {"kind": "COLUMN", "column_id": 1}, {"kind": "COLUMN", "column_id": 2}]
+    requests = [{"table": table, "snapshot": first, "target": target} for target in targets]
+    assert {outcome["outcome"] for outcome in client.act("capture", {"requests": requests})} == {"CAPTURED"}
+    rows = client.get({"table": "stats.columns", "snapshot": first, "predicates": of(table)}).to_pylist()
+    found = [(row["column_id"], row["column_name"], row["min"], row["max"], row["ndv"]) for row in rows]
+    assert sorted(found) == [(1, "a", "1", "3", 3), (2, "b", "100", "300", 3)]
+
+
 def test_widened_integer_without_a_new_snapshot_changes_expressions(tmp_path, client):
     """The hash of a long is another than that of the int, though both are INT."""
     from pyiceberg.catalog.sql import SqlCatalog
