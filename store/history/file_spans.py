@@ -96,31 +96,37 @@ def positions(connection: Connection, table_key: int, family: str) -> dict[int, 
 
 
 def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scope: str, listings: pa.Table) -> None:
-    """Removes rows from one listing of their table: their spans are shortened, or split around it.
+    """Removes rows from one listing of their table: their spans are shortened, or split around it. What is left of a
+    span without a listing, as between deleted ones, is removed.
 
     Args:
         family: A flight of `BY_SPAN`.
         doomed: Row ids (int64).
         scope: A condition on `table_key` that is true for all the rows, by which DuckDB skips row groups.
-        listings: For each table, `table_key`, the position of the listing (`pos`) and of the newest one (`last`).
+        listings: For each table, `table_key` and the position of the listing (`pos`).
     """
     if not len(doomed):
         return
     physical = BY_SPAN[family]
     columns = ", ".join(f'"{name}"' for name in ("table_key", *stored_columns(family), "generation", "created_at"))
-    tables = {"listings": listings, "doomed": pa.table({"rid": doomed})}
+    around = query(
+        connection, "SELECT w.table_key, w.pos, coalesce(max(f.pos) FILTER (f.pos < w.pos), -1) AS before,"
+        f" min(f.pos) FILTER (f.pos > w.pos) AS after FROM {{listings}} w JOIN file_snapshots f"
+        f" ON f.table_key = w.table_key AND f.family = '{family}' AND f.{scope} GROUP BY ALL", listings=listings,
+    )  # fmt: skip
+    tables = {"around": around, "doomed": pa.table({"rid": doomed})}
     among = f"{physical}.{scope} AND {rowid_in(doomed, physical)}"
     own = ", ".join(f"t.{name}" for name in columns.split(", "))
-    if pc.any(pc.less(listings["pos"], listings["last"])).as_py():  # the rest of a span behind the listing
+    if around["after"].null_count < around.num_rows:  # the rest of a span behind the listing
         execute(
-            connection, f"INSERT INTO {physical} (from_pos, to_pos, {columns}) SELECT w.pos + 1, t.to_pos, {own}"
-            f" FROM (SELECT * FROM {physical} WHERE {among}) t JOIN {{listings}} w ON w.table_key = t.table_key"
-            " WHERE w.pos < w.last AND t.to_pos > w.pos + 1", **tables,
+            connection, f"INSERT INTO {physical} (from_pos, to_pos, {columns}) SELECT w.after, t.to_pos, {own}"
+            f" FROM (SELECT * FROM {physical} WHERE {among}) t JOIN {{around}} w ON w.table_key = t.table_key"
+            " WHERE t.to_pos > w.after", **tables,
         )  # fmt: skip
-    of_listing = f"{{listings}} w WHERE w.table_key = {physical}.table_key AND {among} AND {physical}.from_pos"
-    execute(connection, f"DELETE FROM {physical} USING {of_listing} = w.pos", **tables)
-    if pc.any(pc.greater(listings["pos"], 0)).as_py():  # the rest of a span before the listing
-        execute(connection, f"UPDATE {physical} SET to_pos = w.pos FROM {of_listing} < w.pos", **tables)
+    of_listing = f"{{around}} w WHERE w.table_key = {physical}.table_key AND {among} AND {physical}.from_pos"
+    execute(connection, f"DELETE FROM {physical} USING {of_listing} > w.before", **tables)
+    if pc.any(pc.greater_equal(around["before"], 0)).as_py():  # the rest of a span before the listing
+        execute(connection, f"UPDATE {physical} SET to_pos = w.pos FROM {of_listing} <= w.before", **tables)
 
 
 def delete_by_snapshot(
@@ -161,7 +167,6 @@ def delete_by_span(
     doomed_listings = {s: pos for s, pos in listings.items() if snapshot_id in (None, s)}
     deleted = 0
     condition, parameters = where_target(family, target) if target else ("", [])
-    last = max(listings.values(), default=-1)
     for pos in doomed_listings.values():
         in_listing = f"t.table_key = {key} AND from_pos <= {pos} AND to_pos > {pos}{condition}"
         if target is None:
@@ -169,7 +174,7 @@ def delete_by_span(
             continue
         rowids = query(connection, f"SELECT rowid AS rid FROM {physical} t WHERE {in_listing}", parameters)["rid"]
         deleted += len(rowids)
-        position = pa.table({"table_key": [key], "pos": [pos], "last": [last]})
+        position = pa.table({"table_key": [key], "pos": [pos]})
         remove_at(connection, family, rowids, f"table_key = {key}", position)
     if target is None and doomed_listings:
         places = {"table_key": [key] * len(doomed_listings), "snapshot_id": list(doomed_listings)}

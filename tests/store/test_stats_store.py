@@ -334,6 +334,13 @@ def test_file_spans_agree_with_full_copies(shared, steps):
     compare_with_full_copies(shared, steps)
 
 
+@pytest.mark.parametrize(("dropped", "replaced"), [(2, 1), (1, 2)])
+def test_no_row_is_left_for_a_listing_that_was_deleted(shared, dropped, replaced):
+    same = [("put", snapshot, {"a": 0, "b": snapshot}, "create") for snapshot in (1, 2)]
+    after = ("put", 3, {"a": 1, "b": 3}, "create")
+    compare_with_full_copies(shared, [*same, after, ("drop", dropped), ("put", replaced, {"a": 2}, "upsert")])
+
+
 @pytest.mark.benchmark
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=_HISTORIES)
