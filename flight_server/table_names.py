@@ -20,6 +20,18 @@ def split_name(name: str) -> tuple[str, str, str]:
     Raises:
         ValueError: The name is not a full table name.
     """
+    parts = name_parts(name)
+    if len(parts) < 3:
+        raise ValueError(f"not a full table name: {name!r}; expected catalog.schema.table")
+    return parts[0], ".".join(parts[1:-1]), parts[-1]
+
+
+def name_parts(name: str) -> list[str]:
+    """The parts of a name between its dots, without their quotes.
+
+    Raises:
+        ValueError: The name is malformed.
+    """
     parts: list[str] = []
     rest = name.strip()
     while True:
@@ -28,11 +40,8 @@ def split_name(name: str) -> tuple[str, str, str]:
             raise ValueError(f"not a table name: {name!r}; expected catalog.schema.table")
         parts.append(match[1].replace('""', '"') if match[1] is not None else match[2])
         if match.end() == len(rest):
-            break
+            return parts
         rest = rest[match.end() + 1 :]
-    if len(parts) < 3:
-        raise ValueError(f"not a full table name: {name!r}; expected catalog.schema.table")
-    return parts[0], ".".join(parts[1:-1]), parts[-1]
 
 
 def join_name(catalog: str, schema: str, table: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from flight_server.checks import measures
 from flight_server.checks.rules import Rule
-from flight_server.table_names import join_name, split_name
+from flight_server.table_names import join_name, name_parts, split_name
 from flight_server.views.reader import Reader, equal, read_table
 from flight_server.views.table_summary import Row
 from store.model.logical_types import Kind
@@ -35,12 +35,12 @@ def of_table(rule: Rule, table: str, rows: Sequence[Row]) -> Rule | None:
     (name,) = rule.columns
     if "." not in name or any(row["column_name"] == name for row in rows):
         return rule
-    parts = _parts(table)
-    for i in range(len(parts)):
-        prefix = ".".join(parts[i:]) + "."
-        if name.startswith(prefix):
-            return replace(rule, columns=(name[len(prefix) :],))
-    return None
+    try:
+        parts, of = name_parts(name), name_parts(table)
+    except ValueError:
+        return None
+    ends = (i for i in range(min(len(parts) - 1, len(of)), 0, -1) if parts[:i] == of[-i:])
+    return next((replace(rule, columns=(".".join(parts[i:]),)) for i in ends), None)
 
 
 def containment(reader: Reader, table: str, row: Row, sketch: Row | None, of: str) -> tuple[Fraction, str]:
@@ -104,19 +104,13 @@ def _hashed_as(row: Row) -> tuple[object, ...]:
     return (lt.kind, lt.scale if lt.kind is Kind.DECIMAL else None)
 
 
-def _parts(name: str) -> list[str]:
-    catalog, schema, table = split_name(name)
-    return [catalog, *schema.split("."), table]
-
-
 def _referenced(reader: Reader, table: str, of: str) -> tuple[str, str]:
     """Full name of the table and name of the column that `TABLE.COLUMN` means for a table."""
     catalog, schema, _ = split_name(table)
     try:
-        _, middle, last = split_name(f"x.x.{of}")
+        parts = name_parts(of)
     except ValueError:
         raise measures.NeverKnown(f"{of!r} must be TABLE.COLUMN") from None
-    parts = [*middle.split(".")[1:], last]
     for i in range(1, len(parts)):
         name, column = parts[:i], ".".join(parts[i:])
         nearer = [join_name(catalog, schema, name[0])] if i == 1 else []

@@ -12,6 +12,7 @@ from flight_server.checks.evaluate import check, compare
 from flight_server.checks.results import State
 from flight_server.process.lazy_endpoint import LazyEndpoint
 from flight_server.reads.local_reader import LocalReader
+from flight_server.table_names import join_name
 from flight_server.views import table_summary
 from store.model import schemas
 from store.model.errors import StatflightError
@@ -24,6 +25,7 @@ PASSED, FAILED = State.PASSED, State.FAILED
 TABLES = {  # values of the column `id`, by table
     "few": np.arange(1, 51), "all": np.arange(1, 101), "strangers": np.arange(91, 141),
     "many": np.arange(1, 100_001), "most": np.arange(1, 200_001), "shifted": np.arange(1000, 101_000),
+    "all.v2": np.arange(1, 101),
 }  # fmt: skip
 
 
@@ -68,12 +70,14 @@ def reader(app):
         ("shifted", "id in many.id", FAILED, None, "between 0.9"),
         ("all", "id in all.code", FAILED, None, "a INT does not compare with all.code, a STRING"),
         ("all", "id in all.bare", FAILED, None, "no distinct values of all.bare"),
+        ("all", 'all.id in "all.v2".id', PASSED, 1.0, '0 of 100 values are not in "all.v2".id'),
+        ("all.v2", '"all.v2".id in lake.s."all.v2".id', PASSED, 1.0, "0 of 100 values"),
         ("all", "id in nowhere.id", FAILED, None, "there is no column nowhere.id"),
         ("all", "nosuch in most.id", FAILED, None, "no such column"),
     ],
 )  # fmt: skip
 def test_reference(reader, table, text, state, value, detail):
-    (result,) = check(reader, f"lake.s.{table}", [rules.parse(text)])
+    (result,) = check(reader, join_name("lake", "s", table), [rules.parse(text)])
     assert (result.state, detail in result.detail) == (state, True), result
     assert value is None or result.value == pytest.approx(value)
 
