@@ -129,4 +129,10 @@ def column_ids(stored: Mapping[str, int], found: Found) -> dict[str, int]:
             if column[0] in ids and key != column[0] and column[0] not in keyed:  # stored before its path was known
                 ids[key] = ids.pop(column[0])
         ids |= new_column_ids(ids, keyed, {key: c[3] for key, c in keyed.items() if c[3] is not None})
+    of_field = {c[3]: _key_of(c) for c in current if c[3] is not None}
+    for columns in found["schemas"].values():  # from before the format gave ids, maybe those of columns dropped by then
+        keys = [_key_of(c) for c in columns if c[3] is None]
+        for key in keys:
+            if (owner := of_field.get(ids[key], key)) != key and owner in keys:
+                ids[key] = max(ids.values()) + 1
     return ids

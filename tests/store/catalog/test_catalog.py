@@ -101,6 +101,16 @@ def test_field_ids_of_the_format_take_precedence(catalog):
     assert catalog.column_ids(entry)["new"] == 8, "a name without an id gets one that is free"
 
 
+def test_field_id_that_a_dropped_column_had_leaves_both_distinct(catalog):
+    """A table of Delta gets a column mapping after its first column was dropped."""
+    before, after = [["a", "INT", True, None], ["b", "INT", True, None]], [["b", "INT", True, 1]]
+    entry = discover(catalog, schemas={"h0": before, "h1": after})
+    assert columns(catalog, entry) == [("b", 1, "INT")]
+    assert catalog.column_ids(entry) == {"a": 2, "b": 1}
+    assert columns(catalog, discover(catalog, schemas={"h0": before, "h1": after})) == [("b", 1, "INT")]
+    assert catalog.column_ids(entry) == {"a": 2, "b": 1}
+
+
 def test_renamed_table_keeps_its_key(catalog):
     before = discover(catalog, name="old")
     after = discover(catalog, name="new")
