@@ -33,12 +33,14 @@ def of_table(rule: Rule, table: str, rows: Sequence[Row]) -> Rule | None:
         table: Full name of the table that is checked.
     """
     (name,) = rule.columns
-    if "." not in name or any(row["column_name"] == name for row in rows):
+    if any(row["column_name"] == name for row in rows):
         return rule
     try:
         parts, of = name_parts(name), name_parts(table)
     except ValueError:
-        return None
+        return None if "." in name else rule
+    if len(parts) == 1:
+        return replace(rule, columns=(parts[0],))
     ends = (i for i in range(min(len(parts) - 1, len(of)), 0, -1) if parts[:i] == of[-i:])
     return next((replace(rule, columns=(".".join(parts[i:]),)) for i in ends), None)
 

@@ -72,6 +72,7 @@ def reader(app):
         ("all", "id in all.bare", FAILED, None, "no distinct values of all.bare"),
         ("all", 'all.id in "all.v2".id', PASSED, 1.0, '0 of 100 values are not in "all.v2".id'),
         ("all.v2", '"all.v2".id in lake.s."all.v2".id', PASSED, 1.0, "0 of 100 values"),
+        ("all", '"id" in most."id"', PASSED, 1.0, '0 are not in most."id"'),
         ("all", "id in nowhere.id", FAILED, None, "there is no column nowhere.id"),
         ("all", "nosuch in most.id", FAILED, None, "no such column"),
     ],
