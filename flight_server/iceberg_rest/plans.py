@@ -150,6 +150,12 @@ def _partition(plan: _Plan, spec_id: int | None, text: str | None) -> dict[str, 
         nulls = [value is None for value in whole]
         kept = [(value, type) for value, (_, type) in zip(whole, served.specs[0], strict=True) if value is not None]
         values = [single_value(value, type, internal=plan.internal) for value, type in kept]
+        pairs = zip(values, kept, strict=True)
+        if plan.internal and any(isinstance(value, str) and type.startswith("decimal") for value, (_, type) in pairs):
+            raise Unimplemented(
+                f'"{plan.table.full_name}" has decimals as partition values, which pyiceberg cannot read from a plan',
+                hint="read it with statflight's client.scan, or with Spark",
+            )
         return {"spec-id": made_up.spec_id(nulls), "partition": values}
     spec_id = spec_id or 0
     if spec_id not in served.specs:

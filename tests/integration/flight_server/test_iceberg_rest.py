@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import RESTError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType
@@ -105,6 +106,20 @@ def test_a_delta_table_of_days(site):
     table = site.table("logs", "default", "events")
     check_days(table)
     assert sorted(table.scan().to_arrow()["tags"].to_pylist()) == sorted([f"t{i}"] for i in range(30))
+
+
+def test_fractions_as_partition_values_are_refused_to_pyiceberg_only(site):
+    from deltalake import write_deltalake
+
+    write_deltalake(site.root / "prices/t", pa.concat_tables(map(rows, range(2))), partition_by=["price"])
+    site.connect("prices", "delta", site.root / "prices")
+    table = site.table("prices", "default", "t")
+    assert ids(table.scan(row_filter="id >= 8 AND price = 2")) == [8], "pyiceberg takes whole numbers"
+    with pytest.raises(RESTError, match=r'"prices\.default\.t" has decimals as partition values'):
+        table.scan().to_arrow()
+    _, plan = site.ask("namespaces/prices%1Fdefault/tables/t/plan", {})
+    partitions = {task["data-file"]["partition"][0] for task in plan["file-scan-tasks"]}
+    assert {"0.25", "4.75"} < partitions
 
 
 def test_files_with_ids_of_another_table_are_refused(site):
