@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from pyiceberg.avro.file import AvroFile
-from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.conversions import to_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, PrimitiveType, StructType
@@ -24,27 +22,24 @@ METRICS: Final = (_NULLS, _NANS, _LOWER, _UPPER, _VALUES, _TIGHT)
 Maps = tuple[dict[int, Any], ...]
 
 
-def resolve(reader: AvroFile[Any], entry: Schema, file_id: int) -> Callable[[Any], Maps] | None:
-    """Has a manifest read by a schema, with `content_stats` as the last field of a file's record if it is there.
-
-    The manifest is opened without this schema, because pyiceberg then refuses structs in structs that a schema lacks.
+def with_content_stats(entry: Schema, found: Schema, file_id: int) -> tuple[Schema, Callable[[Any], Maps] | None]:
+    """The schema to read a manifest's entries by.
 
     Args:
-        reader: The opened manifest, no entry of which has been read.
+        entry: The schema of entries without `content_stats`.
+        found: The manifest's own.
+        file_id: Field id of the file's record.
 
     Returns:
-        A function from the value of `content_stats` to field id → metric, for each of `METRICS`, bounds as bytes; None
-        if the manifest does not have it.
+        `entry`, with `content_stats` as the last field of a file's record if the manifest has it; and a function from
+        its value to field id → metric, for each of `METRICS`, bounds as bytes, or None.
     """
-    stats = _struct(next(item for item in reader.schema.fields if item.field_id == file_id)).field(CONTENT_STATS_ID)
-    if stats is not None:
-        fields = list(entry.fields)
-        at = next(at for at, item in enumerate(fields) if item.field_id == file_id)
-        fields[at] = fields[at].model_copy(update={"field_type": StructType(*_struct(fields[at]).fields, stats)})
-        entry = Schema(*fields)
-    reader.reader = resolve_reader(reader.schema, entry, reader.read_types, reader.read_enums)
+    stats = _struct(next(item for item in found.fields if item.field_id == file_id)).field(CONTENT_STATS_ID)
     if stats is None:
-        return None
+        return entry, None
+    fields = list(entry.fields)
+    at = next(at for at, item in enumerate(fields) if item.field_id == file_id)
+    fields[at] = fields[at].model_copy(update={"field_type": StructType(*_struct(fields[at]).fields, stats)})
     columns = [
         (at, (item.field_id - _FIRST_ID) // _IDS, _decoders(item))
         for at, item in enumerate(_struct(stats).fields)
@@ -62,7 +57,7 @@ def resolve(reader: AvroFile[Any], entry: Schema, file_id: int) -> Callable[[Any
                     found[field_id] = metric
         return maps
 
-    return decoded
+    return Schema(*fields), decoded
 
 
 def _decoders(column: NestedField) -> list[Callable[[Any], Any] | None]:

@@ -18,19 +18,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.avro.file import AvroFile
 from pyiceberg.manifest import (
     MANIFEST_ENTRY_SCHEMAS,
     DataFileContent,
     ManifestContent,
     ManifestEntryStatus,
     ManifestFile,
-    read_manifest_list,
 )
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.lazydict import LazyDict
 
-from capture.connectors.iceberg.content_stats import resolve
+from capture.connectors.iceberg.avro import OpenedManifest, manifest_list
 from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.storage.immutable_cache import COLUMNS, FILES
 
@@ -168,7 +166,7 @@ class Manifests:
         key = scope, io.resolve(snapshot.manifest_list), snapshot.snapshot_id, snapshot.timestamp_ms
         listed: tuple[ManifestFile, ...] | None = FILES.get(key)
         if listed is None:
-            listed = tuple(read_manifest_list(io.new_input(snapshot.manifest_list)))
+            listed = tuple(manifest_list(io.new_input(snapshot.manifest_list)))
             FILES.put(key, listed, _MANIFEST_BYTES * len(listed))
         self.data = [manifest for manifest in listed if manifest.content == ManifestContent.DATA]
         self._deletes = [manifest for manifest in listed if manifest.content == ManifestContent.DELETES]
@@ -219,10 +217,10 @@ class Manifests:
 
 def _records(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[list[Any], int, frozenset[int]]]:
     """Yields the record of each live entry's file, its sequence number, and the field ids of the manifest's schema."""
-    with AvroFile[Any](io.new_input(manifest.manifest_path), read_types={-1: _record, 2: _record}) as reader:
+    with OpenedManifest(io.new_input(manifest.manifest_path)) as reader:
         known_ids = _field_ids(reader.header.meta.get("schema", ""))
         inherited = manifest.sequence_number or 0  # v1 has none
-        typed = resolve(reader, MANIFEST_ENTRY_SCHEMAS[3], 2)
+        typed = reader.typed
         for entry in reader:
             if entry[_STATUS] != _DELETED:
                 sequence = entry[_SEQUENCE]
@@ -231,11 +229,6 @@ def _records(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[list[Any], in
                     for at, metrics in zip(_METRICS, typed(file[_TIGHT]), strict=True):
                         file[at] = metrics or file[at] if at != _TIGHT else metrics
                 yield entry[_DATA_FILE], inherited if sequence is None else sequence, known_ids
-
-
-def _record(*values: Any) -> list[Any]:
-    """A record as a list, which is much cheaper than pyiceberg's classes."""
-    return list(values)
 
 
 def _delete_entries(io: LakeIO, manifest: ManifestFile) -> Iterator[Entry]:
