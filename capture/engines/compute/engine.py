@@ -187,8 +187,8 @@ class ComputeEngine(CaptureEngine):
         return [self._answer(request, scan, notes, attributes, rows.engine_id, reason) for request in requests]
 
     def _known(self, scan: TableScan, tasks: Sequence[ScanTask], sink: Sink) -> Known:
-        """The results that the store has of the tasks' files; a sample uses none."""
-        if scan.sampled or not tasks or not scan.work.column_ids:
+        """The results that the store has of the tasks' files; a sample uses none, nor does a scan of groups."""
+        if scan.sampled or scan.work.groups or not tasks or not scan.work.column_ids:
             return Known()
         uncut = scan.work.column_ids if self.file_sketches is FileSketches.FULL else scan.uncut
         engines, work = (LOCAL, SPARK), scan.work

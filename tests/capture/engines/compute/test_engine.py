@@ -310,6 +310,13 @@ def test_column_group_has_distinct_tuples_and_dependencies(engine, table):
     assert json.loads(sketch["params"])["dependencies"] == result.attributes["dependencies"]
 
 
+def test_scan_of_a_group_asks_for_nothing_that_is_stored(engine, table):
+    sink = MemorySink()
+    sink.stored = None
+    results = engine.capture_batch([CaptureRequest.of(table, Target.column_group([1, 2])), column(table, "word")], sink)
+    assert [(result.outcome, result.detail) for result in results] == [(Outcome.CAPTURED, "")] * 2
+
+
 def test_overlapping_groups_and_a_column_may_share_a_batch(engine, table):
     sink = MemorySink()
     groups = [CaptureRequest.of(table, Target.column_group(ids)) for ids in ([1, 2], [2, 4], [1, 2, 4])]
