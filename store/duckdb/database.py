@@ -123,10 +123,18 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A cursor for the block, closed after it."""
+        """A cursor for the block, closed after it.
+
+        Raises:
+            ShuttingDown: The database is closed, or was before a query of the block began.
+        """
         cursor = self.read()
         try:
             yield cursor
+        except duckdb.ConnectionException:
+            if self._closed:
+                raise ShuttingDown("the store is closed") from None
+            raise
         finally:
             cursor.close()
 

@@ -203,6 +203,13 @@ def test_closed_database_refuses_reads_and_writes(tmp_path):
         database.read()
 
 
+def test_query_that_begins_once_its_database_is_closed_says_so(tmp_path):
+    database = Database(empty_store(tmp_path / "d.db"))
+    with pytest.raises(ShuttingDown), database.reading() as cursor:
+        database.close()
+        cursor.execute("SELECT 1")
+
+
 # Opening.
 
 
