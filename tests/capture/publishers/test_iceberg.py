@@ -23,13 +23,27 @@ from capture.publishers.publishing import publish
 from capture.publishers.spi import LostRace
 from store.model.errors import Conflict, InvalidArgument, NotFound
 from tests.capture.publishers.contract import PublisherContract, Table, rows
+from tests.kept_lakes import kept_lake
 
 
 def catalog(root: Path) -> SqlCatalog:
     return SqlCatalog("lake", uri=f"sqlite:///{root / 'c.db'}", warehouse=f"file://{root / 'w'}")
 
 
-def built(root: Path, version: int = 2) -> Table:
+def built(version: int = 2) -> Table:
+    return kept_lake(_built_v2 if version == 2 else _built_v1)
+
+
+def _built_v1(root: Path) -> Table:
+    return _built(root, 1)
+
+
+def _built_v2(root: Path) -> Table:
+    return _built(root, 2)
+
+
+def _built(root: Path, version: int) -> Table:
+    root.mkdir()
     found = catalog(root)
     found.create_namespace("db")
     properties = {"format-version": str(version)}
@@ -55,7 +69,7 @@ class TestContract(PublisherContract):
     takes_older = True  # statistics are kept by snapshot
 
     def build(self, root: Path) -> Table:
-        return built(root)
+        return built()
 
     def append(self, table: Table, more: pa.Table) -> None:
         from pyiceberg.exceptions import CommitFailedException
@@ -80,7 +94,7 @@ class TestDirectoryContract(PublisherContract):
     appends = False  # no library writes to a directory without a catalog
 
     def build(self, root: Path) -> Table:
-        return directory(built(root))
+        return directory(built())
 
     def append(self, table: Table, more: pa.Table) -> None:
         raise AssertionError("no library can")
@@ -119,8 +133,8 @@ def check(table: Table, metadata) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_commit_in_a_catalog_changes_only_the_statistics(tmp_path, version):
-    table = built(tmp_path, version)
+def test_commit_in_a_catalog_changes_only_the_statistics(version):
+    table = built(version)
     before = loaded(table).metadata
     publish(table.publisher())
     after = loaded(table).metadata
@@ -130,8 +144,8 @@ def test_commit_in_a_catalog_changes_only_the_statistics(tmp_path, version):
     assert len(after.metadata_log) == len(before.metadata_log) + 1 and after.format_version == version
 
 
-def test_format_v3_and_unknown_fields_are_preserved(tmp_path):
-    table = built(tmp_path)
+def test_format_v3_and_unknown_fields_are_preserved():
+    table = built()
     location = Path(loaded(table).metadata_location.removeprefix("file://"))
     document = json.loads(location.read_text())
     document |= {"format-version": 3, "next-row-id": 0, "unheard-of": {"x": 2**60}}
@@ -147,8 +161,8 @@ def test_format_v3_and_unknown_fields_are_preserved(tmp_path):
 
 
 @pytest.mark.parametrize("hinted", [False, True])
-def test_commit_in_a_directory_adds_one_metadata_file(tmp_path, hinted):
-    table = directory(built(tmp_path), hinted)
+def test_commit_in_a_directory_adds_one_metadata_file(hinted):
+    table = directory(built(), hinted)
     statistics = table.statistics()
     publish(table.publisher(statistics))
     check(table, newest(table).metadata)
@@ -159,8 +173,8 @@ def test_commit_in_a_directory_adds_one_metadata_file(tmp_path, hinted):
     assert table.publisher(statistics).read().distinct == {"id": 150, "label": 9}
 
 
-def test_second_commit_on_one_metadata_file_loses_the_race(tmp_path):
-    table = directory(built(tmp_path))
+def test_second_commit_on_one_metadata_file_loses_the_race():
+    table = directory(built())
     statistics = table.statistics()
     first, second = table.publisher(statistics), table.publisher(statistics)
     drafts = first.prepare(), second.prepare()
@@ -171,11 +185,11 @@ def test_second_commit_on_one_metadata_file_loses_the_race(tmp_path):
     assert table.files() == before
 
 
-def test_lost_race_in_a_catalog_leaves_no_file_and_is_retried(tmp_path):
-    table = built(tmp_path)
+def test_lost_race_in_a_catalog_leaves_no_file_and_is_retried():
+    table = built()
     publisher = table.publisher()
     draft = publisher.prepare()
-    found = catalog(tmp_path)
+    found = catalog(table.path.parents[2])
     found.load_table("db.t").append(rows(150, 160))
     found.close()
     before = table.files()
@@ -186,8 +200,8 @@ def test_lost_race_in_a_catalog_leaves_no_file_and_is_retried(tmp_path):
     assert loaded(table).scan().to_arrow().num_rows == 160 and len(loaded(table).metadata.statistics) == 1
 
 
-def test_orphaned_files_are_removed_after_their_grace_period(tmp_path, monkeypatch):
-    table = built(tmp_path)
+def test_orphaned_files_are_removed_after_their_grace_period(monkeypatch):
+    table = built()
 
     class Killed(BaseException):
         pass
@@ -210,8 +224,8 @@ def test_orphaned_files_are_removed_after_their_grace_period(tmp_path, monkeypat
     assert left in last.removed_orphans and left in last.to_json()["removed_orphans"]
 
 
-def test_inherited_sketch_keeps_its_snapshot(tmp_path):
-    table = built(tmp_path)
+def test_inherited_sketch_keeps_its_snapshot():
+    table = built()
     old = table.statistics()
     TestContract().append(table, rows(150, 160))
     inherited = {"distribution_snapshot_id": old.snapshot_id, "distribution_freshness": "INHERITED"}
@@ -229,8 +243,8 @@ def test_inherited_sketch_keeps_its_snapshot(tmp_path):
     assert "snapshot 12345" in result.left_out["label"] and "expired" in result.left_out["label"]
 
 
-def test_blobs_of_other_columns_are_carried_over(tmp_path):
-    table = built(tmp_path)
+def test_blobs_of_other_columns_are_carried_over():
+    table = built()
     statistics = table.statistics()
     publish(table.publisher(table.statistics(columns=statistics.columns[:1])))
     publish(table.publisher(table.statistics(columns=statistics.columns[1:])))
@@ -244,9 +258,9 @@ def current_metadata(root: Path) -> Path:
     return Path(location.removeprefix("file://"))
 
 
-def test_blobs_of_unknown_types_are_carried_over(tmp_path):
+def test_blobs_of_unknown_types_are_carried_over():
     """A snapshot has one statistics file, so a new one keeps the blobs of other writers."""
-    table = built(tmp_path)
+    table = built()
     publish(table.publisher())
     location = Path(loaded(table).metadata_location.removeprefix("file://"))
     document = json.loads(location.read_text())
@@ -261,7 +275,7 @@ def test_blobs_of_unknown_types_are_carried_over(tmp_path):
     location.write_text(json.dumps(document))
     statistics = table.statistics()
     publish(table.publisher(statistics))
-    (entry,) = json.loads(current_metadata(tmp_path).read_text())["statistics"]
+    (entry,) = json.loads(current_metadata(table.path.parents[2]).read_text())["statistics"]
     assert [(blob["type"], blob["fields"]) for blob in entry["blob-metadata"]][-1] == (foreign.type, [1])
     with Path(entry["statistics-path"].removeprefix("file://")).open("rb") as stream:
         assert foreign in read(stream)
@@ -271,8 +285,8 @@ def test_blobs_of_unknown_types_are_carried_over(tmp_path):
         publish(table.publisher(statistics))
 
 
-def test_publishing_to_a_single_metadata_file_is_refused(tmp_path):
-    table = directory(built(tmp_path))
+def test_publishing_to_a_single_metadata_file_is_refused():
+    table = directory(built())
     (file,) = (table.path / "metadata").glob("*.metadata.json")
     config = ConnectorConfig("c", "iceberg", str(file))
     alone = Table("iceberg", config, "default", "t", table.path, table.rows)
@@ -282,17 +296,17 @@ def test_publishing_to_a_single_metadata_file_is_refused(tmp_path):
     assert table.files() == before
 
 
-def test_expired_snapshot_is_not_found(tmp_path):
-    table = built(tmp_path)
+def test_expired_snapshot_is_not_found():
+    table = built()
     with pytest.raises(NotFound, match="snapshot 5"):
         publish(table.publisher(table.statistics(5)))
 
 
 def test_read_only_catalog_is_refused_and_leaves_no_file(tmp_path, monkeypatch):
-    table = built(tmp_path)
+    table = built()
     publisher, before = table.publisher(), None
     before = table.files()
-    shutil.copy(tmp_path / "c.db", tmp_path / "kept.db")
+    shutil.copy(table.path.parents[2] / "c.db", tmp_path / "kept.db")
 
     def denied(*_: object) -> None:
         raise PermissionError

@@ -40,6 +40,11 @@ def home(table) -> Path:
     return Path(table.metadata.location.removeprefix("file://"))
 
 
+def lake(table) -> Path:
+    """The directory of the table's catalog and warehouse."""
+    return home(table).parents[2]
+
+
 def current(connector, namespace="default", name="t") -> int:
     found = connector.enumerate_snapshots(namespace, name).current_snapshot_id
     assert found is not None

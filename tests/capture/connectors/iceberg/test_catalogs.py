@@ -15,11 +15,11 @@ from capture.connectors.iceberg.connector import IcebergConnector
 from capture.connectors.spi import ConnectorConfig
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.connectors import iceberg_tables as built
-from tests.capture.connectors.iceberg.lake import ROWS, directory, rows, sql, stats, with_foreign_statistics
+from tests.capture.connectors.iceberg.lake import ROWS, directory, lake, rows, sql, stats, with_foreign_statistics
 
 
-def test_single_catalog_of_a_database_needs_no_name(tmp_path, table):
-    connector = sql(tmp_path)
+def test_single_catalog_of_a_database_needs_no_name(table):
+    connector = sql(lake(table))
     assert connector.list_namespaces() == ["db"]
     connector.close()
 
@@ -161,10 +161,10 @@ def test_error_of_an_unreachable_catalog_is_retryable(monkeypatch):
     assert refused.value.retryable and "s3cret" not in str(refused.value)
 
 
-def test_sql_catalog_is_not_modified(tmp_path, table):
-    before = (tmp_path / "catalog.db").read_bytes()
-    connector = sql(tmp_path)
+def test_sql_catalog_is_not_modified(table):
+    before = (lake(table) / "catalog.db").read_bytes()
+    connector = sql(lake(table))
     stats(connector, namespace="db")
     connector.close()
-    assert (tmp_path / "catalog.db").read_bytes() == before
-    assert isinstance(built.make_catalog(tmp_path), SqlCatalog)
+    assert (lake(table) / "catalog.db").read_bytes() == before
+    assert isinstance(built.make_catalog(lake(table)), SqlCatalog)

@@ -12,7 +12,16 @@ from capture.connectors.spi import ConnectorConfig
 from store.model.errors import NotFound, UpstreamError
 from tests.capture.connectors import iceberg_tables as built
 from tests.capture.connectors.contract import METADATA, ConnectorContract, Truth
-from tests.capture.connectors.iceberg.lake import ROWS, directory, home, rows, stats
+from tests.capture.connectors.iceberg.lake import ROWS, directory, home, lake, rows, stats
+from tests.kept_lakes import kept_lake
+
+
+def of_one_append(root):
+    return built.simple_table(root, ROWS, rows(0, 20))
+
+
+def of_two_appends(root):
+    return built.simple_table(root, ROWS, rows(0, 20), rows(20, 30))
 
 
 class TestContract(ConnectorContract):
@@ -21,9 +30,9 @@ class TestContract(ConnectorContract):
     is_directory = False
 
     @pytest.fixture
-    def config(self, tmp_path):
-        built.simple_table(tmp_path, ROWS, rows(0, 20), rows(20, 30))
-        uri, warehouse = f"sqlite:///{tmp_path / 'catalog.db'}", f"file://{tmp_path / 'warehouse'}"
+    def config(self):
+        root = lake(kept_lake(of_two_appends))
+        uri, warehouse = f"sqlite:///{root / 'catalog.db'}", f"file://{root / 'warehouse'}"
         return ConnectorConfig("c", "iceberg", uri, {"type": "sql", "name": "lake", "warehouse": warehouse})
 
     @pytest.fixture
@@ -36,9 +45,8 @@ class TestContractOfADirectory(ConnectorContract):
     has_column_sizes = True
 
     @pytest.fixture
-    def config(self, tmp_path):
-        table = built.simple_table(tmp_path, ROWS, rows(0, 20))
-        return ConnectorConfig("c", "iceberg", str(home(table)))
+    def config(self):
+        return ConnectorConfig("c", "iceberg", str(home(kept_lake(of_one_append))))
 
     @pytest.fixture
     def truth(self, config):
@@ -49,7 +57,7 @@ def test_moved_table_is_read_with_a_path_rewrite(tmp_path, table):
     shutil.move(home(table), tmp_path / "moved" / "t")
     with pytest.raises(UpstreamError, match="missing") as refused:
         stats(directory(tmp_path / "moved"))
-    assert str(tmp_path) not in str(refused.value)
+    assert str(tmp_path) not in str(refused.value) and str(lake(table)) not in str(refused.value)
     connector = directory(tmp_path / "moved", path_rewrite=f"{home(table)}={tmp_path / 'moved' / 't'}")
     assert stats(connector).row_count == 150
     assert all(Path(path).exists() for path in stats(connector).files["file_path"].to_pylist())
@@ -94,15 +102,15 @@ def test_uri_may_be_a_single_metadata_file(table):
 
 
 def test_nested_directories_are_dotted_namespaces(tmp_path, table):
-    connector = directory(tmp_path / "warehouse")
+    connector = directory(lake(table) / "warehouse")
     assert connector.list_namespaces() == ["db"]
     shutil.copytree(home(table), tmp_path / "lake/x.db/deep/u")
     assert directory(tmp_path / "lake").list_namespaces() == ["x.db.deep"]
     assert directory(tmp_path / "lake").describe("x.db.deep", "u").table_id
 
 
-def test_error_names_the_table_and_no_path(tmp_path, table):
+def test_error_names_the_table_and_no_path(table):
     built.latest(home(table) / "metadata").write_text("{broken")
     with pytest.raises(UpstreamError, match=r'table "db.t"') as refused:
-        directory(tmp_path / "warehouse").describe("db", "t")
-    assert str(tmp_path) not in str(refused.value) and not refused.value.retryable
+        directory(lake(table) / "warehouse").describe("db", "t")
+    assert str(lake(table)) not in str(refused.value) and not refused.value.retryable

@@ -12,20 +12,20 @@ from pyiceberg.table.statistics import StatisticsFile
 from store.model.errors import StatflightError
 from store.model.sketches.theta import theta
 from tests.capture.connectors import iceberg_tables as built
-from tests.capture.connectors.iceberg.lake import current, directory, home, sql, stats, with_foreign_statistics
+from tests.capture.connectors.iceberg.lake import current, directory, home, lake, sql, stats, with_foreign_statistics
 
 
-def test_blobs_of_other_writers_do_not_stop_a_capture(tmp_path, table):
+def test_blobs_of_other_writers_do_not_stop_a_capture(table):
     folder = home(table) / "metadata"
     built.write_metadata(folder, with_foreign_statistics(json.loads(built.latest(folder).read_text())))
     native = stats(directory(home(table)))
     assert (native.row_count, list(native.sketches)) == (150, [])
 
 
-def test_publishing_is_refused_if_foreign_statistics_would_be_lost(tmp_path, table):
+def test_publishing_is_refused_if_foreign_statistics_would_be_lost(table):
     location = Path(table.metadata_location.removeprefix("file://"))
     location.write_text(json.dumps(with_foreign_statistics(json.loads(location.read_text()))))
-    connector = sql(tmp_path)
+    connector = sql(lake(table))
     assert stats(connector, namespace="db").row_count == 150
     with pytest.raises(StatflightError, match="presto-sum-data-size-bytes-v1"):
         built.publish_thetas(connector, "db", "t", current(connector, "db"), [(1, b"theta", 5)])
@@ -36,8 +36,8 @@ def sketch(count: int) -> bytes:
     return theta(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(1))
 
 
-def test_ndv_of_a_snapshot_comes_from_its_sketches(tmp_path, table):
-    connector = sql(tmp_path)
+def test_ndv_of_a_snapshot_comes_from_its_sketches(table):
+    connector = sql(lake(table))
     snapshot = current(connector, "db")
     built.publish_thetas(connector, "db", "t", snapshot, [(1, sketch(150), 150), (2, sketch(7), 7)])
     built.publish_thetas(connector, "db", "t", snapshot, [(2, sketch(90_000), 90_000), (3, b"not a sketch", 121)])
@@ -55,8 +55,8 @@ def test_ndv_of_a_snapshot_comes_from_its_sketches(tmp_path, table):
     connector.close()
 
 
-def test_damaged_and_missing_statistics_files_are_named(tmp_path, table):
-    connector = sql(tmp_path)
+def test_damaged_and_missing_statistics_files_are_named(table):
+    connector = sql(lake(table))
     built.publish_thetas(connector, "db", "t", current(connector, "db"), [(1, sketch(150), 150)])
     table.refresh()
     file = Path(table.metadata.statistics[0].statistics_path.removeprefix("file://"))
@@ -69,8 +69,8 @@ def test_damaged_and_missing_statistics_files_are_named(tmp_path, table):
     connector.close()
 
 
-def test_blob_of_an_older_snapshot_is_not_used_for_a_newer_one(tmp_path, table):
-    connector = sql(tmp_path)
+def test_blob_of_an_older_snapshot_is_not_used_for_a_newer_one(table):
+    connector = sql(lake(table))
     older, newer = snapshot_ids(connector)
     built.publish_thetas(connector, "db", "t", newer, [(1, sketch(150), 150)])
     table.refresh()
