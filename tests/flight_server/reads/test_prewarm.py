@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -165,9 +167,18 @@ def test_background_thread_warms_committed_tables(filled: Path):
         assert read_current(app, "new") == 3
 
 
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    """Threads that never wait hand over after 0.1 ms, not 5, at which all others would spend the time waiting."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    yield
+    sys.setswitchinterval(usual)
+
+
 @pytest.mark.parametrize("puts", [5, pytest.param(300, marks=pytest.mark.benchmark)])
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_read_after_a_put_is_current_while_slices_are_warmed(cache_bytes: int, puts: int):
+def test_read_after_a_put_is_current_while_slices_are_warmed(cache_bytes: int, puts: int, quick_switches: None):
     """Puts and reads back while two threads warm the tables."""
     stop = threading.Event()
     with app_in(cache_bytes=cache_bytes) as app:

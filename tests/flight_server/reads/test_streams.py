@@ -64,16 +64,18 @@ def test_callbacks_of_a_stream_run_at_its_end_and_a_function_on_each_batch(datab
 def test_a_garbage_collection_during_a_check_does_not_stop_the_watch(database):
     """A stream in a cycle of references is collected by the thread that checks it, which goes on for all others."""
     streams = Streams(places=2, seconds=60, most_bytes=1 << 40)
-    collected, cancelled = threading.Event(), threading.Event()
+    let_go, collected, cancelled = threading.Event(), threading.Event(), threading.Event()
 
     def collect() -> bool:
-        gc.collect()
-        collected.set()
+        if let_go.is_set():
+            gc.collect()
+            collected.set()
         return False
 
     lost = [run(streams, database, ENDLESS, collect)]
     lost.append(lost)
     del lost
+    let_go.set()
     assert collected.wait(60)
     stream = run(streams, database, ENDLESS, cancelled.is_set)
     cancelled.set()
