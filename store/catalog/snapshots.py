@@ -33,7 +33,7 @@ class SnapshotRegistry(ABC):
     state_digests: dict[int, str]
 
     def __init__(self) -> None:
-        # (table key, snapshot id) → place, of snapshots whose schema is known
+        # (table key, snapshot id) → place
         self._places: LruCache[tuple[int, int], Place] = LruCache(CACHED_SNAPSHOTS)
 
     @abstractmethod
@@ -47,9 +47,8 @@ class SnapshotRegistry(ABC):
             seen: Distinct table_key and snapshot_id, with schema_hash (null if the rows have none).
             new_tables: Keys of tables that have no snapshots yet.
         """
-        places = zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True)
-        unsure = pa.array([self._places.get(place) is None for place in places], pa.bool_())
-        new = seen.filter(unsure)
+        given = zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id", "schema_hash")), strict=True)
+        new = seen.filter(pa.array([self._is_unsure(*each) for each in given], pa.bool_()))
         if new.num_rows:
             self._register(connection, new, new_tables)
         greatest: dict[int, int] = {}
@@ -62,10 +61,7 @@ class SnapshotRegistry(ABC):
     def cache_places(self, places: Iterable[tuple[int, int, Place]]) -> None:
         """Caches the places of registered snapshots: (table key, snapshot id, place) of each."""
         for key, snapshot_id, place in places:
-            if place.schema_hash is None:
-                self._places.drop((key, snapshot_id))
-            else:
-                self._places.put((key, snapshot_id), place)
+            self._places.put((key, snapshot_id), place)
 
     def forget_places(self) -> None:
         """Empties the cache of places."""
@@ -102,6 +98,11 @@ class SnapshotRegistry(ABC):
             f" AND {among('tables.table_key', keys)}",
             values=pa.table({"table_key": pa.array(keys, pa.int64()), **columns}), moved=keys_table(keys),
         )  # fmt: skip
+
+    def _is_unsure(self, table_key: int, snapshot_id: int, schema_hash: str | None) -> bool:
+        """True if a snapshot may not be stored, or without the schema that is given now."""
+        place = self._places.get((table_key, snapshot_id))
+        return place is None or (place.schema_hash is None and schema_hash is not None)
 
     def _is_newest(self, table_key: int, snapshot_id: int) -> bool:
         entry = self.uncommitted.by_key[table_key]

@@ -163,6 +163,24 @@ def test_a_removal_that_was_interrupted_goes_on_at_the_next_start(duck, monkeypa
     assert not duck.database.rows("FROM stats_files")
 
 
+def test_snapshots_that_puts_stored_are_not_looked_up_again(duck):
+    """Also if no put had their schema, which is stored once one has it."""
+    put(duck, "stats.columns", columns((1, 10)))
+    with duck.database.reading() as cursor:
+        cursor.execute("CALL enable_logging('QueryLog')")
+        try:
+            for snapshot, count in ((1, 11), (2, 12), (2, 13)):
+                put(duck, "stats.columns", columns((1, count), snapshot=snapshot), "upsert")
+            ran = [text for (text,) in cursor.execute("SELECT message FROM duckdb_logs").fetchall()]
+        finally:
+            cursor.execute("CALL disable_logging()")
+            cursor.execute("CALL truncate_duckdb_logs()")
+    lookups = [text for text in ran if text.startswith("SELECT") and "FROM snapshots" in text]  # not those of `WITH`
+    assert "COMMIT" in ran and lookups == []
+    put(duck, "stats.columns", rows("stats.columns", {"column_id": 2, "schema_hash": "h"}, snapshot=2))
+    assert duck.database.rows("SELECT snapshot_id, schema_hash FROM snapshots ORDER BY 1") == [(1, None), (2, "h")]
+
+
 def test_old_idempotency_keys_are_removed(duck):
     put(duck, "stats.columns", columns((1, 10)), key="old")
     duck.database.write(lambda c: c.execute("UPDATE idempotency SET stored_at = stored_at - INTERVAL 2 DAY"))
