@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +27,7 @@ from flight_server.commands.parameters import argument, option
 from flight_server.commands.reading import FormatOption
 from flight_server.present import render, text
 from flight_server.present.render import Format
-from flight_server.table_names import full_name
+from flight_server.table_names import full_name, join_name, split_name
 from flight_server.views import catalog_summary, shapes, table_summary
 from flight_server.views import history as histories
 from flight_server.views.reader import Reader
@@ -46,9 +47,12 @@ def ls(
     with connect(connection) as client:
         rows = catalog_summary.rows(client)
     if pattern is not None:
-        # `lake` is all of a catalog, `lake.sales` all of a schema, a full name one table
-        patterns = (pattern,) if is_pattern(pattern) else (pattern, f"{pattern}.*")
-        matching = [row for row in rows if matcher(patterns).fullmatch(full_name(row))]
+        patterns = [pattern]
+        if not is_pattern(pattern):  # `lake` is all of a catalog, `lake.sales` all of a schema, a full name one table
+            patterns.append(f"{pattern}.*")
+            with suppress(ValueError):
+                patterns.append(join_name(*split_name(pattern)))  # parts may have quotes that they do not need
+        matching = [row for row in rows if matcher(tuple(patterns)).fullmatch(full_name(row))]
         if not matching:
             matching = [row for row in rows if full_name(row).endswith(f".{pattern}")]
         if not matching:

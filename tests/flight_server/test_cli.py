@@ -165,6 +165,7 @@ def test_ls_prints_a_line_for_each_table(server, run, tables):
     for pattern in ("lake", "lake.s", "lake.s.a", "*.a"):
         assert "lake.s.a" in run("ls", pattern)[1]
     assert "lake.s.b" not in run("ls", "*.a")[1]
+    assert "lake.s.a" in run("ls", '"lake"."s"."a"')[1]
 
 
 # Output.
