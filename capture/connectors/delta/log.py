@@ -191,7 +191,7 @@ class DeltaColumn:
     is_void: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: the names are cached
 class DeltaSchema:
     """The columns of a Delta table, containers included, with logical and physical names."""
 
@@ -201,8 +201,13 @@ class DeltaSchema:
 
     def leaf(self, name: str) -> DeltaColumn | None:
         """The column with this key, else the one with this dotted name."""
-        of_key = (column for column in self.columns if column.column.key == name)
-        return next(of_key, None) or next((column for column in self.columns if column.column.name == name), None)
+        return self._named.get(name)
+
+    @cached_property
+    def _named(self) -> dict[str, DeltaColumn]:
+        """By key and dotted name; a key comes before another column's name, and of equal ones the first column."""
+        last_first = self.columns[::-1]
+        return {c.column.name: c for c in last_first} | {c.column.key: c for c in last_first}
 
 
 def parse_schema(text: Any, configuration: Any) -> DeltaSchema:

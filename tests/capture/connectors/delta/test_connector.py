@@ -12,7 +12,7 @@ import pytest
 
 from capture.connectors.delta.log import parse_schema
 from capture.connectors.delta.table_log import LogSlice, TableLog
-from capture.connectors.spi import ConnectorConfig
+from capture.connectors.spi import Column, ConnectorConfig
 from capture.connectors.storage.places import Unreadable
 from store.model.errors import NotFound, UpstreamError
 from tests.capture.connectors.contract import METADATA, ConnectorContract, Truth
@@ -338,6 +338,22 @@ def test_schema_types_are_parsed_and_invalid_schemas_refused():
     for wrong in ("{}", "[]", "x", '{"fields": [{}]}'):
         with pytest.raises(ValueError, match=r".+"):
             parse_schema(wrong, {})
+
+
+def test_columns_of_a_schema_are_looked_up_without_a_walk_for_each(monkeypatch):
+    fields = [{"name": "st.x", "type": "long"}]
+    fields += [{"name": "st", "type": {"type": "struct", "fields": [{"name": "x", "type": "string"}]}}]
+    fields += [{"name": f"c{number}", "type": "long"} for number in range(100)]
+    schema = parse_schema(json.dumps({"type": "struct", "fields": fields}), {})
+    keys = []
+    key = Column.key.fget
+    monkeypatch.setattr(Column, "key", property(lambda column: keys.append(column.name) or key(column)))
+    found = [schema.leaf(column.name) for column in schema.schema.columns]
+    assert [leaf.logical for leaf in found[:3]] == [("st", "x"), ("st",), ("st", "x")]
+    assert found[3:] == list(schema.columns[3:])
+    assert schema.leaf('"st.x"').logical == ("st.x",)
+    assert schema.leaf("c100") is None
+    assert len(keys) == len(schema.columns)
 
 
 # Errors.
