@@ -146,8 +146,7 @@ def position_in(column: DeltaColumn, footer: Footer) -> int | None:
     if position is not None and footer.leaves[position].is_leaf:
         return position
     number = column.column.field_id
-    leaves = enumerate(footer.leaves)
-    return next((i for i, leaf in leaves if number is not None and leaf.is_leaf and leaf.field_id == number), None)
+    return None if number is None else footer.position_of(number)
 
 
 def _partition_json(version: TableVersion) -> pa.Array:

@@ -53,12 +53,18 @@ class Footer:
     whole_bytes: bool | None
     groups: list[list[Chunk]] = field(repr=False)
     positions: Mapping[str, int] = field(repr=False)  # key → index in `leaves`
+    ids: Mapping[int, int] = field(repr=False)  # field id → index in `leaves`, of a scalar one if several have it
     comments: Mapping[str, str] = field(default_factory=dict, repr=False)  # key → comment of the column, by Spark
 
     def leaf(self, key: str) -> FooterLeaf | None:
         """The column with a key; None if the file does not have it."""
         position = self.positions.get(key)
         return None if position is None else self.leaves[position]
+
+    def position_of(self, field_id: int) -> int | None:
+        """Index of the scalar column with a field id; None if the file does not have it."""
+        position = self.ids.get(field_id)
+        return position if position is not None and self.leaves[position].is_leaf else None
 
     def rolled_up(self) -> tuple[LeafStats | None, ...]:
         """Statistics of all leaves in order; None for containers."""
@@ -100,6 +106,7 @@ def read_footer(place: Place) -> Footer:
         shared.whole_bytes,
         chunks.groups,
         shared.positions,
+        shared.ids,
         comments_in(chunks.spark_schema),
     )
 
@@ -112,6 +119,7 @@ class _FileKind:
     physical: list[str]
     whole_bytes: bool | None
     positions: Mapping[str, int]
+    ids: Mapping[int, int]
 
 
 _file_kinds: Final[LruCache[Kind, _FileKind]] = LruCache(64)
@@ -122,7 +130,11 @@ def _file_kind(metadata: pq.FileMetaData) -> _FileKind:
     leaves = leaves_of(metadata, metadata.schema.to_arrow_schema(), writer)
     physical = [metadata.schema.column(i).physical_type for i in range(metadata.num_columns)]
     places = {leaf.key: position for position, leaf in enumerate(leaves)}
-    return _FileKind(leaves, physical, writer.keeps_bytes_whole, places)
+    ids: dict[int, int] = {}
+    for position, leaf in sorted(enumerate(leaves), key=lambda place: not place[1].is_leaf):  # scalars first
+        if leaf.field_id is not None:
+            ids.setdefault(leaf.field_id, position)
+    return _FileKind(leaves, physical, writer.keeps_bytes_whole, places, ids)
 
 
 def _footer_bytes(file: pa.NativeFile) -> bytes | None:

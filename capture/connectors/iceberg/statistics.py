@@ -77,7 +77,7 @@ class ColumnStatistics:
         lacking = self._lacking(leaf, block, metrics) if footers else None
         if lacking is not None:
             reliable = [pair if pair is not None and _is_reliable(pair[0], leaf) else None for pair in footers]
-            facts = footer_facts(reliable, [lambda footer: _position(footer, leaf.field_id)], leaf.logical)
+            facts = footer_facts(reliable, [lambda footer: footer.position_of(leaf.field_id)], leaf.logical)
             facts = of_live_rows(facts, rows, block.rows, pc.equal(rows, block.rows))
             statistics = completed(statistics, facts, lacking)
         return statistics
@@ -219,13 +219,7 @@ def _attained(exact: pa.Array, tight: pa.Array) -> pa.Array:
 
 def _is_reliable(footer: Footer, leaf: IcebergLeaf) -> bool:
     """True if the file has field ids, and has the column or its values are null."""
-    if not any(other.field_id is not None for other in footer.leaves):
-        return False
-    return _position(footer, leaf.field_id) is not None or leaf.initial_default is None
-
-
-def _position(footer: Footer, field_id: int) -> int | None:
-    return next((i for i, leaf in enumerate(footer.leaves) if leaf.is_leaf and leaf.field_id == field_id), None)
+    return bool(footer.ids) and (footer.position_of(leaf.field_id) is not None or leaf.initial_default is None)
 
 
 class _Bounds(NamedTuple):

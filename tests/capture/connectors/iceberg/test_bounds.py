@@ -27,6 +27,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from capture.connectors.footers.leaf_types import FooterLeaf
 from tests.capture.connectors import iceberg_tables as built
 from tests.capture.connectors.iceberg.lake import NESTED, directory, file_columns, home, live, stats
 
@@ -113,6 +114,20 @@ def test_metrics_missing_in_manifests_come_from_footers(tmp_path):
     Path(first.removeprefix("file://")).write_bytes(b"broken")
     lost = {name for (_, name), row in file_columns(stats(directory(home(table)))).items() if row["null_count"] is None}
     assert "s.x" in lost and "id" not in lost
+
+
+def test_columns_of_a_footer_are_looked_up_without_a_walk_for_each(tmp_path, monkeypatch):
+    names = [f"c{number}" for number in range(60)]
+    schema = Schema(*(NestedField(at, name, LongType()) for at, name in enumerate(names, 1)))
+    properties = {"write.metadata.metrics.default": "none"}
+    table = built.simple_table(tmp_path, schema, name="db.t", properties=properties)
+    table.append(pa.table({name: [at] for at, name in enumerate(names)}))
+    reads = []
+    is_leaf = FooterLeaf.is_leaf.fget
+    monkeypatch.setattr(FooterLeaf, "is_leaf", property(lambda leaf: reads.append(leaf.name) or is_leaf(leaf)))
+    found = file_columns(stats(directory(home(table))))
+    assert {name: row["min"] for (_, name), row in found.items()} == {name: str(at) for at, name in enumerate(names)}
+    assert 0 < len(reads) <= 10 * len(names)
 
 
 def read_parquet(path: str) -> pa.Table:
