@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
@@ -128,7 +128,7 @@ class ColumnStatistics:
         if field.name in file.partition:
             value = file.partition[field.name]
             return _Known(0 if value is not None else file.meta.row_count, value, value)
-        was = {f.id: f for f in self._schema(file.meta.schema_id).fields}.get(field.id)
+        was = self._by_id(file.meta.schema_id).get(field.id)
         if was is None:
             return _Known(file.meta.row_count)  # added after the file was written
         stats = self._in_manifests.get(file.meta.file_name)
@@ -160,14 +160,15 @@ class ColumnStatistics:
     def _place_in(self, schema_id: int, fields: Fields) -> _InFile | None:
         """The column in files with a schema; None if they lack it."""
         names: list[str] = []
-        type: Any = RowType(False, self._schema(schema_id).fields)
+        type: Any = None
+        inside = self._by_id(schema_id)
         for field in fields:
-            inside = type.fields if isinstance(type, RowType) else ()
-            was = next((f for f in inside if f.id == field.id), None)
+            was = inside.get(field.id)
             if was is None:
                 return None
             names.append(was.name)
             type = was.type
+            inside = {f.id: f for f in type.fields} if isinstance(type, RowType) else {}
         return _InFile(column_key(names), reads_as(type, fields[-1].type))
 
     # Schemas.
@@ -180,6 +181,11 @@ class ColumnStatistics:
     @cached_property
     def _schema(self) -> Any:
         return lru_cache(maxsize=None)(self._table.schema_manager.get_schema)
+
+    @cached_property
+    def _by_id(self) -> Callable[[int], Mapping[int, Any]]:
+        """The top-level fields of a schema, by their ids."""
+        return lru_cache(maxsize=None)(lambda schema_id: {f.id: f for f in self._schema(schema_id).fields})
 
 
 def _leaves(fields: Sequence[Any], above: Fields) -> Iterator[tuple[str, Fields]]:

@@ -310,6 +310,27 @@ def test_footers_are_read_with_the_schema_of_their_file(warehouse):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("options", [{}, BARE], ids=["manifests", "footers"])
+def test_fields_of_a_file_are_looked_up_without_a_walk_for_each(warehouse, monkeypatch, options):
+    from pypaimon.schema.data_types import DataField
+
+    names = [f"c{number}" for number in range(100)]
+    wide = pa.table({name: pa.array([at]) for at, name in enumerate(names)})
+    warehouse.create("wide", wide.schema, options=options)
+    warehouse.write("wide", wide)
+    reads = []
+
+    def counted(field, name):
+        if name == "id":
+            reads.append(field)
+        return object.__getattribute__(field, name)
+
+    monkeypatch.setattr(DataField, "__getattribute__", counted, raising=False)
+    native = stats(connect(warehouse.path), "wide", 1, ids={name: at for at, name in enumerate(names, 1)})
+    assert {row["column_name"]: row["min"] for row in file_rows(native)} == {n: str(at) for at, n in enumerate(names)}
+    assert 0 < len(reads) <= 20 * len(names)
+
+
 def test_no_footers_are_read_above_their_limit(warehouse, monkeypatch):
     monkeypatch.setattr("capture.connectors.footers.statistics.MAX_FOOTERS", 1)
     warehouse.create("bare", options=BARE)
