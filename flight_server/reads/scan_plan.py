@@ -39,6 +39,7 @@ from store.model.schemas import FLIGHTS, INT, PARTITION_SPECS, TEXT
 T = TypeVar("T")
 
 _FILES: Final = FLIGHTS["stats.files"].schema
+_PUSHED_COLUMNS: Final = 16  # of a condition; DuckDB plans in the cube of them to push its parts below their joins
 _OF_FILES: Final = (
     "file_path", "file_format", "row_count", "size_bytes", "partition_data_json", "sequence_number", "delete_files",
 )  # fmt: skip
@@ -337,7 +338,10 @@ class Query:
         if self._condition is None:
             return "TRUE", files, []
         joins, parameters = self._joined(self._condition.columns)
-        return self._condition.all, f"{files}{joins} WHERE {self._condition.may}", parameters
+        may = self._condition.may
+        if len(self._condition.columns) > _PUSHED_COLUMNS:
+            may = f"CASE WHEN {may} THEN TRUE END"
+        return self._condition.all, f"{files}{joins} WHERE {may}", parameters
 
     def _bytes_of(self, read: Collection[int] | None) -> str:
         """The compressed bytes of columns in a file `f`, null where one's are unknown."""
