@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from flight_server.reads.scan_plan import Listing, Query, ScanPlanner
 from flight_server.reads.streams import never
@@ -23,6 +23,7 @@ from store.model.freshness import is_whole_sql, prunes_sql
 from store.model.predicates.bounds import KEYS, kind_sql
 from store.model.predicates.pruning import Column
 
+_AT_ONCE: Final = 32  # columns of a query, which DuckDB plans in the square of them
 _SIDES = {"min": ("min", "low", "minimum"), "max": ("max", "high", "maximum")}
 
 
@@ -140,16 +141,20 @@ def _of_files(table_key: int, listing: Listing, query: Query) -> _Source:
 
 def _values(cursor: Connection, source: _Source, items: Sequence[Item], columns: Mapping[str, Column]) -> list[Any]:
     """The values of the items; raises `_Unknown` for the first that is not known."""
-    named = {column.id: column for column in columns.values()}
-    facts = "".join(f", {_facts(column, source)}" for column in named.values())
-    sums = "".join(f", (FROM f{id})" for id in named)
-    (row,) = cursor.execute(
-        f"WITH kept AS MATERIALIZED ({source.kept}){facts} SELECT (SELECT {{'files': count(*),"
-        " 'some': count(*) FILTER (NOT matches), 'unknown': count(*) FILTER (NOT whole OR row_count IS NULL),"
-        f" 'rows': coalesce(sum(row_count), 0)}} FROM kept){sums}",
-        list(source.parameters),
-    ).fetchall()
-    kept, of_columns = row[0], dict(zip(named, row[1:], strict=True))
+    named = list({column.id: column for column in columns.values()}.values())
+    kept, of_columns = {}, {}  # type: dict[str, int], dict[int, Any]
+    for start in range(0, max(1, len(named)), _AT_ONCE):
+        some = named[start : start + _AT_ONCE]
+        facts = "".join(f", {_facts(column, source)}" for column in some)
+        sums = "".join(f", (FROM f{column.id})" for column in some)
+        (row,) = cursor.execute(
+            f"WITH kept AS MATERIALIZED ({source.kept}){facts} SELECT (SELECT {{'files': count(*),"
+            " 'some': count(*) FILTER (NOT matches), 'unknown': count(*) FILTER (NOT whole OR row_count IS NULL),"
+            f" 'rows': coalesce(sum(row_count), 0)}} FROM kept){sums}",
+            list(source.parameters),
+        ).fetchall()
+        kept = row[0]
+        of_columns |= zip((column.id for column in some), row[1:], strict=True)
 
     def need(count: int, what: str) -> None:
         if count:

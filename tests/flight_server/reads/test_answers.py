@@ -12,6 +12,7 @@ import pytest
 from flight_server.actions import ACTIONS, Call
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.client.answer import Answer
+from flight_server.reads import answers
 from store.model.errors import InvalidArgument, NotFound
 from tests.flight_server.serving import app_in, put
 
@@ -99,6 +100,14 @@ def test_values_have_their_types(app):
     })  # fmt: skip
     assert values(app, "min(word), max(word), min(price), max(price)") == ["", "é", -0.5, float("inf")]
     assert values(app, "min(day), max(amount), min(amount)") == [date(2026, 1, 31), Decimal(100), Decimal("-12.5")]
+
+
+def test_columns_are_read_a_few_at_a_time(app, monkeypatch):
+    monkeypatch.setattr(answers, "_AT_ONCE", 2)
+    columns = {"id": 1, "word": "a", "price": 0.5, "day": "2026-01-31", "amount": 7}
+    put_files(app, {name: {"min": str(value), "max": str(value)} for name, value in columns.items()})
+    found = values(app, ", ".join(["count(*)", *(f"min({name})" for name in columns)]))
+    assert found == [10, 1, "a", 0.5, date(2026, 1, 31), Decimal(7)]
 
 
 def test_counts_beyond_64_bits_are_exact(app):
