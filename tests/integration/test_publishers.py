@@ -115,6 +115,7 @@ def test_killed_publisher_leaves_a_complete_state_and_no_orphan(home, kills, tmp
         )  # fmt: skip
         assert child.stdout is not None and child.stdout.readline() == "ready\n"
         time.sleep(0.05 + 0.4 * number / kills)
+        assert child.poll() is None, "it still publishes"
         child.send_signal(signal.SIGKILL)
         child.wait()
         child.stdout.close()

@@ -43,7 +43,7 @@ def _built_v2(root: Path) -> Table:
 
 
 def _built(root: Path, version: int) -> Table:
-    root.mkdir()
+    root.mkdir(exist_ok=True)
     found = catalog(root)
     found.create_namespace("db")
     properties = {"format-version": str(version)}
@@ -69,7 +69,7 @@ class TestContract(PublisherContract):
     takes_older = True  # statistics are kept by snapshot
 
     def build(self, root: Path) -> Table:
-        return built()
+        return _built(root, 2)
 
     def append(self, table: Table, more: pa.Table) -> None:
         from pyiceberg.exceptions import CommitFailedException
@@ -94,7 +94,7 @@ class TestDirectoryContract(PublisherContract):
     appends = False  # no library writes to a directory without a catalog
 
     def build(self, root: Path) -> Table:
-        return directory(built())
+        return directory(_built(root, 2))
 
     def append(self, table: Table, more: pa.Table) -> None:
         raise AssertionError("no library can")
