@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.avro.file import AvroFile
@@ -29,8 +29,8 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from capture.connectors.iceberg.content_stats import Maps, with_content_stats
 
-_SCHEMAS = 64  # kept
-_DATA_FILE_ID = 2
+_SCHEMAS: Final = 64  # kept
+_DATA_FILE_ID: Final = 2
 
 
 class OpenedManifest(AvroFile[Any]):
