@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def kept_lake(build: Callable[[Path], T]) -> T:
-    """What `build` returned for a directory the first time, with this directory as it was then.
+    """The result of `build`, which is called once; its directory is put back as `build` left it.
 
     The directory is the same each time: a test has one such lake, and connectors have cached nothing of it.
     """

@@ -218,18 +218,25 @@ def test_no_way_to_discover_takes_old_versions_for_those_of_another_table(tmp_pa
         assert client.get(command).num_rows == 0
 
 
-def test_iceberg_schema_without_a_new_snapshot_is_part_of_what_is_current(tmp_path, client):
+def iceberg(root: Path, client: Client, catalog: str, rows: pa.Table) -> Any:
+    """Makes the table `db.t` of a catalog in SQLite, and has the server discover it."""
     from pyiceberg.catalog.sql import SqlCatalog
+
+    uri, options = f"sqlite:///{root}/c.db", {"warehouse": f"file://{root}/w", "name": "c"}
+    made = SqlCatalog(uri=uri, **options)
+    made.create_namespace("db")
+    built = made.create_table("db.t", rows.schema)
+    built.append(rows)
+    client.act("register_connector", {
+        "catalog": catalog, "format": "iceberg", "uri": uri, "options": options | {"type": "sql"}, "discover": True,
+    })  # fmt: skip
+    return built
+
+
+def test_iceberg_schema_without_a_new_snapshot_is_part_of_what_is_current(tmp_path, client):
     from pyiceberg.types import LongType
 
-    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
-    catalog.create_namespace("db")
-    built = catalog.create_table("db.t", OLD.schema)
-    built.append(OLD)
-    options = {"warehouse": f"file://{tmp_path}/w", "name": "c", "type": "sql"}
-    client.act("register_connector", {
-        "catalog": "ice", "format": "iceberg", "uri": f"sqlite:///{tmp_path}/c.db", "options": options,
-    })  # fmt: skip
+    built = iceberg(tmp_path, client, "ice", OLD)
     (found,) = client.act("discover", {"catalog": "ice"})
     table = found["table"]
     capture(client, table)
@@ -250,18 +257,9 @@ def test_iceberg_schema_without_a_new_snapshot_is_part_of_what_is_current(tmp_pa
 
 @pytest.mark.parametrize("takes", ["dropped", "renamed"])
 def test_column_that_takes_the_name_of_another_has_statistics_of_its_own(tmp_path, client, takes):
-    from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.types import LongType
 
-    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
-    catalog.create_namespace("db")
-    built = catalog.create_table("db.t", OLD.schema)
-    built.append(OLD)
-    options = {"warehouse": f"file://{tmp_path}/w", "name": "c", "type": "sql"}
-    client.act("register_connector", {
-        "catalog": takes, "format": "iceberg", "uri": f"sqlite:///{tmp_path}/c.db", "options": options,
-        "discover": True,
-    })  # fmt: skip
+    built = iceberg(tmp_path, client, takes, OLD)
     table, first = f"{takes}.db.t", built.current_snapshot().snapshot_id
     capture(client, table)
     with built.update_schema() as update:
@@ -287,18 +285,9 @@ def test_column_that_takes_the_name_of_another_has_statistics_of_its_own(tmp_pat
 
 def test_widened_integer_without_a_new_snapshot_changes_expressions(tmp_path, client):
     """The hash of a long is another than that of the int, though both are INT."""
-    from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.types import LongType
 
-    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
-    catalog.create_namespace("db")
-    rows = pa.table({"a": pa.array([1, 2, 3], pa.int32())})
-    built = catalog.create_table("db.t", rows.schema)
-    built.append(rows)
-    client.act("register_connector", {
-        "catalog": "wide", "format": "iceberg", "uri": f"sqlite:///{tmp_path}/c.db", "discover": True,
-        "options": {"warehouse": f"file://{tmp_path}/w", "name": "c", "type": "sql"},
-    })  # fmt: skip
+    built = iceberg(tmp_path, client, "wide", pa.table({"a": pa.array([1, 2, 3], pa.int32())}))
     capture(client, "wide.db.t")
     hashes = {"table_catalog": "wide", "table_schema": "db", "table_name": "t", "engine_kind": "spark",
               "snapshot_id": built.current_snapshot().snapshot_id, "engine_expression_key": b"hash(a)",
