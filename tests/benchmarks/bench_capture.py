@@ -27,6 +27,7 @@ from capture.spark.session import Spark
 from capture.spi import CaptureRequest, Outcome, Sink, TableHandle
 from store.model import schemas
 from store.model.targets import Target
+from tests.benchmarks.bench_small_tables import peak_mb
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.spark]
 
@@ -160,8 +161,7 @@ def worker_peak_mb():
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if b"pyspark.daemon" in (process / "cmdline").read_bytes():
-                status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-                peaks.append(int(status["VmHWM"].split()[0]) / 1024)
+                peaks.append(peak_mb(int(process.name)))
     return max(peaks, default=0.0)
 
 

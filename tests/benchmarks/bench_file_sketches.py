@@ -24,6 +24,7 @@ from capture.engines import default_engines
 from capture.spec import FileSketches
 from capture.store_sink import LocalStore
 from store.model import sketches
+from tests.benchmarks.bench_small_tables import peak_mb
 from tests.flight_server.live_server import eventually, serving
 
 pytestmark = pytest.mark.benchmark
@@ -121,11 +122,6 @@ def test_disk_is_a_tenth_of_the_data_and_incremental_captures_are_as_precise(tmp
     assert shares[FileSketches.AUTO] <= MOST_SHARE
 
 
-def peak_mb(pid: int) -> int:
-    """Greatest memory that a process has had; Linux."""
-    return int(Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")[2].split()[0]) // 1024
-
-
 def test_memory_of_a_worker(tmp_path: Path) -> None:
     """Prints it after a capture, and after one more with a new file."""
     (events := tmp_path / "lake" / "events").mkdir(parents=True)
@@ -152,5 +148,5 @@ def test_memory_of_a_worker(tmp_path: Path) -> None:
             began = time.perf_counter()
             outcomes = client.act("capture", {"requests": requests})
             assert {outcome["outcome"] for outcome in outcomes} == {"CAPTURED"}
-            print(f"\n{what}: {time.perf_counter() - began:.1f} s, the worker had up to {peak_mb(worker)} MB")
+            print(f"\n{what}: {time.perf_counter() - began:.1f} s, the worker had up to {peak_mb(worker):.0f} MB")
             add(SMALL_FILES)

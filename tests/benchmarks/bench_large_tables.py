@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 
 from tests.benchmarks.bench_capture import wide
-from tests.benchmarks.bench_small_tables import cpu_ms
+from tests.benchmarks.bench_small_tables import cpu_ms, peak_mb
 from tests.flight_server.live_server import Client, eventually, serving
 
 pytestmark = pytest.mark.benchmark
@@ -82,12 +82,6 @@ def analyzer(root: Path) -> Iterator[Callable[[str], Any] | None]:
         finally:
             for table in (*TABLES, "wide"):
                 spark.sql(f"DROP TABLE bench_{table}")
-
-
-def peak_mb(pid: int) -> float:
-    """Peak memory of a process in MB; Linux."""
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return int(status["VmHWM"].split()[0]) / 1024
 
 
 def children(pid: int) -> list[int]:

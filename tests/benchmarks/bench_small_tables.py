@@ -64,6 +64,12 @@ def cpu_ms(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
 
 
+def peak_mb(pid: int) -> float:
+    """Peak memory of a process in MB; Linux."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) / 1024
+
+
 def capture(client: Client, numbers: range) -> float:
     """Captures tables in one request; milliseconds per table."""
     requests = [
