@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from capture.spi import Sink, TableHandle
 from flight_server.client.connection import Connection
 from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper
+from flight_server.worker.stored_together import StoredTogether
 from flight_server.worker.turns import Turns
 from store.model.errors import Cancelled, InvalidArgument, UpstreamError, first_line
 from store.model.puts import IDENTITY, Listing
@@ -76,13 +77,16 @@ class DraftSink(Sink):
 
     Args:
         has_statistics: False if the store has no statistics of the table, so that `stored` need not ask.
+        together: What was read for several captures, if any.
         turns: Those of the worker: other threads compute while this one waits for the server.
     """
 
     def __init__(
-        self, server: Connection, keeper: LeaseKeeper, *, has_statistics: bool = True, turns: Turns | None = None
-    ):
+        self, server: Connection, keeper: LeaseKeeper, *, has_statistics: bool = True,
+        together: StoredTogether | None = None, turns: Turns | None = None,
+    ):  # fmt: skip
         self.server, self.keeper, self.has_statistics, self._turns = server, keeper, has_statistics, turns or Turns()
+        self._together = together or StoredTogether(server, (), self._turns)
         self._held: dict[tuple[str, bool, bool, bool], list[pa.Table]] = {}  # flight, extra, whole, checked
         self.listings: list[dict[str, Any]] = []
         self._bytes = 0
@@ -163,6 +167,10 @@ class DraftSink(Sink):
         if not self.has_statistics:
             nothing = _nothing(flight)
             return nothing if columns is None else nothing.select(list(columns))
+        if columns is None and column_ids is not None:
+            together = self._together.rows(flight, table, column_ids)
+            if together is not None and together.num_rows:
+                return together
         predicates = [{"column": column, "op": "EQ", "values": [table.key[column]]} for column in _NAME]
         if column_ids is not None:
             predicates.append({"column": "column_id", "op": "IN", "values": list(column_ids)})

@@ -8,27 +8,24 @@ Spark session.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import re
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from capture.connectors import open_connector
 from capture.connectors.progress import reporting
 from capture.connectors.secrets import resolve
-from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema
+from capture.connectors.spi import Column, Connector, Schema
 from capture.engines import described
-from capture.homes import HOMES, with_catalogs
+from capture.homes import HOMES
 from capture.registry import Registry
 from capture.spark.session import Spark
 from capture.spec_body import parse_spec
@@ -38,6 +35,8 @@ from flight_server.worker.draft_sink import DraftSink
 from flight_server.worker.lake_inspection import inspect
 from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper, Renewals
 from flight_server.worker.reports import Ended, send
+from flight_server.worker.slots import Slot
+from flight_server.worker.stored_together import StoredTogether
 from flight_server.worker.turns import Turns
 from store.model.errors import StatflightError, UpstreamError, first_line, may_pass, to_json
 
@@ -45,150 +44,9 @@ log = logging.getLogger("statflight.worker")
 
 WAIT_SECONDS: Final = 20.0
 STALL_SECONDS: Final = 600.0
-CAPTURE_SECONDS: Final = 1.0  # after a longer capture, the leases behind it are given back
-BUNDLE_SECONDS: Final = 5.0  # after which leases not begun are given back: they are not renewed
-FIRST_SIZE: Final = 8  # leases of the first call
-MAX_SIZE: Final = 64  # leases of one call
 REPORTS: Final = 2  # calls at once that report captures, so that a long commit does not delay all others
-REPORT_SECONDS: Final = 2.0  # maximum wait of a finished capture for others of its report
-REPORT_COUNT: Final = 24  # captures of one report
-REPORT_BYTES: Final = 5 << 20  # of rows of its captures, after which it has no more
 MAX_LEFT_BEHIND: Final = 8
-CONNECTOR_SECONDS: Final = 300.0  # for which a connector stays open: credentials may change
-MAX_CONNECTORS: Final = 8  # open ones of a thread
 ROLES: Final = (("control",), ("sync", "control"), ("sync",), ("light",), ("job",), ("watch",), ("publish",))
-
-
-class Connectors:
-    """The open connectors of one thread. Each inspection reads the lake's metadata again, so none is ever stale.
-
-    Args:
-        spark: Gives a Spark session, for lakes whose statistics are read from Spark's catalog too.
-    """
-
-    def __init__(self, spark: Callable[[], Any] | None = None) -> None:
-        self._spark = spark
-        self._open: dict[str, tuple[Connector, float]] = {}
-
-    @contextlib.contextmanager
-    def opened(self, config: Mapping[str, Any]) -> Iterator[Connector]:
-        """Gives an open connector for the block. One that raised an error, or is old, is not used again.
-
-        Args:
-            config: `catalog`, `format`, `uri`, `options`, as a lease has it.
-
-        Yields:
-            The connector.
-
-        Raises:
-            StatflightError: A secret does not exist, or the lake cannot be opened.
-        """
-        resolved = dict(config, options=resolve(config["options"]))
-        key = json.dumps(resolved, sort_keys=True)  # a changed credential opens a new connector
-        self.close_old()
-        now = time.monotonic()
-        if key not in self._open:
-            while len(self._open) >= MAX_CONNECTORS:
-                self._close(next(iter(self._open)))
-            options = ConnectorConfig(config["catalog"], config["format"], config["uri"], resolved["options"])
-            self._open[key] = (with_catalogs(open_connector(options), options, self._spark), now)
-        try:
-            yield self._open[key][0]
-        except BaseException:
-            self._close(key)
-            raise
-
-    def close_old(self) -> bool:
-        """Closes connectors that have been open for too long.
-
-        Returns:
-            True if none is left open.
-        """
-        now = time.monotonic()
-        for old in [k for k, (_, since) in self._open.items() if now - since > CONNECTOR_SECONDS]:
-            self._close(old)
-        return not self._open
-
-    def _close(self, key: str) -> None:
-        connector, _ = self._open.pop(key)
-        with contextlib.suppress(Exception):
-            connector.close()
-
-
-class _Slot:
-    """A thread of a worker: the kinds of leases it serves, its open connectors, its current lease, and the finished
-    captures that are not reported yet."""
-
-    def __init__(self, kinds: Sequence[str], spark: Callable[[], Any]):
-        self.kinds = tuple(kinds)
-        self.connectors = Connectors(spark)
-        self.keeper: LeaseKeeper | None = None
-        self.abandoned = False
-        self.most = FIRST_SIZE  # leases to ask for at once
-        self._leases: deque[Mapping[str, Any]] = deque()  # not begun
-        self._ended: list[Ended] = []
-        self.report: Future[None] | None = None  # the last one
-        self.is_wanted = False  # a report was asked for, and has not taken what ended until then
-        self._lock = threading.Lock()
-        self._begun = self._returned = 0
-        self._since = self._started = self._longest = 0.0
-
-    def take(self, leases: Sequence[Mapping[str, Any]]) -> None:
-        """Takes the leases of one call, to be begun one after the other."""
-        with self._lock:
-            self._leases.extend(leases)
-            self._begun = self._returned = 0
-            self._since = self._started = time.monotonic()
-            self._longest = min([BUNDLE_SECONDS, *(float(lease["lease_seconds"]) / 3 for lease in leases)])
-
-    def end(self, ended: Ended) -> None:
-        """Adds a finished capture."""
-        with self._lock:
-            self._ended.append(ended)
-
-    def is_due(self, *, is_working: bool = False) -> bool:
-        """True if captures have waited long enough, or for enough others; or for all of the leases, if none of them
-        `is_working`."""
-        ended = self._ended
-        is_idle = not (self._leases or is_working)
-        return bool(ended) and (
-            self.is_wanted or is_idle or time.monotonic() - ended[0].since > REPORT_SECONDS or self.is_full()
-        )
-
-    def is_full(self) -> bool:
-        """True if the finished captures are enough for one report."""
-        ended = self._ended
-        return len(ended) >= REPORT_COUNT or sum(end.size_bytes for end in ended) > REPORT_BYTES
-
-    def take_ended(self) -> list[Ended]:
-        """Removes the finished captures, and returns them."""
-        with self._lock:
-            ended, self._ended, self.is_wanted = self._ended, [], False
-        return ended
-
-    def next(self) -> Mapping[str, Any] | None:
-        """The next lease to begin; after the last, doubles `most`, or lowers it to the number that could be begun."""
-        with self._lock:
-            self._since = time.monotonic()
-            if self._leases:
-                self._begun += 1
-                return self._leases.popleft()
-            if self._begun > 1 or self._returned:
-                self.most = max(1, self._begun) if self._returned else min(MAX_SIZE, self._begun * 2)
-            return None
-
-    def is_slow(self) -> bool:
-        """True if leases wait behind a capture that takes long, or have waited long."""
-        now = time.monotonic()
-        return bool(self._leases) and (now - self._since > CAPTURE_SECONDS or now - self._started > self._longest)
-
-    def drop(self) -> list[str]:
-        """Removes the leases that are not begun; returns their tokens."""
-        with self._lock:
-            tokens = [lease["lease_token"] for lease in self._leases]
-            self._returned += len(tokens)
-            self._leases.clear()
-        return tokens
 
 
 class Worker:
@@ -206,11 +64,11 @@ class Worker:
         self.stopping = threading.Event()
         self.left_behind = 0
         self._engines = described(registry.engines)
-        self._slots: list[_Slot] = []
+        self._slots: list[Slot] = []
         self._reports = ThreadPoolExecutor(REPORTS, "reports")
         self._renewals, self._turns = Renewals(server), Turns()
         self._watch_lock = threading.Lock()
-        self._watching: dict[str, _Slot] = {}  # by catalog; its connector stays open between two looks
+        self._watching: dict[str, Slot] = {}  # by catalog; its connector stays open between two looks
 
     def start(self, roles: Sequence[Sequence[str]]) -> None:
         """Starts a thread for each role.
@@ -219,7 +77,7 @@ class Worker:
             roles: Kinds of leases that a thread asks for, in order.
         """
         for kinds in roles:
-            slot = _Slot(kinds, self._session)
+            slot = Slot(kinds, self._session)
             self._slots.append(slot)
             threading.Thread(target=self._run, args=(slot,), daemon=True, name="-".join(kinds)).start()
 
@@ -258,7 +116,7 @@ class Worker:
                     if slot in self._slots:
                         self._slots.remove(slot)
 
-    def _run(self, slot: _Slot) -> None:
+    def _run(self, slot: Slot) -> None:
         """Leases and works; no error ends the thread, and an unreachable server is waited for."""
         away = 0.0
         while not (self.stopping.is_set() or slot.abandoned):
@@ -271,11 +129,13 @@ class Worker:
                 )  # fmt: skip
                 away = 0.0
                 slot.take(leases)
+                slot.together = StoredTogether(self.server, leases, self._turns)
                 while not (self.stopping.is_set() or slot.abandoned) and (lease := slot.next()) is not None:
                     if lease["kind"] == "watch":
                         self._watch(lease)
                     else:
                         self._work(slot, lease)
+                slot.together = None
                 self._give_back(slot)
             except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError) as refusal:
                 log.error("the server refuses this worker: %s", first_line(refusal, 500))
@@ -295,20 +155,20 @@ class Worker:
         with self._watch_lock:
             slot = self._watching.get(catalog)
             if slot is None or slot.abandoned or slot.keeper is not None:
-                slot = _Slot((), self._session)
+                slot = Slot((), self._session)
                 self._watching[catalog] = slot
             if slot not in self._slots:
                 self._slots.append(slot)
             slot.keeper = LeaseKeeper(lease, self._renewals)  # the slot counts as busy from here on
         threading.Thread(target=self._work, args=(slot, lease), daemon=True, name=f"watch-{catalog}").start()
 
-    def _give_back(self, slot: _Slot) -> None:
+    def _give_back(self, slot: Slot) -> None:
         """Gives back the leases that a slot has not begun, for other workers."""
         if tokens := slot.drop():
             with contextlib.suppress(pa.ArrowException, OSError):  # then the leases run out
                 self.server.act("return_leases", {"lease_tokens": tokens}, ACTION_SECONDS)
 
-    def _work(self, slot: _Slot, lease: Mapping[str, Any]) -> None:
+    def _work(self, slot: Slot, lease: Mapping[str, Any]) -> None:
         works = {"control": self._inspect, "watch": self._inspect, "publish": self._publish}
         if slot.keeper is None:
             slot.keeper = LeaseKeeper(lease, self._renewals)
@@ -336,14 +196,14 @@ class Worker:
                     wait([slot.report])
                 self._report(slot)
 
-    def _report(self, slot: _Slot) -> None:
+    def _report(self, slot: Slot) -> None:
         """Reports finished captures of a slot from another thread; after a call that is under way those that ended
         until then."""
         slot.is_wanted = True
         if slot.report is None or slot.report.done():
             slot.report = self._reports.submit(self._send_due, slot)
 
-    def _send_due(self, slot: _Slot) -> None:
+    def _send_due(self, slot: Slot) -> None:
         while slot.is_due(is_working=True):  # else a call would have the one or two that ended during the last
             self._send(slot.take_ended())
 
@@ -360,7 +220,7 @@ class Worker:
 
     # Looking at a lake.
 
-    def _inspect(self, slot: _Slot, lease: Mapping[str, Any]) -> dict[str, Any]:
+    def _inspect(self, slot: Slot, lease: Mapping[str, Any]) -> dict[str, Any]:
         payload, keeper = lease["payload"], slot.keeper
         assert keeper is not None
         with (
@@ -371,7 +231,7 @@ class Worker:
 
     # Publishing.
 
-    def _publish(self, slot: _Slot, lease: Mapping[str, Any]) -> dict[str, Any]:
+    def _publish(self, slot: Slot, lease: Mapping[str, Any]) -> dict[str, Any]:
         payload = lease["payload"]
         config, keeper = payload["connector"], slot.keeper
         assert keeper is not None
@@ -387,10 +247,13 @@ class Worker:
 
     # Capturing.
 
-    def _capture(self, slot: _Slot, lease: Mapping[str, Any]) -> dict[str, Any]:
+    def _capture(self, slot: Slot, lease: Mapping[str, Any]) -> dict[str, Any]:
         payload = lease["payload"]
         assert slot.keeper is not None
-        sink = DraftSink(self.server, slot.keeper, has_statistics=payload["has_statistics"], turns=self._turns)
+        sink = DraftSink(
+            self.server, slot.keeper, has_statistics=payload["has_statistics"], together=slot.together,
+            turns=self._turns,
+        )  # fmt: skip
         turn = contextlib.nullcontext() if _is_remote(payload["connector"]["uri"]) else self._turns.taken()
         with slot.connectors.opened(payload["connector"]) as connector, turn:
             known = payload["snapshots"].items()

@@ -14,10 +14,11 @@ import pytest
 from capture.connectors.spi import Schema
 from capture.registry import Registry
 from capture.spi import TableHandle
-from flight_server.worker import loop as module
+from flight_server.worker import slots
 from flight_server.worker.draft_sink import INLINE_BYTES, DraftSink
 from flight_server.worker.lease_keeper import LeaseKeeper, Renewals
-from flight_server.worker.loop import Connectors, Worker
+from flight_server.worker.loop import Worker
+from flight_server.worker.slots import Connectors
 from store.model.errors import Cancelled, InvalidArgument
 
 
@@ -71,7 +72,7 @@ def lease(operation: str = "validate", **more: Any) -> dict[str, Any]:
 @pytest.fixture
 def opened(monkeypatch) -> list[Any]:
     connectors: list[Any] = []
-    monkeypatch.setattr(module, "open_connector", lambda config: connectors.append(FakeConnector()) or connectors[-1])
+    monkeypatch.setattr(slots, "open_connector", lambda config: connectors.append(FakeConnector()) or connectors[-1])
     return connectors
 
 
@@ -146,7 +147,7 @@ def test_connector_stays_open_between_leases(opened):
 
 
 def test_old_connector_is_reopened(opened, monkeypatch):
-    monkeypatch.setattr(module, "CONNECTOR_SECONDS", -1.0)
+    monkeypatch.setattr(slots, "CONNECTOR_SECONDS", -1.0)
     connectors, config = Connectors(), lease()["payload"]["connector"]
     for _ in range(2):
         with connectors.opened(config):
@@ -156,10 +157,10 @@ def test_old_connector_is_reopened(opened, monkeypatch):
 
 def test_at_most_max_connectors_stay_open(opened):
     connectors = Connectors()
-    for number in range(module.MAX_CONNECTORS + 2):
+    for number in range(slots.MAX_CONNECTORS + 2):
         with connectors.opened(lease()["payload"]["connector"] | {"catalog": str(number)}):
             pass
-    assert sum(not c.closed for c in opened) == module.MAX_CONNECTORS
+    assert sum(not c.closed for c in opened) == slots.MAX_CONNECTORS
 
 
 def test_hanging_thread_is_replaced_and_its_result_dropped(opened, capsys):
@@ -223,7 +224,7 @@ def test_connector_of_an_unwatched_lake_is_closed(opened, monkeypatch):
     wait_for(lambda: server.finished and all(slot.keeper is None for slot in worker._watching.values()))
     worker.look_after()
     assert not opened[0].closed and worker._watching  # it may be inspected again
-    monkeypatch.setattr(module, "CONNECTOR_SECONDS", -1.0)
+    monkeypatch.setattr(slots, "CONNECTOR_SECONDS", -1.0)
     worker.look_after()
     worker.stopping.set()
     assert opened[0].closed and not worker._watching

@@ -10,11 +10,12 @@ import pyarrow.flight as flight
 import pytest
 
 from capture.registry import Registry
-from flight_server.worker import loop
+from flight_server.worker import slots
 from flight_server.worker.draft_sink import DraftSink, Held
 from flight_server.worker.lease_keeper import LeaseKeeper, Renewals
-from flight_server.worker.loop import Worker, _Slot
+from flight_server.worker.loop import Worker
 from flight_server.worker.reports import Ended, rows_together
+from flight_server.worker.slots import Slot
 from tests.flight_server.worker.test_loop import FakeServer, lease
 
 
@@ -37,8 +38,8 @@ class ReturnsServer(FakeServer):
         return {"returned": len(body["lease_tokens"])}
 
 
-def slot_of(count: int, seconds: float = 60.0) -> _Slot:
-    slot = _Slot(("sync",), lambda: None)
+def slot_of(count: int, seconds: float = 60.0) -> Slot:
+    slot = Slot(("sync",), lambda: None)
     slot.take(leases(count, seconds))
     return slot
 
@@ -67,7 +68,7 @@ def test_leases_behind_a_long_capture_are_returned(monkeypatch, capture_seconds,
     slot.next()
     worker.look_after()
     assert not server.returned
-    monkeypatch.setattr(loop, "CAPTURE_SECONDS", capture_seconds)
+    monkeypatch.setattr(slots, "CAPTURE_SECONDS", capture_seconds)
     slot._longest = lease_seconds / 3
     worker.look_after()
     assert server.returned == ["t1", "t2"] and slot.next() is None
@@ -98,7 +99,7 @@ def test_captures_do_not_wait_for_all_others(monkeypatch, limit, value):
     slot.next()
     slot.end(ended(0))
     assert not slot.is_due()
-    monkeypatch.setattr(loop, limit, value)
+    monkeypatch.setattr(slots, limit, value)
     assert slot.is_due()
 
 
@@ -111,7 +112,7 @@ def test_captures_before_a_long_one_are_reported(monkeypatch):
     slot.end(ended(0))
     worker.look_after()
     assert slot.report is None
-    monkeypatch.setattr(loop, "REPORT_SECONDS", -1.0)
+    monkeypatch.setattr(slots, "REPORT_SECONDS", -1.0)
     worker.look_after()
     assert slot.report is not None
     slot.report.result(60)
