@@ -101,9 +101,6 @@ CREATE TABLE column_usage (table_key BIGINT, table_catalog VARCHAR, table_schema
 """
 
 
-_MANY_ROWS: Final = 500
-
-
 def insert_rows(connection: Connection, table: str, rows: Sequence[Sequence[Any]]) -> None:
     """Appends rows in one statement; `executemany` would take a millisecond per row.
 
@@ -113,11 +110,6 @@ def insert_rows(connection: Connection, table: str, rows: Sequence[Sequence[Any]
     """
     if rows:
         columns = [list(column) for column in zip(*rows, strict=True)]
-        if len(rows) > _MANY_ROWS:  # Arrow, because DuckDB converts parameters value by value
-            many_rows = pa.table({f"c{at}": column for at, column in enumerate(columns)})  # DuckDB finds it by name
-            connection.execute(f"INSERT INTO {table} SELECT * FROM many_rows")
-            del many_rows
-            return
         # one value instead of a list takes half the time for a single row
         is_one = [column.count(column[0]) == len(rows) for column in columns]
         is_one[0] &= len(rows) == 1

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.duckdb.arrow_sql import execute, query, rowid_in, tuple_of, within
+from store.duckdb.arrow_sql import execute, query, rowid_in, within
 from store.duckdb.layout import (
     BY_SNAPSHOT,
     GROUPED,
@@ -31,7 +31,6 @@ from store.model.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, codes, first_
 from store.model.schemas import COUNTS, DISTRIBUTION
 
 _NOTHING = pa.table({"row_no": NONE, "rid": NONE, "same": pa.chunked_array([], pa.bool_()), "part": NONE})
-_FEW_ROWS = 512  # at most that many target ids are written into a condition
 # Current rows, rows of the history, copies at the put's snapshots, rows that begin after one of them.
 _CURRENT, _HISTORY, _COPIES, _LATER = 2, 3, 4, 5
 
@@ -291,12 +290,7 @@ class SnapshotMerge:
         replaced."""
         current = self.tables[0]
         scope = within("table_key", now["table_key"])
-        identity = self._target_columns()[1:]
         begins = now["from_ord"].unique()
-        if now.num_rows <= _FEW_ROWS and len(now["table_key"].unique()) == 1 and identity in ([], ["column_id"]):
-            among = " AND ".join([scope, *(f"{name} IN {tuple_of(now[name])}" for name in identity)])
-            self._move(connection, among, str(begins[0].as_py()))
-            return
         keys = " AND ".join(f's."{name}" = c."{name}"' for name in self._target_columns())
         doomed = query(
             connection, f"SELECT c.rid, s.from_ord AS end_ord FROM {{staged}} s JOIN"
