@@ -255,7 +255,7 @@ class StatflightServer(flight.FlightServerBase):
             return "scan", plan.files.schema, self.app.streams.admit(plan.files)
         request = tickets.of_ticket(ticket, call.get("x-query-id"))
         self.app.role.check_lag(request.max_lag_ms)
-        answer = self.app.scanner.answer(request, caller, call.is_cancelled, ticket)
+        answer = self.app.scanner.read(request, caller, call.is_cancelled)
         self.app.usage.read(request)
         return request.flight.name, request.schema, answer
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +43,6 @@ _LARGE: Final = frozenset({_SKETCHES, "stats.files", "stats.file_columns", "stat
 _KEPT_SHARE: Final = 8  # part of the cache's size that rows of tickets may take besides
 
 Answer: TypeAlias = pa.Table | Stream
-A = TypeVar("A", pa.Buffer, pa.Table | Stream)
 
 
 class Scanner:
@@ -229,45 +228,22 @@ class Scanner:
             InvalidArgument: The answer is too large for one message.
             ResourceExhausted: The answer exceeds the size limit.
         """
-
-        def read() -> pa.Buffer:
-            answer = self.read(request, principal, is_cancelled)
-            if isinstance(answer, Stream):
-                answer.close()
-                raise InvalidArgument("the answer is too large for one message", hint="read it with DoGet")
-            batches = (batch.serialize() for batch in answer.to_batches())
-            return pa.py_buffer(b"".join([request.head, *batches, _END]))
-
-        return self._short("message", request, principal, command, read)
-
-    def answer(
-        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never,
-        command: bytes | None = None,
-    ) -> Answer:  # fmt: skip
-        """`read`, where a short answer about one table is kept by its command as in `message`."""
-        return self._short("answer", request, principal, command, lambda: self.read(request, principal, is_cancelled))
-
-    def _short(
-        self, form: str, request: ScanRequest, principal: Principal, command: bytes | None, read: Callable[[], A]
-    ) -> A:  # fmt: skip
-        """The answer that `read` gives; a short one is kept by its form and command, from the second call on, until the
-        table changes."""
         table, is_whole = None, principal.sees_all and request.flight.writable and request.generation is None
         if command is not None and is_whole and request.plan.name is not None:
-            if (kept := self.slices.derived((form, command), self.versions.generation)) is not None:
+            if (kept := self.slices.derived(command, self.versions.generation)) is not None:
                 return self.streams.admit(kept.value)
-            if self.slices.is_worth_loading((form, hash(command))):
+            if self.slices.is_worth_loading(("message", hash(command))):
                 table = self.catalog.find(request.plan.name)
         generation = 0 if table is None else self.versions.generation(table.table_key)
-        answer = read()
+        answer = self.read(request, principal, is_cancelled)
         if isinstance(answer, Stream):
-            return answer
-        if command is not None and table is not None:
-            size = answer.get_total_buffer_size() if isinstance(answer, pa.Table) else answer.size
-            if len(command) + size <= SHORT_BYTES:
-                known = Derived(table.table_key, generation, answer)
-                self.slices.put_derived((form, command), known, len(command) + size + _OBJECTS_BYTES)
-        return self.streams.admit(answer)
+            answer.close()
+            raise InvalidArgument("the answer is too large for one message", hint="read it with DoGet")
+        batches = (batch.serialize() for batch in answer.to_batches())
+        message = pa.py_buffer(b"".join([request.head, *batches, _END]))
+        if command is not None and table is not None and (size := len(command) + message.size) <= SHORT_BYTES:
+            self.slices.put_derived(command, Derived(table.table_key, generation, message), size + _OBJECTS_BYTES)
+        return self.streams.admit(message)
 
     def _cached(self, request: ScanRequest, principal: Principal) -> pa.RecordBatch | None:
         """The answer from a slice; None if the request is not about one table or its slice is not cached."""
