@@ -44,6 +44,7 @@ from store.model.freshness import (
 )
 from store.model.puts import IDENTITY
 from store.model.schemas import COUNTS, DERIVED, DISTRIBUTION, FLIGHTS, Flight
+from store.model.sketches import is_partial_sql
 
 _NOT_DROPPED: Final = "s.table_key NOT IN (SELECT table_key FROM tables WHERE dropped)"
 _SKETCHES: Final = "stats.sketches"
@@ -306,6 +307,8 @@ def _best_rows(name: str, scope: ReadScope, parameters: list[Any], records: str)
         f" QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY "
     )
     if name not in GROUPED:
+        if name == _SKETCHES:
+            best = group_rank_sql(label, f"NOT {is_partial_sql('r')}", best)
         return f"SELECT r.*, {label} AS freshness{rows}{best}) = 1"
     has = f"({has_sql('r', DISTRIBUTION)} AND ({of_distribution}) IS NOT NULL)"
     fields = ", ".join(f"{column} := r.{column}" for column in DISTRIBUTION)

@@ -29,10 +29,12 @@ from store.model.catalog_entries import Place
 from store.model.freshness import has_sql
 from store.model.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, codes, first_of_each
 from store.model.schemas import COUNTS, DISTRIBUTION
+from store.model.sketches import is_partial
 
 _NOTHING = pa.table({"row_no": NONE, "rid": NONE, "same": pa.chunked_array([], pa.bool_()), "part": NONE})
 # Current rows, rows of the history, copies at the put's snapshots, rows that begin after one of them.
 _CURRENT, _HISTORY, _COPIES, _LATER = 2, 3, 4, 5
+_ANY = (_CURRENT, _HISTORY)
 
 
 class SnapshotMerge:
@@ -191,7 +193,7 @@ class SnapshotMerge:
     ) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
         """The rows with the columns of their spans and distributions, and a mask of those that hold from now on as they
         are: those at the current snapshot of a table with nothing newer, with counts, and a distribution that is their
-        own or that of the row that they end.
+        own or that of the row that they end; no sketches of samples, if there are others.
 
         Args:
             is_new: False if some of them replace a record of their snapshot.
@@ -224,6 +226,8 @@ class SnapshotMerge:
                 simple &= ~lacks_ndv
         for name, values in columns.items():
             fresh = fresh.append_column(name, values if isinstance(values, pa.ChunkedArray) else pa.array(values))
+        if self.flight == "stats.sketches" and "params" in fresh.column_names and not self.having.isdisjoint(_ANY):
+            simple &= ~np.array(list(map(is_partial, fresh["params"].to_pylist())), np.bool_)
         if self.is_grouped and is_new and _CURRENT in self.having and inheriting.any():
             fresh, unsure = self._with_inherited(connection, fresh, inheriting)
             simple &= ~unsure

@@ -9,7 +9,8 @@ A record of a flight of `GROUPED` has two groups of statistics, counts and distr
 record that has it. Its row has the distribution that is served, and the record's own in `own_…` where that differs.
 Where the served records change within a span, as where a record with nothing but a distribution follows, the older
 record has a copy for the rest (`is_copy`); a record whose counts are never served has an empty span. A table may limit
-the age of inherited distributions: those beyond it are not served, and the spans of sketches end there.
+the age of inherited distributions: those beyond it are not served, and the spans of sketches end there. A sketch of a
+sample is served where there is no sketch of all rows.
 
 Invariants, which `statflight doctor --db` checks by `changes` and `listing_changes`:
 1. Each record has one row that is no copy. Spans of one target and key do not overlap.
@@ -40,6 +41,7 @@ from store.model.catalog_entries import UNPLACED, Place
 from store.model.freshness import has_sql
 from store.model.puts import IDENTITY
 from store.model.schemas import COUNTS, DISTRIBUTION
+from store.model.sketches import is_partial_sql
 
 SnapshotPlace: TypeAlias = tuple[int, Place]  # id and place of a snapshot
 _UNLIMITED: Final = 2**40  # snapshots
@@ -251,6 +253,9 @@ def _changes_sql(flight: str, table_keys: Sequence[int]) -> str:
     schema_hash = "schema_hash" if "schema_hash" in stored_columns(flight) else "NULL::VARCHAR AS schema_hash"
     narrow = f"{target}, snapshot_id, {schema_hash}, generation, is_copy, {', '.join(_SPAN)}"
     flags, differs = "true AS counted, false AS has_ndv, false AS has_dist", ""
+    if flight == "stats.sketches":  # of a sample, it yields to earlier ones of all rows
+        narrow += f", NOT {is_partial_sql('t')} AS counted"
+        flags = flags.removeprefix("true AS ")
     if is_grouped:
         is_own = "distribution_snapshot_id IS NOT DISTINCT FROM snapshot_id"
         narrow += (
@@ -262,7 +267,8 @@ def _changes_sql(flight: str, table_keys: Sequence[int]) -> str:
         differs = (" OR s.distribution_snapshot_id IS DISTINCT FROM d.snapshot_id"
                    " OR (d.rec IS NOT NULL AND s.distribution_generation IS DISTINCT FROM d.generation)")  # fmt: skip
     stored = (
-        f"SELECT {part} AS part, rowid AS rid, {narrow} FROM {t} WHERE {scope}" for part, t in enumerate(parts(flight))
+        f"SELECT {part} AS part, rowid AS rid, {narrow} FROM {table} t WHERE {scope}"
+        for part, table in enumerate(parts(flight))
     )
     served = "recent" if flight == "stats.sketches" else "earlier"  # a sketch is a distribution
     record = "rec AS own, counted, has_ndv, has_dist"

@@ -14,6 +14,7 @@ from store.duckdb.arrow_sql import execute, query, within
 from store.duckdb.layout import GROUPED, Connection, record_columns, stored_columns
 from store.model.freshness import CONTRADICTED
 from store.model.puts import IDENTITY, contradicts, cosmetic, once
+from store.model.sketches import is_partial_sql
 
 NONE = pa.chunked_array([], pa.int64())
 _ROW_GROUP = 122_880  # rows of a row group of DuckDB
@@ -118,8 +119,7 @@ class Staged:
     def _is_partial(self) -> str | None:
         """SQL condition that is true for PARTIAL rows, with `{0}` for the row's alias; None if no staged row is."""
         if self.flight.endswith("sketches"):
-            word = "coalesce(json_extract_string({0}.params, '$.completeness') = 'PARTIAL', false)"
-            return word if "params" in self.given else None
+            return is_partial_sql("{0}") if "params" in self.given else None
         return "coalesce({0}.completeness <> 'COMPLETE', true)" if "completeness" in self.given else None
 
     @property

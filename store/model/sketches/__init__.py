@@ -3,7 +3,7 @@
 All three are deterministic functions of the values, so that capturing the same data twice gives the same bytes.
 """
 
-from store.model.sketches.format import is_partial
+from store.model.sketches.format import is_partial, is_partial_sql
 from store.model.sketches.frequent_items import (
     FREQUENT_ITEMS_KEPT,
     FREQUENT_LG,

@@ -19,3 +19,8 @@ def is_partial(params: str | None) -> bool:
     except ValueError:
         return False
     return isinstance(values, dict) and values.get("completeness") == "PARTIAL"
+
+
+def is_partial_sql(row: str) -> str:
+    """SQL of `is_partial`, never NULL; `row` is the alias of a row with `params`."""
+    return f"coalesce(json_extract_string({row}.params, '$.completeness') = 'PARTIAL', false)"

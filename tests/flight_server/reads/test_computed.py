@@ -15,8 +15,8 @@ def app():
         yield app
 
 
-def put_column(app, table, logical_type, values, data=None, params=None, **more):
-    (row,) = rows(table, 1, [1], logical_type=logical_type, **more)
+def put_column(app, table, logical_type, values, data=None, params=None, snapshot=1, **more):
+    (row,) = rows(table, snapshot, [1], logical_type=logical_type, **more)
     put(app, [row])
     key = {name: row[name] for name in ("table_catalog", "table_schema", "table_name", "snapshot_id")}
     data = data or sketches.kll(np.sort(np.asarray(values, np.float64)))
@@ -92,6 +92,18 @@ def test_sketch_of_a_sample_is_partial_beside_a_complete_record(app, flight, par
     put_column(app, table, "INT", [1, 2], params=params, completeness="COMPLETE")
     found = read(app, command(table, flight, snapshot="current")).to_pylist()
     assert {(row["completeness"], row["usable_for"]) for row in found} == {labels}
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_sketch_of_a_sample_hides_no_earlier_one_of_all_rows(app, stale):
+    """The table's metadata was captured at snapshot 2, then a sample; at snapshot 3 a sample of another schema."""
+    table, sample = f"sampled{stale}", '{"completeness": "PARTIAL"}'
+    put_column(app, table, "INT", range(100), completeness="COMPLETE", schema_hash="h")
+    put_column(app, table, "INT", [7], params=sample, snapshot=2, completeness="COMPLETE", schema_hash="h")
+    put_column(app, table, "INT", [8], params=sample, snapshot=3, completeness="PARTIAL", schema_hash="g")
+    for snapshot, whole in ((2, (1, "INHERITED", "COMPLETE")), (3, (3, "EXACT", "PARTIAL"))):
+        found = read(app, command(table, "stats.quantiles", snapshot=snapshot, allow_stale=stale)).to_pylist()
+        assert {(row["snapshot_id"], row["freshness"], row["completeness"]) for row in found} == {whole}
 
 
 def _file(path: str, snapshot: int = 1, partition: str | None = '{"day": "1"}', **more) -> dict:

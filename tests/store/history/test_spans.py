@@ -20,6 +20,7 @@ from store.model.catalog_entries import UNPLACED
 from store.model.errors import Conflict
 from store.model.puts import IDENTITY
 from store.model.schemas import COUNTS, DISTRIBUTION, THETA
+from store.model.sketches import is_partial
 from store.model.targets import Target
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from tests.store.contract import NAME, put, rows
@@ -74,6 +75,8 @@ def best_rows(flight: str, records: Any, places: Any, current: Any, limits: Any)
         rank = model.rank(record, requested)
         target = tuple(row[name] for name in identity)
         counted = flight != "stats.columns" or any(row[name] is not None for name in COUNTS)
+        if flight == "stats.sketches":
+            counted = not is_partial(row["params"])
         behind = sum(k == key and ordinal < o <= requested.ordinal for (k, _), (o, _) in places.items())
         is_old = label == "INHERITED" and limits[key] is not None and behind > limits[key]
         if is_old and flight == "stats.sketches":
@@ -153,6 +156,7 @@ ROW = st.fixed_dictionaries({
 SKETCH = st.fixed_dictionaries({
     "target_kind": st.just("COLUMN"), "column_id": st.integers(1, 3), "role": st.sampled_from(["NDV", "QUANTILES"]),
     "sketch_type": st.just(THETA), "data": st.sampled_from([b"x", b"y"]),
+    "params": st.sampled_from([None, '{"completeness": "PARTIAL"}']),
 })  # fmt: skip
 SKETCHES = st.lists(SKETCH, min_size=1, max_size=3, unique_by=lambda row: (row["column_id"], row["role"]))
 TABLE = st.fixed_dictionaries({"schema_hash": HASHES, "row_count": st.integers(0, 2)})
