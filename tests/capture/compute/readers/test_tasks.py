@@ -11,7 +11,7 @@ import pytest
 
 from capture.compute.file_scan import Work, from_batch, scan, to_batch
 from capture.compute.partial import SketchSelection
-from capture.compute.readers import base, parquet, tasks
+from capture.compute.readers import base, libraries, parquet, tasks
 from capture.connectors.spi import EqualityDelete, ScanColumn, ScanTask
 from store.model import sketches
 from store.model.errors import UpstreamError
@@ -274,6 +274,57 @@ def test_lance_fragments_are_read_without_deleted_rows(tmp_path):
     assert found[1]["part"] == ["p"] * 3
     with pytest.raises(UpstreamError, match="t#1"):
         tasks.open_task(ScanTask("lance", "t#1", str(tmp_path / "no"), 4, 0, columns, "v", arguments=where))
+
+
+@pytest.fixture
+def lance_reads(monkeypatch):
+    """The numbers of columns of the reads of fragments."""
+    lance = pytest.importorskip("lance")
+    scanner, reads = lance.LanceFragment.scanner, []
+
+    def counted(self, *, columns, **options):
+        reads.append(len(columns))
+        return scanner(self, columns=columns, **options)
+
+    monkeypatch.setattr(lance.LanceFragment, "scanner", counted)
+    return reads
+
+
+def lance_task(path, rows, columns):
+    import lance
+
+    dataset = lance.write_dataset(rows, path, max_rows_per_file=10**6)
+    return ScanTask("lance", "t#1", str(path), len(rows), 0, columns, "v",
+                    arguments={"version": dataset.version, "fragment_id": 0})  # fmt: skip
+
+
+def test_columns_of_a_lance_fragment_are_read_a_hundred_at_a_time(tmp_path, lance_reads):
+    """Each read takes a time in proportion to all columns of the fragment."""
+    rows = pa.table({f"c{number}": [number, None] for number in range(250)})
+    columns = tuple(ScanColumn(number + 1, f"c{number}", "INT", f"c{number}") for number in range(250))
+    assert contents(lance_task(tmp_path / "t", rows, columns)) == rows.to_pydict()
+    assert lance_reads == [100, 100, 50]
+
+
+def test_large_columns_of_a_lance_fragment_are_read_apart(tmp_path, lance_reads, monkeypatch):
+    """The block of columns in memory is bounded, whatever their types."""
+    monkeypatch.setattr(libraries, "BLOCK_BYTES", 200_000)
+    texts = [f"{number:0100}" for number in range(1000)]
+    rows = pa.table({f"i{at}": range(1000) for at in range(30)} | {f"s{at}": texts for at in range(5)})
+    columns = tuple(ScanColumn(at + 1, name, "INT", name) for at, name in enumerate(rows.column_names))
+    assert contents(lance_task(tmp_path / "t", rows, columns)) == rows.to_pydict()
+    assert lance_reads[0] == 25 and lance_reads[-4:] == [1, 1, 1, 1]
+    assert len(lance_reads) < len(columns) / 2
+
+
+def test_damaged_column_of_a_lance_fragment_fails_alone(tmp_path):
+    pytest.importorskip("lance")
+    columns = (*COLUMNS[:2], ScanColumn(8, "no", "INT", "no"), *COLUMNS[2:4])
+    reader = tasks.open_task(lance_task(tmp_path / "t", ROWS.select(["id", "name", "place"]), columns))
+    found = {each.column.name: each for each in reader.columns(columns)}
+    reader.close()
+    assert [name for name, each in found.items() if each.error] == ["no"]
+    assert found["place.at.zip"].values.to_pylist() == [None if at == 4 else ZIPS[at] for at in range(10)]
 
 
 class CountedTable:
