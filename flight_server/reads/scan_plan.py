@@ -1,6 +1,6 @@
 """Plans of scans: the files of a table that can have a row for which a condition is true.
 
-One query joins the files of the snapshot with the facts that the condition needs of each column
+One query joins the files of the snapshot with the facts that the condition needs of its columns
 (`store.model.predicates.pruning`), and returns the files that are kept. Bounds skip files only where their row is
 PRUNING and of the same snapshot. Partition values are bounds of their columns, so they need no evaluation of their own;
 the summary counts what they skip by themselves.
@@ -39,7 +39,6 @@ from store.model.schemas import FLIGHTS, INT, PARTITION_SPECS, TEXT
 T = TypeVar("T")
 
 _FILES: Final = FLIGHTS["stats.files"].schema
-_PUSHED_COLUMNS: Final = 16  # of a condition; DuckDB plans in the cube of them to push its parts below their joins
 _OF_FILES: Final = (
     "file_path", "file_format", "row_count", "size_bytes", "partition_data_json", "sequence_number", "delete_files",
 )  # fmt: skip
@@ -338,21 +337,15 @@ class Query:
         if self._condition is None:
             return "TRUE", files, []
         joins, parameters = self._joined(self._condition.columns)
-        may = self._condition.may
-        if len(self._condition.columns) > _PUSHED_COLUMNS:
-            may = f"CASE WHEN {may} THEN TRUE END"
-        return self._condition.all, f"{files}{joins} WHERE {may}", parameters
+        return self._condition.all, f"{files}{joins} WHERE {self._condition.may}", parameters
 
     def _bytes_of(self, read: Collection[int] | None) -> str:
         """The compressed bytes of columns in a file `f`, null where one's are unknown."""
         if read is None:
             return "f.size_bytes"
-        ids = ", ".join(str(int(id)) for id in set(read))
-        pos = self._listing.positions.get("stats.file_columns", -1)
-        rows = listed_rows("stats.file_columns", self._key, pos, f"s.column_id IN ({ids})")
         return (
             f"(SELECT if(count(s.bytes_scanned) = {len(set(read))},"
-            f" TRY_CAST(least(sum(s.bytes_scanned), f.size_bytes) AS BIGINT), NULL) {rows}"
+            f" TRY_CAST(least(sum(s.bytes_scanned), f.size_bytes) AS BIGINT), NULL) {self._rows(set(read))}"
             " AND coalesce(s.row_groups_sampled, 0) = 0 AND s.file_path = f.file_path)"
         )
 
@@ -384,17 +377,20 @@ class Query:
     def _joined(self, columns: Collection[int]) -> tuple[str, list[Any]]:
         """Joins of the files `f` with the facts of columns, and their parameters."""
         joins, parameters = "", []  # type: str, list[Any]
-        pos = self._listing.positions.get("stats.file_columns", -1)
         assert self._condition is not None
-        for column_id, facts in self._condition.columns.items():
-            if column_id in columns:
-                rows = listed_rows("stats.file_columns", self._key, pos, f"s.column_id = {int(column_id)}")
-                certain = self._is_covered(f"{rows} AND {facts.prunes}")
-                join = "JOIN" if certain else "LEFT JOIN"
-                sql = facts.sql(rows, certain=certain)
-                joins += f" {join} ({sql}) c{column_id} ON c{column_id}.file_path = f.file_path"
-                parameters += facts.parameters
+        for at, group in enumerate(self._condition.groups(columns)):
+            certain = {id for id, facts in group.items() if self._is_covered(f"{self._rows({id})} AND {facts.prunes}")}
+            join = "JOIN" if certain else "LEFT JOIN"
+            sql = pruning.facts_sql(group, self._rows(group), certain)
+            joins += f" {join} ({sql}) c{at} ON c{at}.file_path = f.file_path"
+            parameters += [value for facts in group.values() for value in facts.parameters]
         return joins, parameters
+
+    def _rows(self, columns: Collection[int]) -> str:
+        """FROM and WHERE clauses of the rows `s` of columns."""
+        ids = ", ".join(str(int(id)) for id in columns)
+        pos = self._listing.positions.get("stats.file_columns", -1)
+        return listed_rows("stats.file_columns", self._key, pos, f"s.column_id IN ({ids})")
 
     def _is_covered(self, rows: str) -> bool:
         """True if each file has one of some rows: then those that skip a file need not be joined with it."""

@@ -113,38 +113,58 @@ class Facts:
     """The facts of one column in each file that a condition needs.
 
     Attributes:
-        prunes: A condition on a row `s`, never null: it is PRUNING and of the column's type, so that it decides.
-        select: Select list over the rows `s`: for each comparison `m…` (may; null: undecided) and `a…` (all; null: no).
-            In place of `{w}` and `{d}` come conditions: the row is PRUNING, and also of the column's type.
+        is_typed: A condition on a row `s`, never null: it is of the column's type.
+        selected: Name → SQL over the rows `s`, for each comparison `m…` (may; null: undecided) and `a…` (all; null:
+            no). In place of `{w}` and `{d}` come conditions: the row is PRUNING, and also of the column's type.
         low: The sort key of the low bound, for lookups in sorted lists; empty if there are none.
         lookups: Joins with these lists.
-        parameters: Parameters of `select` and `lookups`, in the order of their `?`.
+        parameters: Parameters of `selected` and `lookups`, in the order of their `?`.
     """
 
-    prunes: str
-    select: str
+    is_typed: str
+    selected: Mapping[str, str]
     low: str
     lookups: str
     parameters: Sequence[Any]
 
-    def sql(self, rows: str, *, certain: bool = False) -> str:
-        """The query of `file_path`, `w` (the row is PRUNING) and the facts.
+    @property
+    def prunes(self) -> str:
+        """A condition on a row `s`, never null: it is PRUNING and of the column's type, so that it decides."""
+        return f"{prunes_sql('s')} AND {self.is_typed}"
+
+    def sqls(self, id: int, *, certain: bool = False) -> dict[str, str]:
+        """Name → SQL over rows `s` with a column `w`: of the facts, and `w…`, that the row is PRUNING.
 
         Args:
-            rows: FROM and WHERE clauses of the column's rows, one for each file.
-            certain: `prunes` is true for all of them: its evaluation would take most of the time.
+            certain: `prunes` is true for all of them, so they need no `w`: it would take most of the time.
         """
-        more = f", {self.low} AS low" if self.low else ""
-        if not certain:
-            more += f", {prunes_sql('s')} AS w, {self.prunes} AS d"
-        w, d = ("TRUE", "TRUE") if certain else ("s.w", "s.d")
-        keyed = f"FROM (SELECT s.*{more} {rows}) s{self.lookups}" if more else rows
-        return f"SELECT s.file_path, {w} AS w, {self.select.format(w=w, d=d)} {keyed}"
+        w, d = ("TRUE", "TRUE") if certain else ("s.w", f"(s.w AND {self.is_typed})")
+        return {f"w{id}": w} | {name: sql.format(w=w, d=d) for name, sql in self.selected.items()}
+
+
+def facts_sql(columns: Mapping[int, Facts], rows: str, certain: Collection[int] = ()) -> str:
+    """The query of `file_path` and the facts of columns in each file.
+
+    Args:
+        columns: Column id → facts: one, or several without lookups.
+        rows: FROM and WHERE clauses of the rows of these columns, one for each of them and file.
+        certain: Columns of which `prunes` is true for all rows.
+    """
+    more = "" if columns.keys() <= set(certain) else f", {prunes_sql('s')} AS w"
+    selected = {id: facts.sqls(id, certain=id in certain) for id, facts in columns.items()}
+    if len(columns) > 1:
+        chosen = (f"bool_or(CASE WHEN s.column_id = {int(id)} THEN {sql} END) AS {name}"
+                  for id, sqls in selected.items() for name, sql in sqls.items())  # fmt: skip
+        return f"SELECT s.file_path, {', '.join(chosen)} FROM (SELECT s.*{more} {rows}) s GROUP BY s.file_path"
+    ((id, facts),) = columns.items()
+    more += f", {facts.low} AS low" if facts.low else ""
+    keyed = f"FROM (SELECT s.*{more} {rows}) s{facts.lookups}" if more else rows
+    return f"SELECT s.file_path, {', '.join(f'{sql} AS {name}' for name, sql in selected[id].items())} {keyed}"
 
 
 @dataclass(frozen=True)
 class FileCondition:
-    """A condition as SQL over the facts of columns, each in a relation `c<column id>`; `WHERE` never sees a null.
+    """A condition as SQL over the facts of columns; `WHERE` never sees a null.
 
     Attributes:
         columns: Column id → its facts.
@@ -167,6 +187,12 @@ class FileCondition:
     def equalities(self) -> list[tuple[Column, tuple[Scalar, ...]]]:
         """Columns and literals one of which every row that satisfies the condition has in the column."""
         return list(_equalities(self._tree))
+
+    def groups(self, among: Collection[int]) -> list[dict[int, Facts]]:
+        """The facts of some columns, those that one query answers together (`facts_sql`)."""
+        chosen = {id: facts for id, facts in self.columns.items() if id in among}
+        plain = {id: facts for id, facts in chosen.items() if not facts.lookups}
+        return [*({id: facts} for id, facts in chosen.items() if facts.lookups), *([plain] if plain else [])]
 
     def may_by(self, columns: Collection[int]) -> str:
         """`may` by buckets and the comparisons of some columns, all others counted as undecided."""
@@ -198,8 +224,8 @@ def of_files(
         for column in dict.fromkeys(test.column for test in numbers)
     }
     undecided = "".join(
-        f" WHEN c{test.column.id}.m{at} IS NULL THEN"
-        f" CASE WHEN coalesce(c{test.column.id}.w, TRUE) THEN '{NO_STATISTICS}' ELSE '{NOT_PRUNING}' END"
+        f" WHEN m{at} IS NULL THEN CASE WHEN coalesce(w{test.column.id}, TRUE)"
+        f" THEN '{NO_STATISTICS}' ELSE '{NOT_PRUNING}' END"
         for test, at in numbers.items()
     )
     within = {
@@ -240,7 +266,7 @@ def _joined(
             word = " AND " if isinstance(node, _Every) else " OR "
             return f"({word.join(_joined(child, numbers, fact, unknown, within, among) for child in children)})"
         case _Test(column):
-            own = f"coalesce(c{column.id}.{fact}{numbers[node]}, {unknown})"
+            own = f"coalesce({fact}{numbers[node]}, {unknown})"
             if among is not None and column.id not in among:
                 own = unknown
             return f"({own} AND {within[node]})" if node in within else own
@@ -325,11 +351,12 @@ def _expected(kind: Kind) -> str:
 
 def _facts(tests: Mapping[int, _Test], column: Column) -> Facts:
     kind = None if column.type is None else column.type.kind
-    prunes = prunes_sql("s")
+    is_typed = "TRUE"
     if kind is not None and kind in KEYS:
-        prunes += f" AND coalesce({kind_sql(kind, 's.logical_type')}, FALSE)"
+        is_typed = f"coalesce({kind_sql(kind, 's.logical_type')}, FALSE)"
     bounds_of = _Bounds(kind)
-    selected, parameters = [], []  # type: list[str], list[Any]
+    selected: dict[str, str] = {}
+    parameters: list[Any] = []
     lookups: list[str] = []
     members: list[list[Any]] = []
     for at, test in tests.items():
@@ -337,10 +364,10 @@ def _facts(tests: Mapping[int, _Test], column: Column) -> Facts:
         if test.op is Op.IN and kind is not None:
             lookups.append(f" ASOF LEFT JOIN (SELECT {list_sql(KEYS[kind].type)} AS v) i{at} ON s.low <= i{at}.v")
             members.append(bounds_of.members(test.values))
-        selected.append(f"CASE WHEN {decided} THEN {bounds_of.may(test, at, parameters)} END AS m{at}")
-        selected.append(f"{decided} AND {bounds_of.all(test, at, parameters)} AS a{at}")
+        selected[f"m{at}"] = f"CASE WHEN {decided} THEN {bounds_of.may(test, at, parameters)} END"
+        selected[f"a{at}"] = f"{decided} AND {bounds_of.all(test, at, parameters)}"
     low = bounds_of.key(bounds_of.low) if lookups else ""
-    return Facts(prunes, ", ".join(selected), low, "".join(lookups), [*parameters, *members])
+    return Facts(is_typed, selected, low, "".join(lookups), [*parameters, *members])
 
 
 class _Bounds:

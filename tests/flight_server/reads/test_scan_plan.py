@@ -57,7 +57,7 @@ def test_bounds_skip_files(app):
 
 
 def test_bounds_of_many_columns_skip_files():
-    columns = range(1, 101)
+    columns = range(1, 1001)
 
     def wide(app):
         whole = KEY | {"completeness": "COMPLETE"}
@@ -68,7 +68,7 @@ def test_bounds_of_many_columns_skip_files():
                   for i in range(FILES) for c in columns], "stats.file_columns")  # fmt: skip
 
     with app_in(fill=wide) as app:
-        assert kept(app, " AND ".join(f"c{c} >= {2 * c + (c == 100)}" for c in columns)) == {
+        assert kept(app, " AND ".join(f"c{c} >= {2 * c + (c == 1000)}" for c in columns)) == {
             "f2": "SOME", **{f"f{i}": "ALL" for i in range(3, FILES)},
         }  # fmt: skip
 
