@@ -23,7 +23,7 @@ from capture.publishers.hive_types import (
     with_counts,
     without_null,
 )  # fmt: skip
-from capture.publishers.spi import Draft, LostRace
+from capture.publishers.spi import Draft, LostRace, TableStatistics
 from store.model.errors import InvalidArgument, StatflightError, UpstreamError, first_line
 
 UPDATED_AT_ONCE: Final = 25
@@ -67,7 +67,7 @@ class GluePublisher(HivePublisherBase):
             for name in withdrawn:
                 self.delete([name])
                 done.append(name)
-            self._write_counts()
+            self.write_counts(self.statistics)
         except (StatflightError, PermissionError):
             self._restore(done, before)
             raise
@@ -89,14 +89,9 @@ class GluePublisher(HivePublisherBase):
         parameters = entry.get("Parameters") or {}
         return parameters, changed_at(parameters) or entry.get("UpdateTime")
 
-    def _write_counts(self) -> None:
-        """Writes row count and size into the table's entry, unless they are there already.
-
-        Raises:
-            LostRace: Another writer changed the entry meanwhile.
-        """
+    def write_counts(self, statistics: TableStatistics | None) -> None:
         entry = self._entry()
-        parameters = with_counts(entry.get("Parameters") or {}, self.statistics)
+        parameters = with_counts(entry.get("Parameters") or {}, statistics)
         if parameters is None:
             return
         allowed = self._client.meta.service_model.shape_for("TableInput").members

@@ -26,7 +26,7 @@ from capture.publishers.hive_types import (
     with_counts,
     without_null,
 )  # fmt: skip
-from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace
+from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, TableStatistics
 from store.model.errors import InvalidArgument, InvalidField, UpstreamError
 
 DEFAULT_PORT: Final = 9083
@@ -51,7 +51,7 @@ class HivePublisher(HivePublisherBase):
             catName=self.destination.options.get("catalog"),
         )  # fmt: skip
         with self._opened() as client:
-            before = self._write_counts(client)
+            before = self._write_counts(client, self.statistics)
             try:
                 client.update_table_column_statistics(
                     ttypes.ColumnStatistics(statsDesc=about, statsObj=[_item(column) for column in draft.content])
@@ -96,14 +96,18 @@ class HivePublisher(HivePublisherBase):
                     times[name] = datetime.fromtimestamp(about.lastAnalyzed, UTC)
         return times
 
-    def _write_counts(self, client: Any) -> Any:
-        """Writes row count and size into the table's entry; returns the former entry, None if nothing was written."""
+    def write_counts(self, statistics: TableStatistics | None) -> None:
+        with self._opened() as client:
+            self._write_counts(client, statistics)
+
+    def _write_counts(self, client: Any, statistics: TableStatistics | None) -> Any:
+        """`write_counts`; returns the former entry, None if nothing was written."""
         import copy
 
         from pymetastore.hive_metastore import ttypes
 
         before = client.get_table(*self.place)
-        parameters = with_counts(before.parameters or {}, self.statistics)
+        parameters = with_counts(before.parameters or {}, statistics)
         if parameters is None:
             return None
         table = copy.copy(before)

@@ -122,7 +122,9 @@ class HivePublisherBase(Publisher):
 
     def withdraw(self) -> bool:
         stored = [name for name, _, _ in self.stored([name for name, _ in self.types.values()])]
-        self.delete(stored)
+        if stored:
+            self.write_counts(None)  # first: a lost race is tried again
+            self.delete(stored)
         return bool(stored)
 
     def withdrawn(self, draft: Draft) -> list[str]:
@@ -182,6 +184,14 @@ class HivePublisherBase(Publisher):
         """Deletes the statistics of these columns."""
 
     @abstractmethod
+    def write_counts(self, statistics: TableStatistics | None) -> Any:
+        """Writes row count and size into the table's entry, if they differ (`with_counts`).
+
+        Raises:
+            LostRace: Another writer changed the entry meanwhile.
+        """
+
+    @abstractmethod
     def columns(self) -> Iterable[tuple[str, str]]:
         """Name and Hive type of each column of the catalog's table that it may have statistics of."""
 
@@ -194,19 +204,26 @@ def _kind(hive_type: str) -> str | None:
     return _KINDS.get(hive_type.partition("(")[0].strip().lower())
 
 
-def with_counts(parameters: Mapping[str, str], statistics: TableStatistics) -> dict[str, str] | None:
+def with_counts(parameters: Mapping[str, str], statistics: TableStatistics | None) -> dict[str, str] | None:
     """Sets row count and size in a table's parameters, under Hive's names; an unknown size removes the stored one.
+
+    Args:
+        statistics: The statistics; None to remove both.
 
     Returns:
         All parameters; None if nothing changes, the row count is unknown, or the table is an Iceberg table, whose
         commits change the same entry and whose metadata has the row count.
     """
-    if statistics.row_count is None or parameters.get("table_type", "").upper() == "ICEBERG":
+    if parameters.get("table_type", "").upper() == "ICEBERG":
         return None
-    counts = {ROWS: str(statistics.row_count)} | (
-        {} if statistics.total_size_bytes is None else {SIZE: str(statistics.total_size_bytes)}
-    )
-    counted = {name: value for name, value in parameters.items() if name != SIZE} | counts
+    counted = {name: value for name, value in parameters.items() if name not in (ROWS, SIZE)}
+    if statistics is None:
+        return None if counted == parameters else {name: counted[name] for name in counted.keys() - _KEEP.keys()}
+    if statistics.row_count is None:
+        return None
+    counted[ROWS] = str(statistics.row_count)
+    if statistics.total_size_bytes is not None:
+        counted[SIZE] = str(statistics.total_size_bytes)
     return None if counted == parameters else counted | _KEEP
 
 

@@ -242,9 +242,11 @@ def test_row_count_and_size_are_parameters_of_the_table(tmp_path, glue):
     assert (stored["numRows"], stored["totalSize"], stored["classification"]) == ("150", "4000", "parquet")
     publish(table.publisher())
     assert handler.entry["VersionId"] == "8"  # unchanged
+    assert withdraw(table.publisher()) and handler.entry["Parameters"] == {"classification": "parquet"}
+    publish(table.publisher())
     handler.entry |= {"Parameters": {"table_type": "ICEBERG"}}
     publish(table.publisher())
-    assert handler.entry["VersionId"] == "8"  # commits of Iceberg change the entry
+    assert handler.entry["VersionId"] == "10"  # commits of Iceberg change the entry
     handler.entry |= {"Parameters": {}, "Description": "denied"}
     publication = publish(table.publisher())
     assert publication.columns == ("id", "label") and "row count left out" in publication.detail

@@ -13,7 +13,7 @@ from thrift.server.TServer import TThreadedServer
 from thrift.transport.TSocket import TServerSocket, TSocket
 from thrift.transport.TTransport import TBufferedTransportFactory
 
-from capture.publishers.publishing import publish
+from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import ColumnStatistics, LostRace
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.publishers import parquet_tables
@@ -172,6 +172,10 @@ def test_row_count_and_size_are_parameters_of_the_table(tmp_path, metastore):
     assert len(store.altered) == 1  # unchanged
     publish(table.publisher(table.statistics(total_size_bytes=None)))
     assert store.parameters["numRows"] == "150" and "totalSize" not in store.parameters
+    publish(table.publisher())
+    assert withdraw(table.publisher()) and store.parameters.keys().isdisjoint({"numRows", "totalSize"})
+    assert store.parameters["owner"] == "somebody"
+    publish(table.publisher())
     store.parameters |= {"table_type": "ICEBERG", "numRows": "1"}
     publish(table.publisher())
     assert store.parameters["numRows"] == "1"  # commits of Iceberg change the entry
