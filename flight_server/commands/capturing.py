@@ -33,7 +33,7 @@ from store.model.schemas import KINDS
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
 
-_Columns = Annotated[list[str] | None, option(metavar="A,B", help="Only these columns. Repeatable.")]
+_Columns = Annotated[list[str] | None, option(metavar="A,B", help="Only these columns; '\"a,b\"' is one. Repeatable.")]
 SAMPLES = {"random": "RANDOM_ROW_GROUP", "guided": "METADATA_GUIDED"}
 GOOD = frozenset({"CAPTURED", "QUEUED", "HIT"})
 

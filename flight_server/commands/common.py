@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 from flight_server.commands.output import CommandError, misuse, note, warn
 from flight_server.commands.parameters import argument, option
-from store.model.names import is_pattern, matcher, split_name
+from store.model.names import dotted_name, is_pattern, matcher, split_name
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DEFAULT_URI: Final = "grpc://127.0.0.1:8815"
 MAX_CANDIDATES: Final = 5  # most tables that the message about an ambiguous name lists
+_LISTED: Final = re.compile(r'(?:"(?:[^"]|"")*"|[^,])+')  # a name of a list
 COMPLETION_SECONDS: Final = 2.0  # for the server to list its tables for shell completion
 
 
@@ -188,10 +189,12 @@ def pairs_of(texts: Iterable[str] | None, hint: str = "") -> dict[str, str]:
 
 
 def names_of(texts: Sequence[str] | None) -> list[str] | None:
-    """The names in the values of a repeatable option, each `a,b`; None when the option is absent."""
+    """The names in the values of a repeatable option, each `a,b`, those with commas in double quotes; None when the
+    option is absent."""
     if not texts:
         return None
-    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    names = [name.strip() for text in texts for name in _LISTED.findall(text) if name.strip()]
+    names = [dotted_name(name) if "," in name else name for name in names]
     return names or misuse("a list of names is empty")
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
+from flight_server.commands.common import names_of
 from tests.flight_server.command_line import KEY, NAME, set_capture_outcome
 
 
@@ -129,6 +130,14 @@ def test_columns_add_up_and_an_unknown_one_fails_before_anything_is_captured(ser
     status, out, err = run("capture", NAME, "--columns", "id", "--columns", "nosuch")
     assert (status, out) == (1, "") and 'has no column "nosuch"' in err
     assert not [action for action in server.actions if action[0] == "capture"]
+
+
+@pytest.mark.parametrize(("given", "names"), [
+    ('"a,b",c', ["a,b", "c"]), ('c, st."x,y"', ["c", "st.x,y"]), ('"m""n,o"', ['m"n,o']),
+    ('"d.e",q"t', ['"d.e"', 'q"t']), ('"a,b', ['"a', "b"]),
+])  # fmt: skip
+def test_names_with_commas_are_quoted(given, names):
+    assert names_of([given]) == names
 
 
 def test_capture_continues_after_an_unknown_table(server, run, monkeypatch):
