@@ -18,6 +18,7 @@ from flight_server.views.reader import Reader, equal, read_table
 from flight_server.views.table_summary import Row, TableSummary, number
 from store.model.errors import InvalidArgument
 from store.model.logical_types import MEASURED
+from store.model.names import is_pattern
 
 _NOT_DRIFTING: Final = frozenset({"STRING", "BINARY", "UUID", "JSON", "VARIANT"})  # types without a number line
 
@@ -113,7 +114,7 @@ class _Subject:
                 continue
             except measures.DoesNotApply as why:
                 # A rule for all columns skips those it does not apply to; for a named column that is an error.
-                if any("*" not in pattern for pattern in rule.columns):
+                if not all(map(is_pattern, rule.columns)):
                     yield self._judged(rule, row["column_name"], None, row["snapshot_id"], str(why))
 
     def _may_come(self, rule: Rule) -> bool:

@@ -23,7 +23,7 @@ from flight_server.checks import limits
 from flight_server.checks.limits import Condition, Limit
 from flight_server.config import read_toml
 from store.model.errors import InvalidArgument, nearest
-from store.model.names import matcher
+from store.model.names import matcher, quote
 from store.model.structs import Struct, read
 
 OF_TABLE: Final = ("row_count", "size_bytes", "file_count", "age_seconds", "schema_changes")
@@ -62,7 +62,8 @@ class Rule:
 
     Attributes:
         measure: One of `OF_TABLE` or `OF_COLUMN`, `CONTAINMENT`, `SELECT` or `LEARNED`.
-        columns: Patterns of column names; empty for all columns and for measures of the table.
+        columns: Patterns of column names, or names in double quotes; empty for all columns and for measures of the
+            table.
         tables: Patterns of full table names.
         against: The snapshot that a measure of `AGAINST` compares with: an id or "previous"; None leaves it to the
             caller of the check.
@@ -105,8 +106,8 @@ class Rule:
         return bool(matcher(self.tables).fullmatch(table))
 
     def takes(self, column: str) -> bool:
-        """True if the rule applies to a column of this name."""
-        return not self.columns or bool(matcher(self.columns).fullmatch(column))
+        """True if the rule applies to a column of this name; one in double quotes is no pattern."""
+        return not self.columns or quote(column) in self.columns or bool(matcher(self.columns).fullmatch(column))
 
 
 def parse(

@@ -9,6 +9,7 @@ from fractions import Fraction
 from flight_server.views import history
 from flight_server.views.reader import Reader, read_table
 from flight_server.views.table_summary import Row
+from store.model.names import quote
 
 ALMOST_ALL = Fraction(99, 100)  # share of distinct values; the NDV estimate of a key is not below it
 
@@ -55,7 +56,8 @@ def to_toml(reader: Reader, table: str) -> str:
     """The suggested rules of a table as `[[rule]]` tables."""
     entries = []
     for level, column, text in rules_for(reader, table):
-        about = f"columns = {_quoted(column)}\n" if column is not None else ""
+        named = quote(column) if column is not None and "*" in column else column
+        about = f"columns = {_quoted(named)}\n" if named is not None else ""
         entries.append(f'[[rule]]\ntable = {_quoted(table)}\n{about}expect = "{text}"\nlevel = "{level}"\n')
     return "\n".join(entries)
 

@@ -49,14 +49,15 @@ def join_name(catalog: str, schema: str, table: str) -> str:
     """The full name of a table, the inverse of `split_name`. A schema with dots is not quoted."""
     # A schema is quoted as a whole only if `split_name` would not return it otherwise.
     plain = all(part and '"' not in part for part in schema.split("."))
-    return ".".join([_quoted(catalog), schema if plain else _quote(schema), _quoted(table)])
+    return ".".join([_quoted(catalog), schema if plain else quote(schema), _quoted(table)])
 
 
 def _quoted(part: str) -> str:
-    return part if part and part == part.strip() and not set('."') & set(part) else _quote(part)
+    return part if part and part == part.strip() and not set('."') & set(part) else quote(part)
 
 
-def _quote(part: str) -> str:
+def quote(part: str) -> str:
+    """A part of a name in double quotes."""
     return '"' + part.replace('"', '""') + '"'
 
 
@@ -65,7 +66,7 @@ def column_key(path: Sequence[str]) -> str:
 
     `("a", "b")` gives `a.b` and `("a.b",)` gives `"a.b"`; these two columns share the `column_name` `a.b`.
     """
-    return ".".join(_quote(part) if set('."') & set(part) else part for part in path)
+    return ".".join(quote(part) if set('."') & set(part) else part for part in path)
 
 
 def column_parts(key: str) -> tuple[str, ...]:

@@ -215,6 +215,19 @@ def test_suggested_rules_pass(reader, tmp_path):
     assert found and all(result.state is PASSED for result in found)
 
 
+def test_rule_suggested_for_a_column_with_a_star_is_about_it_alone(tmp_path):
+    """As a pattern, its name would stand for others, which have nulls."""
+    columns = enumerate({"*": 0, "id": 5, "count(*)": 0, "count(x)": 5}.items(), 1)
+    with app_in() as app:
+        put(app, [KEY | {"snapshot_id": 1, "row_count": 9, "column_id": at, "column_name": name, "null_count": nulls}
+                  for at, (name, nulls) in columns])  # fmt: skip
+        reader = LocalReader(app.scanner, ANONYMOUS)
+        (tmp_path / "rules.toml").write_text(suggest.to_toml(reader, NAME))
+        found = check(reader, NAME, rules.load(tmp_path / "rules.toml").rules)
+        assert {result.column: result.state for result in found} == {"*": PASSED, "count(*)": PASSED}
+        assert states(reader, "null_fraction <= 0", columns=["count(*)"])["count(x)"][0] is FAILED
+
+
 # Reports.
 
 
