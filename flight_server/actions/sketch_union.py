@@ -58,21 +58,27 @@ def theta_of(call: Call, of: SketchedColumn, allow_partial: bool, chosen: Sequen
     whole = [row for row in rows if not sketches.is_partial(row["params"])]
     if chosen is None and (own := [row for row in whole if row["target_kind"] == "COLUMN"]):
         return _united(own, snapshot_id)
-    files = read_table(call.reader, "stats.files", table.full_name, snapshot=snapshot_id)
+    of_files = [row for row in whole if row["target_kind"] == "FILE"]
+    captured = max((row["snapshot_id"] for row in of_files), default=snapshot_id)  # all are of one listing
+    files = read_table(
+        call.reader, "stats.files", table.full_name, None, equal("freshness", EXACT), snapshot=captured
+    )  # fmt: skip
     column = f'column "{of.column}" of "{table.full_name}"'
-    among = None if chosen is None else _paths_in(call, table, snapshot_id, files, chosen)
-    parts = [
-        row for row in whole if row["target_kind"] == "FILE" and (among is None or row["file_path"] in among)
-    ]  # fmt: skip
+    among = None if chosen is None else _paths_in(call, table, captured, files, chosen)
+    parts = [row for row in of_files if among is None or row["file_path"] in among]
     if parts:
         lacking = _with_data(files, among).difference(row["file_path"] for row in parts)
-        if lacking and not allow_partial:
+        is_whole = bool(files.num_rows) and not lacking
+        if not is_whole and not allow_partial:
+            told = f"of {column}, {len(lacking)} of {len(lacking) + len(parts)} files have no theta sketch"
+            if not lacking:
+                told = f"of {column}, theta sketches of {len(parts)} files are stored, and there may be others"
             raise InvalidArgument(
-                f"of {column}, {len(lacking)} of {len(lacking) + len(parts)} files have no theta sketch",
+                told,
                 code="PARTIAL_SKETCH",
-                hint='capture its NDV, or set "allow_partial": true to unite those of the others',
+                hint='capture its NDV, or set "allow_partial": true to unite those that there are',
             )
-        return _united(parts, snapshot_id, is_whole=not lacking)
+        return _united(parts, snapshot_id, is_whole=is_whole)
     if not rows or chosen is not None:
         raise NotFound(
             f"no theta sketch is stored of {column}", code="UNKNOWN_SKETCH", hint="capture its NDV first"

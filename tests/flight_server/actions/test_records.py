@@ -57,8 +57,23 @@ def test_sketch_of_a_sample_is_merged_only_with_allow_partial(app):
 
 def test_file_sketches_are_preferred_to_the_sketch_of_a_sample(app):
     put(app, [sketch(Target.column(1), range(200), completeness="PARTIAL")], "stats.sketches")
+    put(app, [KEY | {"file_path": f"f{n}", "row_count": 500} for n in range(2)], "stats.files")
     put(app, [sketch(Target.file(f"f{n}"), range(n * 500, n * 500 + 500)) for n in range(2)], "stats.sketches")
     assert merge(app)[0]["ndv"] == 1000
+
+
+@pytest.mark.parametrize("of_another_snapshot", [False, True])
+def test_sketches_of_files_that_may_not_be_all_are_merged_only_with_allow_partial(app, of_another_snapshot):
+    """A capture of some partitions of an earlier snapshot stores their sketches, and not the files of the snapshot."""
+    put(app, [KEY | {"schema_hash": "h", "snapshot_id": snapshot} for snapshot in (1, 2)], "stats.tables")
+    if of_another_snapshot:
+        put(app, [KEY | {"file_path": "f0", "row_count": 500, "schema_hash": "h"}], "stats.files")
+    put(app, [sketch(Target.file("f0"), range(500)) | {"snapshot_id": 2}], "stats.sketches")
+    with pytest.raises(InvalidArgument, match="of 1 files are stored, and there may be others") as raised:
+        merge(app, snapshot=2)
+    assert raised.value.code == "PARTIAL_SKETCH"
+    (result,) = merge(app, snapshot=2, allow_partial=True)
+    assert (result["ndv"], result["exact"]) == (500, False)
 
 
 def test_sketches_of_some_files_are_merged_only_with_allow_partial(app):
