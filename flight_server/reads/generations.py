@@ -22,7 +22,7 @@ from store.model.schemas import Flight
 Generation: TypeAlias = tuple[int, ...]
 
 _SKETCHED: Final = ("stats.sketches", "stats.columns")
-_SOURCES: Final = {
+SOURCES: Final = {
     "stats.sketches": ("stats.sketches", "file_sketches"), "stats.histograms": _SKETCHED,
     "stats.most_common_values": _SKETCHED, "stats.quantiles": _SKETCHED,
     "stats.partitions": ("stats.files", "stats.tables"),
@@ -51,7 +51,7 @@ class Generations:
         key, version = (flight.name, table.table_key, snapshot_id), self._versions.generation(table.table_key)
         known = self._known.get(key)
         if known is None or known[0] != version:
-            sources = _SOURCES.get(flight.name, (flight.name,))
+            sources = SOURCES.get(flight.name, (flight.name,))
             found = tuple(number for name in sources for number in self._read(name, table.table_key, snapshot_id))
             known = version, found
             self._known.put(key, known)

@@ -148,6 +148,8 @@ class Scanner:
         try:
             if not is_kept:
                 self._check_generation(request)  # after the query began, so that no write comes between
+            if request.generation is None:
+                self._check_pins(request, principal)
             if isinstance(answer, pa.Table) and not answer.num_rows:
                 self._check_snapshot(request, principal)
         except BaseException:
@@ -172,6 +174,14 @@ class Scanner:
     def _check_generation(self, request: ScanRequest) -> None:
         if request.generation is not None and (found := self._pinned(request)) is not None:
             self.generations.check(request.generation, request.flight, *found)
+
+    def _check_pins(self, request: ScanRequest, principal: Principal) -> None:
+        """Raises NotFound if rows of a table that a ticket about several is pinned to have expired."""
+        committed = self.catalog.committed
+        moved = {key: id for key, id in (request.pins or {}).items() if committed.current.get(key) != id}
+        seen = {key: table for key in moved if (table := committed.by_key.get(key)) and principal.sees(*table.name)}
+        if seen:
+            known_snapshots.check_pins(self.database, self.catalog.presence, request.flight, moved, seen)
 
     def _check_snapshot(self, request: ScanRequest, principal: Principal) -> None:
         """Raises NotFound if no table of a request has the snapshot that it names, or none any more."""

@@ -11,7 +11,7 @@ import pytest
 from flight_server.actions import ACTIONS, Call
 from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
 from flight_server.wire.scan_request import of_command
-from flight_server.wire.tickets import to_ticket
+from flight_server.wire.tickets import of_ticket, to_ticket
 from store.catalog.discovery import Discovery
 from store.model import schemas, sketches
 from store.model.errors import InvalidArgument, NotFound
@@ -165,6 +165,48 @@ def test_a_read_at_a_snapshot_that_is_unknown_or_has_expired_is_refused(lake):
     nothing = {"column": "column_id", "op": "EQ", "values": [9]}
     assert read(lake, command("t", snapshot=4, filter=nothing)).num_rows == 0
     assert read(lake, command("absent", snapshot=99)).num_rows == 0, "no table is asked for"
+
+
+@pytest.mark.parametrize("flight", ["stats.columns", "stats.files", "stats.quantiles"])
+def test_a_ticket_about_many_tables_is_gone_once_the_rows_of_one_have_expired(flight):
+    """Neither a table without statistics nor one that inherits them loses any."""
+    names = ("t", "heir", "never")
+
+    def discover(app, current):
+        found = [{
+            "schema": "s", "name": name, "table_id": name, "location": "x", "schema_hash": "h",
+            "schemas": {"h": [["c1", "INT", True, 1]]}, "current_snapshot_id": current, "live_snapshot_ids": [current],
+            "snapshots": [{"snapshot_id": s, "ordinal": s, "parent_snapshot_id": None, "sequence_number": s,
+                           "committed_at": None, "operation": None, "schema_hash": "h"} for s in {1, current}],
+        } for name in names]  # fmt: skip
+        app.database.write(lambda connection: Discovery(app.catalog).store(connection, "lake", "iceberg", found))
+
+    def capture(app, name, snapshot):
+        key = {"table_name": name, "snapshot_id": snapshot}
+        quantiles = {"role": "QUANTILES", "sketch_type": schemas.KLL, "data": sketches.kll(np.arange(9.0))}
+        put(app, [KEY | key | {"column_id": 1, "column_name": "c1", "logical_type": "INT", "schema_hash": "h"}])
+        put(app, [KEY | key | {"file_path": "f", "schema_hash": "h"}], "stats.files")
+        put(app, [sketch(Target.column(1), range(9)) | quantiles | key], "stats.sketches")
+
+    with app_in() as app:
+        discover(app, 1)
+        capture(app, "t", 1)
+        capture(app, "heir", 1)
+        request = of_ticket(command(None, flight, snapshot="current"))
+        pinned = of_ticket(to_ticket(app.scanner.pin(request, ANONYMOUS)).ticket)
+
+        def tables():
+            return sorted(app.scanner.table(pinned, ANONYMOUS)["table_name"].to_pylist())
+
+        before = tables()
+        discover(app, 2)
+        act(app, "expire", dry_run=False)
+        assert tables() == before and set(before) == {"heir", "t"}
+        capture(app, "t", 2)
+        act(app, "expire", dry_run=False)
+        with pytest.raises(NotFound, match=r'"lake\.s\.t" at snapshot 1 expired since') as raised:
+            tables()
+        assert raised.value.code == "GONE"
 
 
 def test_expire_is_a_dry_run_unless_disabled(lake):
