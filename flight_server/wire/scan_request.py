@@ -226,12 +226,14 @@ def parse_json(data: bytes, what: str, *, exact: bool = False) -> Any:
     """The value of a JSON text in UTF-8, which messages call `what`; for `exact` see `loads`.
 
     Raises:
-        InvalidArgument: The text is too large, not JSON, or not valid Unicode.
+        InvalidArgument: The text is too large, nested too deeply, not JSON, or not valid Unicode.
     """
     check_size(data, what)
     try:
         return loads(data, exact=exact)
-    except (ValueError, RecursionError):
+    except RecursionError:
+        raise InvalidArgument(f"the {what} is nested too deeply", hint="send at most some hundred levels") from None
+    except ValueError:
         raise InvalidArgument(f"the {what} is not JSON", hint="send a UTF-8 JSON object") from None
 
 

@@ -83,6 +83,12 @@ def test_oversized_ticket_is_rejected():
         of_ticket(b"{" * (scan_request.MAX_COMMAND_BYTES + 1))
 
 
+def test_command_nested_too_deeply_is_refused_as_such():
+    command = b'{"table": "stats.columns", "filter": ' + b'{"not": ' * 2000 + b"1" + b"}" * 2001
+    with pytest.raises(InvalidArgument, match="the command is nested too deeply"):
+        of_command(command)
+
+
 def test_mutated_commands_are_rejected_or_parsed():
     chance = random.Random(7)
     for _ in range(3000):
