@@ -26,7 +26,7 @@ from store.model.schemas import COMPUTED, DELETE_FILE, DISTRIBUTION, FLIGHTS, KE
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 """A connection or cursor; the parameter `connection` of a function that writes is the writer's, in its transaction."""
 
-VERSION: Final = 18
+VERSION: Final = 19
 """The layout of the file; a file of another one is refused."""
 
 OPEN_END = 2**62  # `to_pos` of a row that belongs to the newest file listing, `to_ord` of one that nothing replaced
