@@ -18,7 +18,7 @@ except ImportError:
 
 from flight_server.commands import output, parameters
 from flight_server.commands.examples import EXAMPLES
-from flight_server.process.runtime import collect_less_often, leave_numpy_out, report_crashes
+from flight_server.process.runtime import collect_less_often, leave_blas_threads_out, leave_numpy_out, report_crashes
 
 HELP = "Statistics about data: captured from lakes, kept in DuckDB, served as Arrow streams."
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
@@ -142,6 +142,7 @@ def main() -> NoReturn:
     """Run a command line. A user's mistake gives one line on standard error, never a traceback."""
     report_crashes()
     collect_less_often()
+    leave_blas_threads_out()
     output.set_level(0)  # a process may run several command lines
     try:
         sys.exit(app.main(prog_name="statflight", standalone_mode=False))

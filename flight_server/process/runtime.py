@@ -125,6 +125,14 @@ def leave_numpy_out() -> None:
         sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
 
 
+def leave_blas_threads_out() -> None:
+    """Keeps NumPy's OpenBLAS from starting a thread for each processor (`blas`): nothing here multiplies matrices, and
+    each would spin for 70 ms in vain. Its variable in the environment takes precedence. To be called before anything
+    imports NumPy."""
+    if not _kept("blas"):
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def postpone_pandas() -> None:
     """Keeps pyarrow from importing pandas at the start of a worker (`late-pandas`): it would be a third of the start.
     Libraries that need pandas, such as PySpark, import it themselves."""

@@ -55,6 +55,14 @@ switch_threads_sooner()
 print(sys.getswitchinterval())
 """
 
+BLAS = """
+import os
+from flight_server.process.runtime import leave_blas_threads_out
+leave_blas_threads_out()
+import numpy
+print(len(os.listdir("/proc/self/task")) - 1)
+"""
+
 
 STARTED = """
 import sys
@@ -74,7 +82,7 @@ reuse_memory(WORKER_MEMORY)
 
 
 def output(code: str, **variables: str) -> str:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "OPENBLAS_"))}
     command = [sys.executable, "-c", code]
     return subprocess.run(command, check=True, capture_output=True, text=True, env=plain | variables).stdout
 
@@ -95,6 +103,11 @@ def test_arrow_keeps_freed_memory_for_ten_seconds():
 @pytest.mark.parametrize(("kept", "seconds"), [("", "0.0005"), ("switching", "0.005")])
 def test_waiting_threads_ask_for_the_lock_after_half_a_millisecond(kept, seconds):
     assert output(SWITCHING, STATFLIGHT_KEEP=kept).strip() == seconds
+
+
+def test_numpy_starts_no_threads():
+    assert output(BLAS, STATFLIGHT_KEEP="blas").strip() == str(len(os.sched_getaffinity(0)) - 1)
+    assert output(BLAS).strip() == "0"
 
 
 def test_server_loads_no_pandas(tmp_path):
