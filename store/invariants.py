@@ -6,7 +6,7 @@ compared with those that the writer would compute (`store.history.spans`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -117,11 +117,21 @@ def _read_all(connection: Connection, _: pa.Table) -> Sequence[None]:
 
 def _other_columns(connection: Connection, _: pa.Table) -> Sequence[None]:
     """One for each column that should be there and is not, or is there and should not be."""
-    listed = "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal"
+    return [None] * len(_layout() ^ _columns(connection))
+
+
+@cache
+def _layout() -> Set[tuple[str, ...]]:
+    """The columns of a new database, which takes 70 ms to make."""
     with duckdb.connect() as empty:
         prepare(empty, "empty")
-        expected = set(empty.execute(listed).fetchall())
-    return [None] * len(expected ^ set(connection.execute(listed).fetchall()))
+        return _columns(empty)
+
+
+def _columns(connection: Connection) -> Set[tuple[str, ...]]:
+    """Table, name and type of all columns."""
+    listed = "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal"
+    return frozenset(connection.execute(listed).fetchall())
 
 
 def _spanned(flight: str) -> Find:
