@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import duckdb
@@ -39,8 +41,20 @@ def notes(database: Database | Path) -> set[str]:
     sql = "SELECT value FROM settings WHERE name = 'note'"
     if isinstance(database, Database):
         return {text for (text,) in database.rows(sql)}
-    with duckdb.connect(str(database), read_only=True) as connection:
-        return {text for (text,) in connection.execute(sql).fetchall()}
+    reader = _reader()
+    reader.execute(f"ATTACH '{database}' AS given (READ_ONLY)")
+    try:
+        return {text for (text,) in reader.execute(sql.replace("settings", "given.settings")).fetchall()}
+    finally:
+        reader.execute("DETACH given")
+
+
+@cache
+def _reader() -> duckdb.DuckDBPyConnection:
+    """A connection for all files: to open DuckDB for one takes 20 ms, and as long to close it."""
+    connection = duckdb.connect()
+    atexit.register(connection.close)
+    return connection
 
 
 def log_at(place: Path) -> Log:
