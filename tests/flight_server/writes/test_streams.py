@@ -58,16 +58,14 @@ def test_wrong_stream_lengths_are_rejected(length: Any, message: str):
 
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
-@pytest.mark.parametrize("as_text", [True, False])
-def test_compressed_streams_are_refused_before_they_are_decompressed(codec: str, as_text: bool):
+def test_compressed_streams_are_refused_before_they_are_decompressed(codec: str):
     rows = pa.table({"a": ["x" * 1_000_000] * 90})
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, rows.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
         writer.write_table(rows)
     data = stream.getvalue().to_pybytes()
     before = pa.total_allocated_bytes()
-    item = {"ipc": base64.b64encode(data).decode() if as_text else len(data)}
-    streams = memoryview(b"" if as_text else data * 3)
-    with pytest.raises(InvalidArgument, match=f"more than {MAX_INLINE_BYTES} bytes once they are decompressed"):
-        with_streams([item] * 3, streams)
-    assert pa.total_allocated_bytes() - before < 1_000_000
+    for given, streams in ((base64.b64encode(data).decode(), b""), (len(data), data * 3)):
+        with pytest.raises(InvalidArgument, match=f"more than {MAX_INLINE_BYTES} bytes once they are decompressed"):
+            with_streams([{"ipc": given}] * 3, memoryview(streams))
+        assert pa.total_allocated_bytes() - before < 1_000_000
