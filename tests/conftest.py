@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 import sys
 from collections.abc import Generator
 
 import pytest
 
+# NumPy's threads spin for 70 ms at the start of each process, those of tests included; the product has none.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Each process takes 5 s to rewrite the asserts of all tests and 1 s to rewrite Hypothesis, unless that is kept.
 sys.dont_write_bytecode = False
 from hypothesis import HealthCheck, settings  # noqa: E402
