@@ -62,12 +62,6 @@ def test_encode_agrees_with_the_golden_vectors(vector):
         assert expected is None
 
 
-@pytest.mark.parametrize("vector", [v for v in VECTORS if v["input_kind"] == "float_hex" and "expected" in v])
-def test_arrays_of_golden_floats_encode_alike(vector):
-    value = float.fromhex(vector["input"])
-    assert encoded(pa.array([value, None]), vector["logical_type"]) == [vector["expected"], None]
-
-
 # Texts.
 
 
