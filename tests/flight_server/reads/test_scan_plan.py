@@ -58,13 +58,16 @@ def test_bounds_skip_files(app):
 
 def test_bounds_of_many_columns_skip_files():
     columns = range(1, 301)
-    with app_in() as app:
+
+    def wide(app):
         whole = KEY | {"completeness": "COMPLETE"}
         put(app, [whole | {"file_path": f"f{i}", "file_content": "DATA", "row_count": 10} for i in range(FILES)],
             "stats.files")  # fmt: skip
         put(app, [whole | {"file_path": f"f{i}", "column_id": c, "column_name": f"c{c}", "logical_type": "INT",
                            "min": str(c * i), "max": str(c * i + 1), "row_count": 10, "null_count": 0}
                   for i in range(FILES) for c in columns], "stats.file_columns")  # fmt: skip
+
+    with app_in(fill=wide) as app:
         assert kept(app, " AND ".join(f"c{c} >= {2 * c + (c == 300)}" for c in columns)) == {
             "f2": "SOME", **{f"f{i}": "ALL" for i in range(3, FILES)},
         }  # fmt: skip
