@@ -351,9 +351,7 @@ def _expected(kind: Kind) -> str:
 
 def _facts(tests: Mapping[int, _Test], column: Column) -> Facts:
     kind = None if column.type is None else column.type.kind
-    is_typed = "TRUE"
-    if kind is not None and kind in KEYS:
-        is_typed = f"coalesce({kind_sql(kind, 's.logical_type')}, FALSE)"
+    is_typed = "TRUE" if kind is None or kind not in KEYS else f"coalesce({kind_sql(kind, 's.logical_type')}, FALSE)"
     bounds_of = _Bounds(kind)
     selected: dict[str, str] = {}
     parameters: list[Any] = []
