@@ -1,5 +1,5 @@
-"""What the store has of the files of several tables, read by one call for all of them: of small tables a call for each
-takes the server more time than the capture takes the worker."""
+"""Stored results of the files of several tables, read with one call per flight. For small tables, one call per table
+would cost the server more time than the capture costs the worker."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _Name: TypeAlias = tuple[str, str, str]
 
 class StoredTogether:
     """Rows of `stats.file_columns` and `stats.sketches` of the tables of some leases at their current snapshots, read
-    when the first of the tables is asked for. A capture takes from them what is about unchanged files, as fingerprints
-    tell, so it does not matter how old they are.
+    when the first of the tables is asked for. A capture uses only results of unchanged files, which it finds by their
+    fingerprints, so the rows may be older than those that the store has meanwhile.
 
     Args:
         leases: Of captures, as `lease_job` answers them.

@@ -110,7 +110,7 @@ class ColumnNames:
             self._add(connection, missing)
 
     def _has_missing(self, connection: Connection, names: pa.Table) -> bool:
-        """True if one of the columns is not stored: seldom, and told in a quarter of the time of `_missing`."""
+        """True if a column is not stored, which is rare. This takes a quarter of the time of `_missing`."""
         return bool(execute(
             connection, "SELECT 1 FROM {names} n ANTI JOIN table_columns c ON c.table_key = n.table_key"
             f" AND c.column_id = n.column_id AND c.{within('table_key', names['table_key'])} LIMIT 1", names=names,

@@ -255,7 +255,7 @@ def _changes_sql(flight: str, table_keys: Sequence[int]) -> str:
     flags, differs = "true AS counted, false AS has_ndv, false AS has_dist", ""
     if flight == "stats.sketches":  # of a sample, it yields to earlier ones of all rows
         narrow += f", NOT {is_partial_sql('t')} AS counted"
-        flags = flags.removeprefix("true AS ")
+        flags = "counted, false AS has_ndv, false AS has_dist"
     if is_grouped:
         is_own = "distribution_snapshot_id IS NOT DISTINCT FROM snapshot_id"
         narrow += (
