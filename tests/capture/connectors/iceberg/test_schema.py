@@ -6,6 +6,7 @@ import json
 from collections import Counter
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -160,3 +161,20 @@ def test_variant_column_does_not_stop_a_capture(table):
     assert connector.describe("default", "t").schema.columns[-1].logical_type == "VARIANT"
     assert {column for _, column in file_columns(stats(connector))} == {"id", "name", "score"}
     assert len(live(connector)) == 150
+
+
+def test_files_without_field_ids_are_read_by_the_name_mapping(tmp_path):
+    schema = pa.schema({"a": pa.int64(), "s": pa.struct({"x": pa.int64()}), "b": pa.string()})
+    catalog = built.make_catalog(tmp_path)
+    catalog.create_namespace("default")
+    table = catalog.create_table("default.t", schema)
+    path = tmp_path / "written_by_another.parquet"
+    pq.write_table(pa.table([["u", "v"], [{"x": 3}, None], [1, 2]], ["b", "s", "a"]), path)
+    table.add_files([str(path)])
+    with table.update_schema() as update:
+        update.rename_column("a", "number")
+        update.rename_column("s.x", "y")
+        update.add_column("later", StringType())
+    first, second = live(directory(home(table)))
+    assert first == {"number": 1, "s.y": 3, "b": "u", "later": None}
+    assert second == {"number": 2, "s.y": None, "b": "v", "later": None}

@@ -222,9 +222,13 @@ def expected_rows(node, batch=ALL):
 # Agreement.
 
 
-@pytest.mark.parametrize("op", COMPARES)
-def test_each_type_is_compared_with_each_literal_by_value(duck, op):
-    nodes = [Leaf("min", op, (literal,)) for literal in LITERALS]
+ONE = [(literal,) for literal in LITERALS]
+PAIRS = [(low, high) for texts in ROWS.values() for low, high in zip(texts, [*texts[1:], *texts[:1]], strict=True)]
+
+
+@pytest.mark.parametrize(("op", "values"), [*((op, ONE) for op in COMPARES), (Op.BETWEEN, PAIRS)])
+def test_each_type_is_compared_with_each_literal_by_value(duck, op, values):
+    nodes = [Leaf("min", op, given) for given in values]
     forms = [to_sql(node, SCHEMA, lambda name: f's."{name}"') for node in nodes]
     batch = pa.Table.from_batches([ALL])  # noqa: F841  DuckDB finds it by its name
     chosen = ", ".join(text for text, _ in forms)
