@@ -56,7 +56,7 @@ class AutoAnalyze:
         # by table key and kind of target: snapshot and text of the last decision; when and of which snapshot was tried
         self._last: dict[tuple[int, str], tuple[int | None, str]] | None = None
         self._tried: dict[tuple[int, str], tuple[datetime, int]] = {}
-        self._later: dict[int, TableEntry] = {}
+        self._later: set[int] = set()  # keys of the tables captured since
         self._lock = threading.Lock()
 
     def _policy_of(self, catalog: str) -> Policy:
@@ -125,17 +125,16 @@ class AutoAnalyze:
 
     def captured(self, table: TableEntry) -> None:
         """Notes that a table was captured: its share of changed rows may be computable now."""
-        self._later[table.table_key] = table
+        self._later.add(table.table_key)
 
     def look_later(self) -> None:
         """Reviews the tables captured since the last call; called periodically."""
-        later, self._later = self._later, {}
         by_catalog: dict[str, list[TableEntry]] = {}
-        for table in later.values():
-            if table.format != EXTERNAL:
-                by_catalog.setdefault(table.table_catalog, []).append(self._catalog.by_key(table.table_key))
+        while self._later:
+            table = self._catalog.by_key(self._later.pop())
+            by_catalog.setdefault(table.table_catalog, []).append(table)
         for catalog, tables in by_catalog.items():
-            with contextlib.suppress(NotFound):  # its connector was dropped since
+            with contextlib.suppress(NotFound, InvalidArgument):  # its connector was dropped; its policy, as above
                 self.review(catalog, tables)
 
     def _record(self, decided: Sequence[_Decided]) -> None:

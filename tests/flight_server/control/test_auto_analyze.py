@@ -118,3 +118,16 @@ def test_a_policy_that_cannot_be_read_is_refused_and_ends_no_watch(tmp_path):
             options = {"policy": policy}
             app.database.write(lambda c, of=(catalog, "delta", "u", options): app.catalog.put_connector(c, *of))
         assert (app.auto.interval("old"), app.auto.interval("good")) == (None, 300.0)
+
+
+def test_a_dropped_connector_or_a_bad_policy_keeps_no_other_table_from_its_review():
+    with app_in(auto_analyze="on") as app:
+        for catalog in ("bad", "gone", "lake"):
+            options = {"policy": "max_age=often"} if catalog == "bad" else {}
+            app.database.write(lambda c, of=(catalog, "iceberg", "u", options): app.catalog.put_connector(c, *of))
+            app.database.write(lambda c, of=catalog: app.catalog.register(c, (of, "s", "t"), of, "iceberg"))
+            app.auto.captured(app.catalog.get(f"{catalog}.s.t"))
+        app.lakes.drop("gone")
+        app.auto.look_later()
+        decided = app.database.rows("SELECT DISTINCT table_catalog FROM capture_decisions WHERE engine_id = 'policy'")
+        assert decided == [("lake",)]
