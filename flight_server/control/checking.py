@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -88,7 +87,7 @@ class Checking:
                 self._alarms.silences = self._file.value.silences
             ready += self._referring.difference(ready)  # what was captured may be what they refer to
         due = [key for key, at in self._timely.items() if now >= at and key not in ready]
-        tables = list(filter(None, map(self._table, [*ready, *due])))
+        tables = list(map(self._catalog.by_key, [*ready, *due]))
         reader = ReadAhead(self._reader, [table.full_name for table in tables])
         for start in range(0, len(tables), STORED_AT_ONCE):
             found = [
@@ -104,24 +103,14 @@ class Checking:
                         self._captured.setdefault(table.table_key, self._clock() + TIMELY_SECONDS)
         return len(ready)
 
-    def _table(self, table_key: int) -> TableEntry | None:
-        """The table of a key; None if its connector was dropped."""
-        with suppress(KeyError):
-            return self._catalog.by_key(table_key)
-        self._forget(table_key)
-        return None
-
-    def _forget(self, table_key: int) -> None:
-        self._waiting.pop(table_key, None)
-        self._timely.pop(table_key, None)
-        self._referring.discard(table_key)
-
     def _results(self, reader: ReadAhead, table: TableEntry, *, only_timely: bool) -> list[Result]:
         """The results of a table to store."""
         try:
             return (self._check_time if only_timely else self._check)(reader, table)
         except (NotFound, pa.ArrowKeyError):  # it was dropped since
-            self._forget(table.table_key)
+            self._waiting.pop(table.table_key, None)
+            self._timely.pop(table.table_key, None)
+            self._referring.discard(table.table_key)
         except StatflightError as error:
             log.warning("checks: %s", error)
         return []

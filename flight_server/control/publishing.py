@@ -153,15 +153,13 @@ class Publishing:
 
     def _with_homes(self, table_key: int, homes: dict[str, tuple[str, ...]]) -> TableEntry | None:
         """The table if its connector has homes, else None. Fills `homes`, so that options are read once a catalog."""
+        table = self._catalog.by_key(table_key)
+        if table.format == EXTERNAL or table.dropped or table.current_snapshot_id is None:
+            return None
         try:
-            table = self._catalog.by_key(table_key)
-            if table.format == EXTERNAL or table.dropped or table.current_snapshot_id is None:
-                return None
             if table.table_catalog not in homes:
                 homes[table.table_catalog] = ()
                 homes[table.table_catalog] = homes_of(self._lakes.config(table.table_catalog)["options"])
-        except KeyError:
-            return None
         except StatflightError as error:  # its connector was dropped since, or no home has such a name
             log.info("republish: %s", error)
             return None
