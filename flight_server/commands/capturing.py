@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
+import pyarrow as pa
 import pyarrow.flight as flight
 
 from flight_server.client import reason
@@ -110,7 +111,10 @@ def capture(
             failed = once(client, STARTED)
             while pause is not None:
                 time.sleep(pause)
-                once(client, time.monotonic())
+                try:
+                    once(client, time.monotonic())
+                except (pa.ArrowException, flight.FlightError) as error:  # the server may be back the next time
+                    warn(f"statflight: {in_flags(reason(error)).splitlines()[0]}; tried again in {every}")
         except KeyboardInterrupt:
             ended = client.captures.cancel()
             warn("statflight: the running captures are " + ("CANCELLED" if ended else "cancelled as this command ends"))

@@ -177,3 +177,26 @@ def errors_of(client, action: str, body: dict, errors: list[Exception]) -> None:
         client.act(action, body)
     except (pa.ArrowException, flight.FlightError) as error:
         errors.append(error)
+
+
+def test_repeated_capture_goes_on_after_a_restart_of_the_server(tmp_path):
+    (tmp_path / "lake" / "t").mkdir(parents=True)
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "lake" / "t" / "f.parquet")
+    output = tmp_path / "output"
+    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
+        client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(tmp_path / "lake")})
+        client.act("discover", {"catalog": "lake"})
+        command = [STATFLIGHT, "capture", "lake.*", "--every", "0.5s", "--server", server.uri]
+        with output.open("wb") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=file)
+        eventually(lambda: output.read_text().count("lake.default.t: ") > 1)
+    try:
+        eventually(lambda: "; tried again in 0.5s" in output.read_text())
+        with serving(tmp_path, "--workers", 1, "--port", server.uri.rpartition(":")[2]):
+            before = output.read_text().count("lake.default.t: ")
+            eventually(lambda: output.read_text().count("lake.default.t: ") > before)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 130
+    finally:
+        process.kill()
+        process.wait()
