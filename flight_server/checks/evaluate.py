@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,14 +16,12 @@ from flight_server.checks.results import Result, State
 from flight_server.checks.rules import CONTAINMENT, LEARNED, OF_TABLE, PREVIOUS, SELECT, Rule
 from flight_server.views import history, table_summary
 from flight_server.views.reader import Reader, equal, read_table
-from flight_server.views.table_summary import Row, TableSummary, number
+from flight_server.views.table_summary import Row, TableSummary, nearest_float, number
 from store.model.errors import InvalidArgument
 from store.model.logical_types import MEASURED
 from store.model.names import is_pattern
 
 _NOT_DRIFTING: Final = frozenset({"STRING", "BINARY", "UUID", "JSON", "VARIANT"})  # types without a number line
-
-_OF_DISTRIBUTION: Final = frozenset({"ndv", "distinct_fraction", "mean", "stddev", "avg_width_bytes"})  # not counts
 
 
 class _NoHistory(Exception):
@@ -84,7 +83,7 @@ class _Subject:
         self._reader, self._table, self._facts = reader, facts.name, facts
         self._at, self._against, self._now, self._only_timely = at, against, now, only_timely
         self._sketches: dict[tuple[int | str, str], dict[int, Row]] = {}
-        self._earlier: dict[int | None, list[Row]] = {}
+        self._records: dict[int | None, list[Row]] = {}
         self.older: dict[int | str, TableSummary] = {}
 
     def results(self, rule: Rule) -> Iterator[Result]:
@@ -133,11 +132,14 @@ class _Subject:
                 value, detail = self._of_table(rule) if row is None else self._of_column(rule, row)
             limits, told = self._limits(rule, row)
             detail = "; ".join(filter(None, (detail, told)))
+            _require_comparable(row, value, limits)
+            if row is not None and not rule.of_change:
+                self._require_certain(rule, row, value, limits)
         except measures.UnknownValue as why:
             return self._judged(
                 rule, column, None, snapshot_id, str(why), pending=not isinstance(why, measures.NeverKnown)
             )
-        of = "distribution_" if rule.measure in _OF_DISTRIBUTION else ""
+        of = "distribution_" if rule.measure in measures.OF_DISTRIBUTION else ""
         inherited = about is not None and about.get(f"{of}freshness") == "INHERITED" and rule.measure != "age_seconds"
         if about is not None and inherited:
             snapshot_id = about[f"{of}snapshot_id"]
@@ -155,10 +157,26 @@ class _Subject:
         state = State.of(rule.level, passed=value is not None and rule.condition.holds(value, limits))
         shown: float | str | None = value.text if isinstance(value, measures.Ordered) else value
         if isinstance(value, Fraction):
-            shown = value.numerator if value.denominator == 1 else float(value)
+            shown = value.numerator if value.denominator == 1 else nearest_float(value)
         return Result(
             self._table, column, rule.text, rule.measure, rule.level, state, shown, snapshot_id, detail, pending
         )
+
+    def _require_certain(self, rule: Rule, row: Row, value: Any, limits: Sequence[Any]) -> None:
+        """Raises `UnknownValue` if rows or digits that the statistics lack could make a rule fail that passes."""
+        if not rule.condition.holds(value, limits):
+            return
+        extent = measures.extent(rule.measure, row, self._is_sample(rule, row))
+        if extent is not None and not rule.condition.holds_between(*extent, limits):
+            low, high = ("?" if end is None else measures.text_of(end) for end in extent)
+            raise measures.UnknownValue(f"between {low} and {high}")
+
+    def _is_sample(self, rule: Rule, row: Row) -> bool:
+        """True if the distribution of a column is known of a part of its rows."""
+        at = row["distribution_snapshot_id"]
+        if rule.measure not in measures.OF_DISTRIBUTION or at in (None, row["snapshot_id"]):
+            return bool(row["completeness"] == "PARTIAL")
+        return any(one["snapshot_id"] == at and one["completeness"] == "PARTIAL" for one in self._stored(row))
 
     # Measures.
 
@@ -171,10 +189,14 @@ class _Subject:
         new = self._facts.table if row is None else row
         if old is None or new is None:
             raise measures.UnknownValue("not captured at both snapshots")
+        if rule.measure in measures.OF_DISTRIBUTION and any(self._is_sample(rule, one) for one in (old, new)):
+            raise measures.of_sample(rule.measure)
         was, now = (measures.value_in(one, rule.measure)[0] for one in (old, new))
         if not isinstance(was, float | Fraction) or not isinstance(now, float | Fraction):
             raise measures.DoesNotApply(f"the {rule.measure} of a {measures.kind_of(new)} is no number")
         change = now - was
+        if change != change:
+            raise measures.UnknownValue(f"{number(was)} → {number(now)}, which has no difference")
         share = change / (was if was > 0 else -was) if was else None
         shown = ("" if change < 0 else "+") + (number(change) if share is None else f"{number(100 * share)}%")
         detail = f"{number(was)} → {number(now)} ({shown})"
@@ -251,9 +273,11 @@ class _Subject:
             snapshot=self._at,
         ).sort_by("rank").to_pylist()  # fmt: skip
         if not found:
-            raise measures.UnknownValue("no most common values; capture the kind TOP_K")
+            raise measures.UnknownValue("no most common values; capture the kind MCV")
         pattern, (limits, _) = rule.condition.op.endswith("matches"), self._limits(rule, row)
         values = [one["value"] if pattern else measures.value_of(one["value"], row) for one in found]
+        for value in values:
+            _require_comparable(row, value, limits)
         worst = next((i for i, value in enumerate(values) if not rule.condition.holds(value, limits)), 0)
         return values[worst], f"{found[worst]['count']:,} rows; the most common of {len(found)} values are judged"
 
@@ -270,7 +294,10 @@ class _Subject:
             known = [value for value in earlier if value is not None][: limit.window]
             if len(known) < limit.least_values:
                 raise _NoHistory
-            return limit.of_earlier(known)
+            try:
+                return limit.of_earlier(known)
+            except (OverflowError, ValueError):
+                raise measures.UnknownValue(f"the {rule.measure} of an earlier snapshot is not finite") from None
         if limit.other is None:
             if isinstance(limit.value, str):
                 if rule.condition.op.endswith("matches") or row is None:
@@ -289,7 +316,11 @@ class _Subject:
             if row is not None and not isinstance(value, float | Fraction):
                 return measures.ordered(other[measure], measures.type_of(row))
         assert isinstance(limit.value, Fraction)
-        return value if limit.value == 1 else Fraction(value) * limit.value
+        if limit.value == 1:
+            return value
+        if isinstance(value, float) and not math.isfinite(value):
+            raise measures.UnknownValue(f"{number(value)} has no share to compare with")
+        return Fraction(value) * limit.value
 
     def _row_of(self, column: str) -> Row:
         for row in self._facts.rows:
@@ -299,15 +330,20 @@ class _Subject:
 
     def _earlier_rows(self, row: Row | None) -> list[Row]:
         """The stored records of a column, or of the table, at snapshots before the current one, oldest first."""
+        current = [one["snapshot_id"] for one in self._snapshots() if self._is_now(one)]
+        return [one for one in self._stored(row) if one["snapshot_id"] not in current]
+
+    def _stored(self, row: Row | None) -> list[Row]:
+        """The stored records of a column, or of the table, oldest first."""
         column_id = None if row is None else row["column_id"]
-        if column_id not in self._earlier:
-            rows = history.table_rows(self._reader, self._table) if row is None else history.in_order(
-                self._reader, self._table,
-                read_table(self._reader, "stats.columns", self._table, None, equal("column_id", column_id)).to_pylist(),
-            )  # fmt: skip
-            current = [one["snapshot_id"] for one in self._snapshots() if self._is_now(one)]
-            self._earlier[column_id] = [one for one in rows if one["snapshot_id"] not in current]
-        return self._earlier[column_id]
+        if column_id not in self._records:
+            if row is None:
+                self._records[None] = history.table_rows(self._reader, self._table)
+            else:
+                of_column = equal("column_id", column_id)
+                rows = read_table(self._reader, "stats.columns", self._table, None, of_column).to_pylist()
+                self._records[column_id] = history.in_order(self._reader, self._table, rows)
+        return self._records[column_id]
 
     def _drift(self, rule: Rule, row: Row, kind: str) -> tuple[float, str]:
         if not kind or kind in _NOT_DRIFTING:
@@ -386,3 +422,14 @@ class _Subject:
         current = [row["snapshot_id"] for row in self._snapshots() if self._is_now(row)]
         older = [row["snapshot_id"] for row in captured if row["snapshot_id"] not in current]
         return older[-1] if older else None
+
+
+def _require_comparable(row: Row | None, value: Any, limits: Sequence[Any]) -> None:
+    """Raises an error if a value and its limits are not all numbers, all texts, or all values of one type."""
+
+    def kind(one: Any) -> type:
+        return Fraction if isinstance(one, float | Fraction) else type(one)
+
+    if any(kind(limit) is not kind(value) for limit in limits):
+        why = f"{measures.text_of(value)} does not compare with {', '.join(map(measures.text_of, limits))}"
+        raise measures.NeverKnown(why) if row is None else measures.DoesNotApply(why)

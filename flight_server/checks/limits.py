@@ -9,6 +9,7 @@ A limit is a constant, or a share of another value: of the same measure in earli
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 import statistics
@@ -16,6 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
+
+from flight_server.views.table_summary import nearest_float
 
 OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
@@ -80,12 +83,16 @@ class Limit:
         return LEAST_FOR_SIGMA if self.sigma else 1 if self.window else 0
 
     def of_earlier(self, values: Sequence[float | Fraction]) -> float | Fraction:
-        """The limit by the values of the window, of which there are `least_values` or more."""
+        """The limit by the values of the window, of which there are `least_values` or more.
+
+        Raises:
+            OverflowError: A value, or the deviation of all, is infinite.
+            ValueError: A value is NaN.
+        """
         assert not isinstance(self.value, str)
-        if self.sigma:
-            numbers = [float(value) for value in values]
-            return statistics.fmean(numbers) + float(self.value) * statistics.stdev(numbers)
-        return sum((Fraction(value) for value in values), Fraction(0)) / len(values) * self.value
+        numbers = [Fraction(value) for value in values]
+        mean = sum(numbers, Fraction(0)) / len(numbers)
+        return float(mean) + float(self.value) * statistics.stdev(numbers) if self.sigma else mean * self.value
 
 
 @dataclass(frozen=True)
@@ -104,13 +111,32 @@ class Condition:
         """True if a value meets the condition with the values of `limits`; floats compare with the nearest floats."""
         if self.op.endswith("matches"):
             return bool(re.fullmatch(limits[0], value)) == (self.op == "matches")
-        if isinstance(value, float):
-            limits = [float(limit) for limit in limits]
+        if isinstance(value, float) and math.isfinite(value):
+            limits = [nearest_float(limit) for limit in limits]
         if self.op == "between":
             return bool(limits[0] <= value <= limits[1])
         if self.op in OPERATORS:
             return OPERATORS[self.op](value, limits[0])
         return (value in limits) == (self.op == "in")
+
+    def holds_between(self, low: Any, high: Any, limits: Sequence[Any]) -> bool | None:
+        """True if each value from `low` to `high` meets the condition, False if none does, None if some may.
+
+        Args:
+            low, high: The least and the greatest value; None where there is no end.
+        """
+        is_low, is_high = (end is not None and self.holds(end, limits) for end in (low, high))
+        if low is not None and low == high:
+            return is_low
+        if self.op in ("<", "<="):
+            return True if is_high else False if low is not None and not is_low else None
+        if self.op in (">", ">="):
+            return True if is_low else False if high is not None and not is_high else None
+        apart = [(low is not None and limit < low) or (high is not None and limit > high) for limit in limits]
+        if self.op == "between":
+            below, above = high is not None and high < limits[0], low is not None and low > limits[1]
+            return True if is_low and is_high else False if below or above else None
+        return self.op in ("!=", "not in") if all(apart) else None
 
 
 def parse(text: str, measure: str, measures: Sequence[str], of_change: bool = False) -> Condition:

@@ -9,11 +9,15 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from flight_server.views.table_summary import Row
+from flight_server.views.table_summary import Row, number
 from store.model import bounds
 from store.model.logical_types import MEASURED, Kind, LogicalType, parse
 
 _OF_TABLE: Final = {"row_count": "row_count", "size_bytes": "total_size_bytes", "file_count": "data_file_count"}
+
+OF_DISTRIBUTION: Final = frozenset(
+    {"ndv", "distinct_fraction", "mean", "stddev", "avg_width_bytes", "most_common"}
+)  # measures that are not counts or bounds
 
 
 class UnknownValue(Exception):
@@ -78,6 +82,34 @@ def bound(measure: str, row: Row) -> tuple[Any, str]:
     return value_of(text, row), "inexact" if row[f"{measure}_is_exact"] is False else ""
 
 
+def extent(measure: str, row: Row, is_sample: bool) -> tuple[Any, Any] | None:
+    """The least and the greatest value that a measure may have, None for no end; None if its value is certain.
+
+    Args:
+        is_sample: True if the distribution of the record is of a part of the rows.
+
+    Raises:
+        UnknownValue: The rows that a sample lacks may make it any value.
+    """
+    if measure in ("min", "max"):
+        if row[f"{measure}_is_exact"] is not False:
+            return None
+        low, high = (None if row[name] is None else value_of(row[name], row) for name in ("min", "max"))
+        return low, high
+    if not is_sample or measure not in OF_DISTRIBUTION:
+        return None
+    if measure not in ("ndv", "distinct_fraction"):
+        raise of_sample(measure)
+    ends = (None if row[name] is None else row | {"ndv": row[name]} for name in ("ndv_lower", "ndv_upper"))
+    low, high = (None if end is None else value_in(end, measure)[0] for end in ends)
+    return low, high
+
+
+def of_sample(measure: str) -> UnknownValue:
+    """The error of a measure that is known of a part of the rows alone."""
+    return UnknownValue(f"the {measure} is of a sample; capture without sampling")
+
+
 def value_of(text: str, row: Row) -> Any:
     """A canonical text of a column as `bound` returns it.
 
@@ -116,6 +148,11 @@ class Ordered:
 
     key: Any
     text: str = field(compare=False)
+
+
+def text_of(value: Any) -> str:
+    """A value of a measure as text."""
+    return value.text if isinstance(value, Ordered) else value if isinstance(value, str) else number(value)
 
 
 def ordered(text: str, lt: LogicalType) -> Ordered:

@@ -176,11 +176,20 @@ def freshness(row: Row) -> str:
 
 def number(value: float | Fraction) -> str:
     """A number with separators: whole ones in full, others to six digits, or in full where these would look exact."""
-    if math.isfinite(value) and value == int(value) and (not isinstance(value, float) or abs(value) < 2**53):
+    nearest = nearest_float(value)
+    if math.isfinite(nearest) and value == int(value) and (not isinstance(value, float) or abs(value) < 2**53):
         return f"{int(value):,}"
-    value = float(value)
+    value = nearest
     rounded = re.sub(r"e.*|[-.]", "", f"{value:.5e}").rstrip("0")
     return f"{value:,.6g}" if len(rounded) == 6 and not 1e6 <= abs(value) < 1e15 else f"{value:,}"
+
+
+def nearest_float(value: float | Fraction) -> float:
+    """The nearest float; an infinity if the value is beyond all finite ones."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value > 0 or -1)
 
 
 def rounded(number: float | None) -> str:

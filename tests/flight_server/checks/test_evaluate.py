@@ -19,7 +19,7 @@ from flight_server.present import check_results
 from flight_server.reads.local_reader import LocalReader
 from store.catalog.discovery import Discovery
 from store.model.errors import InvalidArgument
-from store.model.sketches import kll
+from store.model.sketches import frequent, kll
 from store.model.target_ids import of_column
 from tests.flight_server.serving import app_in, put
 
@@ -303,3 +303,82 @@ def test_rule_waits_for_the_history_that_it_compares_with(reader):
 
 def test_text_limits_skip_columns_of_other_types(grown):
     assert {result.column for result in check(grown, NAME, [rules.parse("max >= '2026-01-01'")])} == {"at", "due"}
+
+
+def odd(app, snapshot, **values):
+    at = KEY | {"table_name": "odd", "snapshot_id": snapshot, "row_count": 1000, "null_count": 0}
+    known = {"completeness": "COMPLETE", "schema_hash": "h"}
+    unknown = dict.fromkeys(["min", "max", "mean", "ndv", "ndv_lower", "ndv_upper", "rows_scanned"])
+    put(app, [at | {"column_id": 1, "column_name": "x", "logical_type": "DOUBLE"} | known | unknown | values])
+
+
+def odd_results(app, *texts, against=None):
+    reader = LocalReader(app.scanner, ANONYMOUS, lambda _: pa.table({"one": [1]}))
+    found = check(reader, "lake.s.odd", [rules.parse(text) for text in texts], against)
+    return [(one.state, one.value, one.detail) for one in found]
+
+
+def test_infinite_values_are_no_shares_and_have_no_differences():
+    with app_in() as app:
+        for snapshot in (1, 2, 3, 4):
+            odd(app, snapshot, mean=float("inf"), max="Infinity")
+        texts = ("mean >= 50% of previous", "mean within 3 sigma of last 3", "mean <= 50% of max", "change of max != 5")
+        found = odd_results(app, *texts, against=3)
+        assert [(state, value) for state, value, _ in found] == [(FAILED, None)] * 4
+        passed = odd_results(app, "max > 1e308", "max = max", "max >= 1e400")
+        assert [state for state, _, _ in passed] == [PASSED] * 3
+        assert odd_results(app, "max <= 1e400")[0][0] is FAILED
+
+
+def test_numbers_do_not_compare_with_texts():
+    with app_in() as app:
+        odd(app, 1, max="5.0")
+        for text in ("(SELECT 1) = 'a'", "(SELECT 1) < 'a'", "(SELECT 1) matches 'a'"):
+            assert odd_results(app, text) == [(FAILED, None, "1 does not compare with a")]
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("max <= 20", PASSED), ("max <= 15", FAILED), ("max >= 10", PASSED), ("max >= 15", FAILED),
+        ("max > 20", FAILED), ("max != 15", FAILED), ("max != 25", PASSED), ("max = 20", FAILED),
+        ("max not in (9, 25)", PASSED), ("max between 10 and 20", PASSED), ("max between 15 and 20", FAILED),
+        ("min >= 10", PASSED), ("min <= 10", FAILED),
+    ],
+)  # fmt: skip
+def test_rule_that_an_inexact_bound_leaves_open_fails(text, state):
+    with app_in() as app:
+        odd(app, 1, min="10.0", max="20.0", min_is_exact=False, max_is_exact=False)
+        assert odd_results(app, text)[0][0] is state
+
+
+def test_sample_passes_no_rule_that_other_rows_could_break():
+    with app_in() as app:
+        of_sample = {"completeness": "PARTIAL", "rows_scanned": 10, "mean": 5.0, "ndv": 900.0, "ndv_lower": 10.0,
+                     "ndv_upper": 1000.0}  # fmt: skip
+        odd(app, 1, **of_sample)
+        texts = ("mean < 9", "ndv > 500", "distinct_fraction > 0.5", "ndv >= 10", "ndv <= 1000", "row_count = 1000")
+        states = [FAILED, FAILED, FAILED, PASSED, PASSED, PASSED]
+        assert [state for state, _, _ in odd_results(app, *texts)[:-1]] == states[:-1]
+        assert odd_results(app, "mean < 9")[0][2] == "the mean is of a sample; capture without sampling"
+        assert odd_results(app, "mean > 9")[0][:2] == (FAILED, 5)  # what fails of a sample is told as it is
+        odd(app, 2, min="1.0", max="9.0")  # an inherited distribution is still that of a sample
+        assert [state for state, _, _ in odd_results(app, *texts)[:-1]] == states[:-1]
+        assert odd_results(app, "change of mean = 0", against=1)[0][:2] == (FAILED, None)
+
+
+def test_inherited_most_common_values_are_labelled():
+    with app_in() as app:
+        key = KEY | {"table_name": "common", "column_id": 1}
+        schema = {"column_name": "x", "logical_type": "STRING", "row_count": 100, "schema_hash": "h"}
+        put(app, [key | schema | {"snapshot_id": 1, "ndv": 1.0, "ndv_exact": True}])
+        sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "role": "MCV",
+                  "sketch_type": "apache-datasketches-frequent-items-utf8-v1",
+                  "data": frequent([b"a"], [100], 100, 0)}  # fmt: skip
+        put(app, [key | sketch | {"snapshot_id": 1}], "stats.sketches")
+        put(app, [key | schema | {"snapshot_id": 2, "null_count": 0}])
+        reader = LocalReader(app.scanner, ANONYMOUS)
+        (one,) = check(reader, "lake.s.common", [rules.parse("x: most_common = 'a'")])
+        assert (one.state, one.snapshot_id) == (PASSED, 1) and "inherited from 1" in one.detail
+        (one,) = check(reader, "lake.s.common", [rules.parse("x: most_common < 5")])
+        assert (one.state, one.value) == (FAILED, None) and "does not compare" in one.detail
