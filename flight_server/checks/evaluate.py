@@ -330,8 +330,7 @@ class _Subject:
 
     def _earlier_rows(self, row: Row | None) -> list[Row]:
         """The stored records of a column, or of the table, at snapshots before the current one, oldest first."""
-        current = [one["snapshot_id"] for one in self._snapshots() if self._is_now(one)]
-        return [one for one in self._stored(row) if one["snapshot_id"] not in current]
+        return [one for one in self._stored(row) if one["snapshot_id"] not in self._not_earlier]
 
     def _stored(self, row: Row | None) -> list[Row]:
         """The stored records of a column, or of the table, oldest first."""
@@ -418,10 +417,15 @@ class _Subject:
     @cached_property
     def _previous(self) -> int | None:
         """The captured snapshot before the current one."""
-        captured = history.table_rows(self._reader, self._table)
-        current = [row["snapshot_id"] for row in self._snapshots() if self._is_now(row)]
-        older = [row["snapshot_id"] for row in captured if row["snapshot_id"] not in current]
-        return older[-1] if older else None
+        older = self._earlier_rows(None)
+        return older[-1]["snapshot_id"] if older else None
+
+    @cached_property
+    def _not_earlier(self) -> set[int]:
+        """The current snapshot, and those after it: a table that was rolled back has some."""
+        snapshots = history.snapshots(self._reader, self._table)
+        place = next((place for place, row in enumerate(snapshots) if self._is_now(row)), len(snapshots))
+        return {row["snapshot_id"] for row in snapshots[place:]}
 
 
 def _require_comparable(row: Row | None, value: Any, limits: Sequence[Any]) -> None:

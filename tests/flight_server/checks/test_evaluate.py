@@ -143,16 +143,21 @@ def test_drift_of_a_partial_sketch_passes_only_if_unseen_rows_cannot_matter(part
     assert ("without sampling" in result.detail) is not is_known
 
 
+def discovered(app, current):
+    """A table of the snapshots 1, 2 and 3, of which one is current."""
+    found = {"schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
+             "schemas": {"h": [["id", "INT", True, None]]}, "current_snapshot_id": current,
+             "live_snapshot_ids": [1, 2, 3], "snapshots": [
+                 {"snapshot_id": i, "ordinal": i, "schema_hash": "h", "parent_snapshot_id": None,
+                  "sequence_number": None, "committed_at": None, "operation": None} for i in (1, 2, 3)
+             ]}  # fmt: skip
+    app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
+    app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
+
+
 def test_drift_detail_names_an_inherited_sketch():
     with app_in() as app:
-        found = {"schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
-                 "schemas": {"h": [["id", "INT", True, None]]}, "current_snapshot_id": 3,
-                 "live_snapshot_ids": [1, 2, 3], "snapshots": [
-                     {"snapshot_id": i, "ordinal": i, "schema_hash": "h", "parent_snapshot_id": None,
-                      "sequence_number": None, "committed_at": None, "operation": None} for i in (1, 2, 3)
-                 ]}  # fmt: skip
-        app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
-        app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
+        discovered(app, current=3)
         for snapshot in (1, 3):
             at = KEY | {"snapshot_id": snapshot}
             put(app, [at | {"column_id": 1, "column_name": "id", "logical_type": "INT", "row_count": 9}])
@@ -382,3 +387,13 @@ def test_inherited_most_common_values_are_labelled():
         assert (one.state, one.snapshot_id) == (PASSED, 1) and "inherited from 1" in one.detail
         (one,) = check(reader, "lake.s.common", [rules.parse("x: most_common < 5")])
         assert (one.state, one.value) == (FAILED, None) and "does not compare" in one.detail
+
+
+def test_snapshots_that_were_rolled_back_are_not_earlier():
+    with app_in() as app:
+        discovered(app, current=2)
+        for snapshot, rows in ((1, 50), (2, 100), (3, 900)):
+            put(app, [KEY | {"snapshot_id": snapshot, "row_count": rows}], "stats.tables")
+        texts = ("row_count >= 80% of previous", "change of row_count = 50")
+        for result in results(LocalReader(app.scanner, ANONYMOUS), *texts, against="previous"):
+            assert result.state is PASSED, result
