@@ -169,9 +169,19 @@ def size(value: float | None) -> str:
 
 
 def freshness(row: Row) -> str:
-    """EXACT, or the row's label and its snapshot."""
-    fresh = row["freshness"] or ""
-    return fresh if fresh in ("EXACT", "") else f"{fresh} (from {row['snapshot_id']})"
+    """EXACT, or the row's label and its snapshot; also that of its distribution if it differs, and a sample's rows."""
+
+    def label(fresh: str, snapshot: int) -> str:
+        return fresh if fresh in ("EXACT", "") else f"{fresh} (from {snapshot})"
+
+    labels = [label(row["freshness"] or "", row["snapshot_id"])]
+    if (of_distribution := row.get("distribution_freshness")) is not None:
+        of_distribution = label(of_distribution, row["distribution_snapshot_id"])
+        if of_distribution not in labels:
+            labels.append(f"distribution {of_distribution}")
+    if row.get("completeness") == "PARTIAL" and row.get("rows_scanned") is not None:
+        labels.append(f"sample of {counted(row['rows_scanned'], 'row')}")
+    return ", ".join(labels)
 
 
 def number(value: float | Fraction) -> str:

@@ -169,6 +169,25 @@ def test_distinct_count_text(ndv, exact, lower, upper, text):
     assert table_summary.distinct({"ndv": ndv, "ndv_exact": exact, "ndv_lower": lower, "ndv_upper": upper}) == text
 
 
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({}, "EXACT"), ({"freshness": None}, ""), ({"freshness": "STALE"}, "STALE (from 5)"),
+        ({"distribution_freshness": "EXACT", "distribution_snapshot_id": 5}, "EXACT"),
+        ({"distribution_freshness": "INHERITED", "distribution_snapshot_id": 4},
+         "EXACT, distribution INHERITED (from 4)"),
+        ({"freshness": "INHERITED", "distribution_freshness": "INHERITED", "distribution_snapshot_id": 5},
+         "INHERITED (from 5)"),
+        ({"completeness": "PARTIAL", "rows_scanned": 8000}, "EXACT, sample of 8,000 rows"),
+        ({"completeness": "PARTIAL", "rows_scanned": None}, "EXACT"),
+    ],
+)  # fmt: skip
+def test_freshness_names_what_the_distribution_is_of(changed, text):
+    assert (
+        table_summary.freshness({"freshness": "EXACT", "snapshot_id": 5, "completeness": "COMPLETE"} | changed) == text
+    )
+
+
 def test_inexact_bound_has_its_sign():
     assert table_summary.bound("5", True, "≥") == table_summary.bound("5", None, "≥") == "5"
     assert table_summary.bound("5", False, "≥") == "≥ 5"
