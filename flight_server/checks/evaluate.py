@@ -172,7 +172,7 @@ class _Subject:
             raise measures.UnknownValue(f"between {low} and {high}")
 
     def _is_sample(self, rule: Rule, row: Row) -> bool:
-        """True if the distribution of a column is known of a part of its rows."""
+        """True if the record of a column, or its distribution, is of a part of the rows."""
         at = row["distribution_snapshot_id"]
         if rule.measure not in measures.OF_DISTRIBUTION or at in (None, row["snapshot_id"]):
             return bool(row["completeness"] == "PARTIAL")

@@ -86,7 +86,7 @@ def extent(measure: str, row: Row, is_sample: bool) -> tuple[Any, Any] | None:
     """The least and the greatest value that a measure may have, None for no end; None if its value is certain.
 
     Args:
-        is_sample: True if the distribution of the record is of a part of the rows.
+        is_sample: True if the record, or its distribution, is of a part of the rows.
 
     Raises:
         UnknownValue: The rows that a sample lacks may make it any value.
@@ -96,7 +96,7 @@ def extent(measure: str, row: Row, is_sample: bool) -> tuple[Any, Any] | None:
             return None
         low, high = (None if row[name] is None else value_of(row[name], row) for name in ("min", "max"))
         return low, high
-    if not is_sample or measure not in OF_DISTRIBUTION:
+    if not is_sample or measure not in OF_DISTRIBUTION | {"nan_count"}:  # null counts are of all rows, or unknown
         return None
     if measure not in ("ndv", "distinct_fraction"):
         raise of_sample(measure)

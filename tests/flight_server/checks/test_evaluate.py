@@ -359,13 +359,14 @@ def test_rule_that_an_inexact_bound_leaves_open_fails(text, state):
 
 def test_sample_passes_no_rule_that_other_rows_could_break():
     with app_in() as app:
-        of_sample = {"completeness": "PARTIAL", "rows_scanned": 10, "mean": 5.0, "ndv": 900.0, "ndv_lower": 10.0,
-                     "ndv_upper": 1000.0}  # fmt: skip
+        of_sample = {"completeness": "PARTIAL", "rows_scanned": 10, "nan_count": 0, "mean": 5.0, "ndv": 900.0,
+                     "ndv_lower": 10.0, "ndv_upper": 1000.0}  # fmt: skip
         odd(app, 1, **of_sample)
         texts = ("mean < 9", "ndv > 500", "distinct_fraction > 0.5", "ndv >= 10", "ndv <= 1000", "row_count = 1000")
         states = [FAILED, FAILED, FAILED, PASSED, PASSED, PASSED]
         assert [state for state, _, _ in odd_results(app, *texts)[:-1]] == states[:-1]
         assert odd_results(app, "mean < 9")[0][2] == "the mean is of a sample; capture without sampling"
+        assert odd_results(app, "nan_count = 0")[0][:2] == (FAILED, None)
         assert odd_results(app, "mean > 9")[0][:2] == (FAILED, 5)  # what fails of a sample is told as it is
         odd(app, 2, min="1.0", max="9.0")  # an inherited distribution is still that of a sample
         assert [state for state, _, _ in odd_results(app, *texts)[:-1]] == states[:-1]
