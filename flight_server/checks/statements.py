@@ -5,11 +5,13 @@ from __future__ import annotations
 from decimal import Decimal
 from fractions import Fraction
 
+import pyarrow as pa
+
 from flight_server.checks import measures
 from flight_server.table_names import COLUMNS, split_name
 from flight_server.views.reader import Reader
 from store.duckdb.arrow_sql import quoted
-from store.model.errors import InvalidArgument
+from store.model.errors import InvalidArgument, NotFound, first_line
 
 
 def value_of(reader: Reader, statement: str, table: str) -> float | Fraction | str:
@@ -21,14 +23,17 @@ def value_of(reader: Reader, statement: str, table: str) -> float | Fraction | s
 
     Raises:
         UnknownValue: The value is NULL.
-        InvalidArgument: The answer is not one value.
+        NeverKnown: The statement is refused, names what does not exist, or does not answer one value.
     """
     for name, part in zip(COLUMNS, split_name(table), strict=True):
         statement = statement.replace(f"{{{name}}}", quoted(part))
-    answer = reader.sql(statement)
+    try:
+        answer = reader.sql(statement)
+    except (InvalidArgument, NotFound, pa.ArrowInvalid, pa.ArrowKeyError) as error:
+        raise measures.NeverKnown(first_line(error)) from None
     if (answer.num_rows, answer.num_columns) != (1, 1):
         shape = f"{answer.num_rows} rows of {answer.num_columns} columns"
-        raise InvalidArgument(f"the SELECT of a rule answers {shape}", hint="it must answer one value")
+        raise measures.NeverKnown(f"the SELECT answers {shape}; it must answer one value")
     value = answer.column(0)[0].as_py()
     if value is None:
         raise measures.UnknownValue("the SELECT answers NULL")
