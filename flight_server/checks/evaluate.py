@@ -191,6 +191,10 @@ class _Subject:
             raise measures.UnknownValue("not captured at both snapshots")
         if rule.measure in measures.OF_DISTRIBUTION and any(self._is_sample(rule, one) for one in (old, new)):
             raise measures.of_sample(rule.measure)
+        of = "distribution_" if rule.measure in measures.OF_DISTRIBUTION else ""
+        at = new[f"{of}snapshot_id"]
+        if new[f"{of}freshness"] == "INHERITED" and at == old[f"{of}snapshot_id"]:
+            raise measures.UnknownValue(f"both are of snapshot {at}")
         was, now = (measures.value_in(one, rule.measure)[0] for one in (old, new))
         if not isinstance(was, float | Fraction) or not isinstance(now, float | Fraction):
             raise measures.DoesNotApply(f"the {rule.measure} of a {measures.kind_of(new)} is no number")

@@ -373,6 +373,16 @@ def test_sample_passes_no_rule_that_other_rows_could_break():
         assert odd_results(app, "change of mean = 0", against=1)[0][:2] == (FAILED, None)
 
 
+def test_inherited_value_has_no_change_since_its_own_snapshot():
+    with app_in() as app:
+        odd(app, 1, mean=5.0, ndv=9.0)
+        odd(app, 2, min="1.0", max="9.0", null_count=3)
+        texts = ("change of mean = 0", "change of null_count = 3")
+        found = odd_results(app, *texts, against=1)
+        assert [(state, value) for state, value, _ in found] == [(FAILED, None), (PASSED, 3)]
+        assert found[0][2] == "both are of snapshot 1"
+
+
 def test_inherited_most_common_values_are_labelled():
     with app_in() as app:
         key = KEY | {"table_name": "common", "column_id": 1}
