@@ -17,7 +17,7 @@ from store.model.sketches.murmur3 import Longs
 Moments: TypeAlias = tuple[float | None, float | None]
 """Mean and sample standard deviation."""
 
-_LARGE: Final = 1e100  # magnitudes whose squares and sums may overflow are scaled first
+_LARGE: Final = 1e100  # magnitudes whose squares and sums may overflow are scaled first, as those that may underflow
 EXACT: Final = 2.0**53
 """Magnitude up to which doubles tell integers apart."""
 
@@ -32,7 +32,7 @@ def moments(values: npt.NDArray[np.float64], counts: Longs) -> Moments:
     if not math.isfinite(largest):
         with np.errstate(invalid="ignore"):
             return _number(float(values[~np.isfinite(values)].sum())), None
-    if largest > _LARGE:
+    if _is_scaled(largest):
         mean, deviation = moments(values / largest, counts)
         return _number((mean or 0.0) * largest), None if deviation is None else _finite(deviation * largest)
     weights, count = counts.astype(np.float64), int(counts.sum())
@@ -78,7 +78,7 @@ def merge(parts: Iterable[tuple[int, float | None, float | None]]) -> Moments:
     if not all(map(math.isfinite, means)):
         return _number(sum(mean for mean in means if not math.isfinite(mean))), None
     largest = max(max(abs(mean or 0.0), deviation or 0.0) for _, mean, deviation in filled)
-    if largest > _LARGE:
+    if _is_scaled(largest):
         small = ((n, own / largest, d and d / largest) for (n, _, d), own in zip(filled, means, strict=True))
         scaled_mean, scaled_stddev = merge(small)
         return _finite((scaled_mean or 0.0) * largest), None if scaled_stddev is None else _finite(
@@ -99,6 +99,11 @@ def known(found: Moments, values: Iterable[float]) -> Moments:
     mean, stddev = found
     hidden = stddev is not None and largest > EXACT and stddev < 1024 * math.ulp(largest)
     return mean, None if hidden else stddev
+
+
+def _is_scaled(largest: float) -> bool:
+    """True if the squares of values up to `largest` may leave the range of doubles."""
+    return largest > _LARGE or 0 < largest < 1 / _LARGE
 
 
 def _dot(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> float:

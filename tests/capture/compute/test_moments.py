@@ -23,9 +23,9 @@ VALUES = st.lists(st.floats(-1e9, 1e9) | st.integers(-(10**12), 10**12).map(floa
 
 def expected(values: list[float]) -> tuple[object, object]:
     scale = max(map(abs, values), default=0.0)
-    mean = pytest.approx(statistics.fmean(values), rel=1e-9, abs=max(1e-12 * scale, 1e-290)) if values else None
+    mean = pytest.approx(statistics.fmean(values), rel=1e-9, abs=max(1e-12 * scale, 5e-324)) if values else None
     deviation = (
-        pytest.approx(statistics.stdev(values), rel=1e-6, abs=max(1e-9 * scale, 1e-140)) if len(values) > 1 else None
+        pytest.approx(statistics.stdev(values), rel=1e-6, abs=max(1e-9 * scale, 5e-324)) if len(values) > 1 else None
     )
     return mean, deviation
 
@@ -49,6 +49,16 @@ def test_merged_moments_agree_with_the_statistics_module(parts):
 def test_standard_deviation_is_precise_far_from_zero():
     values = [1e15 + i % 10 for i in range(1000)]
     assert moments_of(values)[1] == pytest.approx(statistics.stdev(i % 10 for i in range(1000)), rel=1e-9)
+
+
+@pytest.mark.parametrize("unit", [1e-100, 1e-170, 1e-300, 1e-320])
+def test_squares_of_small_values_do_not_underflow(unit):
+    first, second = np.arange(1, 501) * unit, np.arange(501, 1001) * unit
+    exact = statistics.stdev(map(Fraction, [*first.tolist(), *second.tolist()]))
+    one, other = (moments(values, np.ones(500, np.int64)) for values in (first, second))
+    whole = moments(np.concatenate([first, second]), np.ones(1000, np.int64))
+    for _, stddev in (whole, merge([(500, *one), (500, *other)])):
+        assert stddev == pytest.approx(exact, rel=1e-12, abs=5e-324)
 
 
 def test_large_values_do_not_overflow():
