@@ -139,10 +139,10 @@ class _Subject:
             return self._judged(
                 rule, column, None, snapshot_id, str(why), pending=not isinstance(why, measures.NeverKnown)
             )
-        of = "distribution_" if rule.measure in measures.OF_DISTRIBUTION else ""
-        inherited = about is not None and about.get(f"{of}freshness") == "INHERITED" and rule.measure != "age_seconds"
-        if about is not None and inherited:
-            snapshot_id = about[f"{of}snapshot_id"]
+        fresh, at = (None, None) if about is None else measures.origin(about, rule.measure)
+        inherited = fresh == "INHERITED" and rule.measure != "age_seconds"
+        if inherited:
+            snapshot_id = at
             detail = "; ".join(filter(None, (detail, f"inherited from {snapshot_id}")))
         if rule.measure in ("drift", CONTAINMENT) and about is not None:
             role = "NDV" if rule.measure == CONTAINMENT else "QUANTILES"
@@ -191,9 +191,8 @@ class _Subject:
             raise measures.UnknownValue("not captured at both snapshots")
         if rule.measure in measures.OF_DISTRIBUTION and any(self._is_sample(rule, one) for one in (old, new)):
             raise measures.of_sample(rule.measure)
-        of = "distribution_" if rule.measure in measures.OF_DISTRIBUTION else ""
-        at = new[f"{of}snapshot_id"]
-        if new[f"{of}freshness"] == "INHERITED" and at == old[f"{of}snapshot_id"]:
+        fresh, at = measures.origin(new, rule.measure)
+        if fresh == "INHERITED" and at == measures.origin(old, rule.measure)[1]:
             raise measures.UnknownValue(f"both are of snapshot {at}")
         was, now = (measures.value_in(one, rule.measure)[0] for one in (old, new))
         if not isinstance(was, float | Fraction) or not isinstance(now, float | Fraction):
@@ -298,6 +297,10 @@ class _Subject:
             known = [value for value in earlier if value is not None][: limit.window]
             if len(known) < limit.least_values:
                 raise _NoHistory
+            about = self._facts.table if row is None else row
+            fresh, at = (None, None) if about is None else measures.origin(about, rule.measure)
+            if fresh == "INHERITED":
+                raise measures.UnknownValue(f"the {rule.measure} is inherited from {at}, an earlier snapshot itself")
             try:
                 return limit.of_earlier(known)
             except (OverflowError, ValueError):

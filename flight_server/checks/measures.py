@@ -63,6 +63,12 @@ def value_in(row: Row, measure: str) -> tuple[Any, str]:
     return float(_known(row, measure)), ""
 
 
+def origin(row: Row, measure: str) -> tuple[str | None, int | None]:
+    """The freshness of a measure in a record of a table or column, and the snapshot that it is of."""
+    of = "distribution_" if measure in OF_DISTRIBUTION else ""
+    return row.get(f"{of}freshness"), row.get(f"{of}snapshot_id")
+
+
 def number_in(row: Row, measure: str) -> float | Fraction | None:
     """The value of a measure in a record; None if it is unknown, or no number."""
     try:

@@ -381,6 +381,10 @@ def test_inherited_value_has_no_change_since_its_own_snapshot():
         found = odd_results(app, *texts, against=1)
         assert [(state, value) for state, value, _ in found] == [(FAILED, None), (PASSED, 3)]
         assert found[0][2] == "both are of snapshot 1"
+        texts = ("ndv >= 80% of previous", "null_count >= 80% of previous", "ndv <= 9")
+        assert [(state, value) for state, value, _ in odd_results(app, *texts)] == [
+            (FAILED, None), (PASSED, 3), (PASSED, 9)
+        ]  # fmt: skip
 
 
 def test_inherited_most_common_values_are_labelled():
