@@ -42,7 +42,9 @@ _RULE: Final = re.compile(
 _LEARNED: Final = re.compile(r"\s*(?:(?P<column>.*\S)\s*:\s*)?learned\s*", re.DOTALL)
 _SELECT: Final = re.compile(rf"\s*\((?P<sql>\s*(?:SELECT|WITH)\b.*)\){_CONDITION}", re.DOTALL | re.IGNORECASE)
 _NAME: Final = r'(?:"[^"]*"|[^\s:()"])+'
-_REFERENCE: Final = re.compile(rf"\s*(?:(?P<share>[\d.]+)\s*%\s+of\s+)?(?P<column>{_NAME})\s+in\s+(?P<of>{_NAME})\s*")
+_REFERENCE: Final = re.compile(
+    rf"\s*(?:(?P<share>\d+\.?\d*|\.\d+)\s*%\s+of\s+)?(?P<column>{_NAME})\s+in\s+(?P<of>{_NAME})\s*"
+)
 # Measures that compare snapshots already, that no snapshot has, or that are no numbers.
 _NOT_RELATIVE: Final = AGAINST | {"age_seconds", "most_common"}
 _ALIASES: Final = {"data_file_count": "file_count", "total_size_bytes": "size_bytes"}  # columns of stats.tables

@@ -39,6 +39,7 @@ def test_rule_is_parsed(text, columns, measure, number):
         ("no_such_measure < 1", "measures are row_count"),
         ("id: row_count > 1", "is of the table"),
         ("", "cannot be read"),
+        ("1..5% of id in orders.id", "cannot be read"),
         ("ndv < 1e999999", "cannot be read"),
         ("ndv < 5%", "takes a number without a unit"),
         ("null_fraction <= 5h", "units are %"),
