@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, Final
 
 from flight_server.checks import drift, learned, measures, references, statements
@@ -169,7 +170,8 @@ class _Subject:
         extent = measures.extent(rule.measure, row, self._is_sample(rule, row))
         if extent is not None and not rule.condition.holds_between(*extent, limits):
             low, high = ("?" if end is None else measures.text_of(end) for end in extent)
-            raise measures.UnknownValue(f"between {low} and {high}")
+            hint = "; reading the column tells" if rule.measure in ("min", "max") else ""
+            raise measures.UnknownValue(f"between {low} and {high}{hint}")
 
     def _is_sample(self, rule: Rule, row: Row) -> bool:
         """True if the record of a column, or its distribution, is of a part of the rows."""
@@ -182,18 +184,19 @@ class _Subject:
 
     def _change(self, rule: Rule, row: Row | None) -> tuple[float | Fraction, str]:
         """The change of a measure since another snapshot: a share of its value there if the limits are in %."""
-        before = self._summary(self._compared(rule))
-        old = before.table if row is None else next(
-            (one for one in before.rows if one["column_id"] == row["column_id"]), None
-        )  # fmt: skip
-        new = self._facts.table if row is None else row
+        old, new = self._record_at(self._compared(rule), row), self._facts.table if row is None else row
+        if new is not None and old is not None:
+            fresh, at = measures.origin(new, rule.measure)
+            if fresh == "INHERITED" and at == measures.origin(old, rule.measure)[1]:
+                if self._against_of(rule) != PREVIOUS:
+                    raise measures.UnknownValue(f"both are of snapshot {at}")
+                if not (earlier := self._earlier_rows(None, at)):
+                    raise _NoHistory
+                old = self._record_at(earlier[-1]["snapshot_id"], row)
         if old is None or new is None:
             raise measures.UnknownValue("not captured at both snapshots")
         if rule.measure in measures.OF_DISTRIBUTION and any(self._is_sample(rule, one) for one in (old, new)):
             raise measures.of_sample(rule.measure)
-        fresh, at = measures.origin(new, rule.measure)
-        if fresh == "INHERITED" and at == measures.origin(old, rule.measure)[1]:
-            raise measures.UnknownValue(f"both are of snapshot {at}")
         was, now = (measures.value_in(one, rule.measure)[0] for one in (old, new))
         if not isinstance(was, float | Fraction) or not isinstance(now, float | Fraction):
             raise measures.DoesNotApply(f"the {rule.measure} of a {measures.kind_of(new)} is no number")
@@ -293,14 +296,13 @@ class _Subject:
 
     def _limit(self, limit: Limit, rule: Rule, row: Row | None) -> Any:
         if limit.window:
-            earlier = [measures.number_in(one, rule.measure) for one in reversed(self._earlier_rows(row))]
+            about = self._facts.table if row is None else row
+            fresh, at = (None, None) if about is None else measures.origin(about, rule.measure)
+            rows = self._earlier_rows(row, at if fresh == "INHERITED" else None)
+            earlier = [measures.number_in(one, rule.measure) for one in reversed(rows)]
             known = [value for value in earlier if value is not None][: limit.window]
             if len(known) < limit.least_values:
                 raise _NoHistory
-            about = self._facts.table if row is None else row
-            fresh, at = (None, None) if about is None else measures.origin(about, rule.measure)
-            if fresh == "INHERITED":
-                raise measures.UnknownValue(f"the {rule.measure} is inherited from {at}, an earlier snapshot itself")
             try:
                 return limit.of_earlier(known)
             except (OverflowError, ValueError):
@@ -335,9 +337,14 @@ class _Subject:
                 return row
         raise measures.UnknownValue(f'nothing captured of the column "{column}" at the current snapshot')
 
-    def _earlier_rows(self, row: Row | None) -> list[Row]:
-        """The stored records of a column, or of the table, at snapshots before the current one, oldest first."""
-        return [one for one in self._stored(row) if one["snapshot_id"] not in self._not_earlier]
+    def _earlier_rows(self, row: Row | None, before: int | None = None) -> list[Row]:
+        """The stored records of a column, or of the table, at snapshots before the current one, oldest first.
+
+        Args:
+            before: The snapshot that an inherited value is of, whose own verdict is repeated; None for the current one.
+        """
+        earlier = (one for one in self._stored(row) if one["snapshot_id"] not in self._not_earlier)
+        return list(takewhile(lambda one: one["snapshot_id"] != before, earlier))
 
     def _stored(self, row: Row | None) -> list[Row]:
         """The stored records of a column, or of the table, oldest first."""
@@ -396,6 +403,13 @@ class _Subject:
         return self._sketches[snapshot, role].get(column_id)
 
     # Snapshots.
+
+    def _record_at(self, snapshot: int | str, row: Row | None) -> Row | None:
+        """The record of a column, or of the table, at another snapshot."""
+        summary = self._summary(snapshot)
+        if row is None:
+            return summary.table
+        return next((one for one in summary.rows if one["column_id"] == row["column_id"]), None)
 
     def _summary(self, snapshot: int | str) -> TableSummary:
         """The statistics of an earlier snapshot."""
