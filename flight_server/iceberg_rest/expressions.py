@@ -131,15 +131,19 @@ def _literal(value: Any, column: Column) -> Scalar:
     kind = None if column.type is None else column.type.kind
     if kind in (None, Kind.BINARY) or isinstance(value, dict | list):
         return None
-    if isinstance(value, int) and not isinstance(value, bool) and kind in (*TEMPORAL, Kind.DATE):
+    if kind not in (*TEMPORAL, Kind.DATE):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
         # pyiceberg writes times as numbers: microseconds, of dates days
         try:
             at = _EPOCH + (timedelta(value) if kind is Kind.DATE else timedelta(microseconds=value))
         except OverflowError:
             return None
-        return {Kind.DATE: f"{at:%Y-%m-%d}", Kind.TIME: f"{at:%H:%M:%S.%f}"}.get(kind, f"{at:%Y-%m-%dT%H:%M:%S.%f}") + (
-            "Z" if kind is Kind.TIMESTAMPTZ else ""
-        )
+        if kind is Kind.TIME:
+            return at.time().isoformat("microseconds") if at.date() == _EPOCH.date() else None
+        value = at.date().isoformat() if kind is Kind.DATE else at.replace(tzinfo=None).isoformat()
+    if isinstance(value, str) and value.startswith(("+", "-")):
+        return None  # Java's form of years outside of 0000 to 9999, which no literal has
     if kind is Kind.TIMESTAMPTZ and isinstance(value, str) and _LOCAL.fullmatch(value):
         return f"{value}Z"  # pyiceberg leaves out the zone of an instant, which is UTC
     return value

@@ -16,7 +16,7 @@ from store.model.predicates.pruning import Column
 from store.model.predicates.tree import And, Leaf, Not, Op, Or
 
 TYPES = {"id": "INT", "word": "STRING", "day": "DATE", "at": "TIMESTAMPTZ", "clock": "TIME", "bytes": "BINARY",
-         "ratio": "DOUBLE", "other": None}  # fmt: skip
+         "ratio": "DOUBLE", "local": "TIMESTAMP", "other": None}  # fmt: skip
 
 
 def find(name: str) -> Column:
@@ -51,6 +51,10 @@ def leaf(name: str, op: str, *values) -> Leaf:
     (ice.EqualTo("day", date(2026, 1, 2)), leaf("day", "EQ", "2026-01-02")),
     (ice.EqualTo("at", datetime(2026, 1, 2, tzinfo=UTC)), leaf("at", "EQ", "2026-01-02T00:00:00Z")),
     (ice.EqualTo("clock", time(1, 2, 3)), leaf("clock", "EQ", "01:02:03.000000")),
+    (ice.EqualTo("day", -719_162), leaf("day", "EQ", "0001-01-01")),
+    (ice.EqualTo("day", date(53, 6, 19)), leaf("day", "EQ", "0053-06-19")),
+    (ice.EqualTo("at", -62_135_596_799_999_999), leaf("at", "EQ", "0001-01-01T00:00:00.000001Z")),
+    (ice.EqualTo("local", datetime(987, 1, 2)), leaf("local", "EQ", "0987-01-02T00:00:00")),
     (ice.AlwaysFalse(), False), (ice.Not(ice.AlwaysFalse()), True),
 ])  # fmt: skip
 def test_conditions(expression, expected):
@@ -66,6 +70,15 @@ def test_what_is_undecided_keeps_every_file_also_when_negated(expression):
     assert sent(ice.And(expression, ice.EqualTo("id", 5))) == leaf("id", "EQ", 5)
     assert sent(ice.Or(expression, ice.EqualTo("id", 5))) is True
     assert sent(ice.Not(ice.And(expression, ice.EqualTo("id", 5)))) is True
+
+
+@pytest.mark.parametrize(("term", "value"), [
+    ("day", 2_932_897), ("day", "+10000-01-01"), ("day", "-0001-12-31"), ("local", 1 << 62), ("clock", -1),
+    ("clock", 86_400_000_000), ("local", "+10000-01-01T00:00:00"), ("at", "+10000-01-01T07:59:59.999999+00:00"),
+])  # fmt: skip
+def test_times_that_no_literal_has_keep_every_file(term, value):
+    comparison = {"type": "lt", "term": term, "value": value}
+    assert condition(comparison, find) is condition({"type": "not", "child": comparison}, find) is True
 
 
 def test_too_many_values_are_undecided():
