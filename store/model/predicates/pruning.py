@@ -40,7 +40,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from store.model.freshness import prunes_sql
-from store.model.logical_types import FLOATING, Kind, LogicalType
+from store.model.logical_types import FLOATING, TEMPORAL, Kind, LogicalType
 from store.model.predicates import bounds, buckets
 from store.model.predicates.bounds import KEYS, kind_sql
 from store.model.predicates.buckets import Bucket
@@ -317,6 +317,8 @@ def _comparison(leaf: Leaf, column: Column, negated: bool) -> _Plain:
         return _Every(members) if negated else _Any(members)
     if negated and None in values:
         return _Constant.NEVER
+    if kind in TEMPORAL and any("." in str(bounds.read(value, kind)) for value in values if value is not None):
+        return _Constant.UNDECIDED  # finer than a microsecond, the unit in which a lookup compares
     return _Test(column, Op.IN, tuple(value for value in values if value is not None), negated)
 
 
@@ -333,8 +335,7 @@ def _local(value: Scalar, kind: Kind) -> Scalar:
 
 
 def _is_nan(value: Scalar) -> bool:
-    text = literal_text(value)
-    return text is not None and text.strip().lstrip("+-").lower() == "nan"
+    return (literal_text(value) or "").strip().lstrip("+-").lower() == "nan"
 
 
 def _expected(kind: Kind) -> str:

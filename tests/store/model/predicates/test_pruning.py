@@ -279,6 +279,15 @@ def test_a_bound_that_is_nan_decides_nothing(decide):
     assert decide(Leaf("double", Op.LT, (5,)), [row | {"min": "NaN"}])[0]
 
 
+@pytest.mark.parametrize("count", [1, pruning.MAX_LISTED + 1])
+def test_nanoseconds_are_within_bounds_of_microseconds(decide, count):
+    """A file of one value, 788 ns after the start; its bounds are rounded outwards."""
+    row = facts("moment", [START, START + timedelta(microseconds=1)])
+    members = tuple(f"2026-01-01T00:00:00.{nanoseconds:09}" for nanoseconds in range(788, 788 + count))
+    within = Leaf("moment", Op.IN, members)
+    assert decide(within, [row])[::2] == decide(Not(within), [row])[::2] == (True, False)
+
+
 def test_only_the_given_columns_skip():
     node = And((Leaf("int", Op.EQ, (1,)), Leaf("text", Op.EQ, ("a",))))
     by_text = of_files(node, COLUMNS.__getitem__).may_by({COLUMNS["text"].id})
