@@ -222,7 +222,8 @@ def _partition_value(value: Any, logical: str) -> str | int:
     if logical == "VARIANT" or (logical == "INT" and isinstance(value, int)):
         return value if isinstance(value, int) else str(value)
     kind = parse(logical)
-    return bounds.encode_array(typed_array([value], kind), kind)[0].as_py() or str(value)
+    text: str | None = bounds.encode_array(typed_array([value], kind), kind)[0].as_py()
+    return str(value) if text is None else text
 
 
 def typed_array(values: list[Any], kind: LogicalType) -> pa.Array:

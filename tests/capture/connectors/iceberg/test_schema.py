@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.transforms import DayTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import (
+    BinaryType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -26,6 +27,7 @@ from pyiceberg.types import (
 
 from capture.compute.readers.tasks import read
 from capture.connectors.iceberg.connector import IcebergConnector
+from capture.connectors.iceberg.schema import partition_json
 from store.model.errors import NotFound
 from tests.capture.connectors import iceberg_tables as built
 from tests.capture.connectors.iceberg.lake import NESTED, current, directory, file_columns, home, live, stats
@@ -178,3 +180,13 @@ def test_files_without_field_ids_are_read_by_the_name_mapping(tmp_path):
     first, second = live(directory(home(table)))
     assert first == {"number": 1, "s.y": 3, "b": "u", "later": None}
     assert second == {"number": 2, "s.y": None, "b": "v", "later": None}
+
+
+@pytest.mark.parametrize(("type", "transform", "value", "expected"), [
+    (BinaryType(), TruncateTransform(2), b"", ""), (BinaryType(), TruncateTransform(2), b"\xff\x00", "/wA="),
+    (StringType(), TruncateTransform(2), "", ""), (StringType(), IdentityTransform(), None, None),
+])  # fmt: skip
+def test_partition_values_are_canonical_texts(type, transform, value, expected):
+    spec = PartitionSpec(PartitionField(1, 1000, transform, "part"))
+    found = partition_json(spec, Schema(NestedField(1, "source", type)), (value,))
+    assert json.loads(found) == {"part": expected}
