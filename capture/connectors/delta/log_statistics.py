@@ -111,8 +111,6 @@ def typed(values: pa.Array, kind: LogicalType, *, lenient: bool = False) -> pa.A
 def _partition_text(logged: pa.MapArray, leaf: DeltaColumn) -> pa.Array:
     """The values of one partition column as text; an empty one is null."""
     text = pc.map_lookup(logged, leaf.physical[0], "first")
-    if leaf.physical != leaf.logical:
-        text = pc.coalesce(text, pc.map_lookup(logged, leaf.logical[0], "first"))
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
 
 

@@ -174,6 +174,23 @@ def test_partition_values_that_json_or_python_cannot_represent_have_a_text(tmp_p
         {"p": 1.5, "d": "1970-01-01", "b": None}]  # fmt: skip
 
 
+def test_a_null_partition_value_is_not_that_of_the_column_which_had_the_name_before(tmp_path):
+    """`a` and `b` were renamed to `b` and `c`; the log has their physical names."""
+    fields = [
+        {"name": name, "type": "string", "nullable": True,
+         "metadata": {"delta.columnMapping.id": id, "delta.columnMapping.physicalName": physical}}
+        for id, (name, physical) in enumerate((("b", "a"), ("c", "b"), ("v", "v")), 1)
+    ]  # fmt: skip
+    columns = metadata(json.dumps({"type": "struct", "fields": fields}))
+    columns["metaData"] |= {"partitionColumns": ["b", "c"], "configuration": {"delta.columnMapping.mode": "name"}}
+    file = add("0.parquet", numRecords=1)
+    file["add"]["partitionValues"] = {"a": None, "b": "x"}
+    write_commit(tmp_path / "t", protocol("columnMapping"), columns, file)
+    stats, rows = captured(connector(tmp_path), "t", 0)
+    assert json.loads(stats.files["partition_data_json"][0].as_py()) == {"b": None, "c": "x"}
+    assert (rows["b"][0]["null_count"], rows["b"][0]["max"], rows["c"][0]["max"]) == (1, None, "x")
+
+
 def test_a_partitioned_table_without_files(tmp_path):
     columns = metadata(v="long", p="string")
     columns["metaData"]["partitionColumns"] = ["p"]
