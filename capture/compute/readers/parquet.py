@@ -215,7 +215,10 @@ class ParquetReader(TaskReader):
             is_date or pa.types.is_timestamp(values.type)
         ):
             return values
-        if not (self._writer.legacy_int96 if self._physical_type(path) == "INT96" else self._writer.legacy):
+        is_int96 = self._physical_type(path) == "INT96"
+        if not (self._writer.legacy_int96 if is_int96 else self._writer.legacy):
+            return values
+        if not (is_date or is_int96 or values.type.tz):  # Spark's TIMESTAMP_NTZ has no legacy calendar
             return values
         stored = pa.date32() if is_date else pa.timestamp("us", values.type.tz)
         kept = values.cast(stored)

@@ -167,7 +167,7 @@ def _trusted(leaf: FooterLeaf, writer: Writer) -> FooterLeaf:
     return replace(leaf, read=shared)
 
 
-_CALENDAR: Final = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
+_CALENDAR: Final = (Kind.DATE, Kind.TIMESTAMPTZ)  # not TIMESTAMP, Spark's TIMESTAMP_NTZ
 _US_PER: Final = {"milliseconds": 1000, "microseconds": 1, "s": 1_000_000, "ms": 1000, "us": 1}
 
 

@@ -9,7 +9,8 @@
 
 parquet-java and Arrow ignore the first three, too. In Spark's legacy mode, which it marks in the footer, days before
 1582-10-15 are those of the Julian calendar, and timestamps before 1900 depend on the local mean time of a zone: scans
-rebase the former, and refuse the latter except in UTC.
+rebase the former, and refuse the latter except in UTC. Timestamps without a zone, other than INT96, are Spark's
+TIMESTAMP_NTZ, which it always writes in the Gregorian calendar.
 """
 
 from __future__ import annotations

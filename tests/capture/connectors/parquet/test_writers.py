@@ -110,15 +110,25 @@ def test_dates_of_sparks_legacy_calendar_are_rebased_and_have_no_bounds_in_the_f
 
 @pytest.mark.parametrize("int96", [False, True])
 def test_timestamps_of_sparks_legacy_calendar_need_their_zone(tmp_path, int96):
-    old = pa.array([datetime(1000, 1, 1, 12), datetime(2026, 1, 1)], pa.timestamp("us"))
+    old = pa.array([datetime(1000, 1, 1, 12), datetime(2026, 1, 1)], pa.timestamp("us", None if int96 else "UTC"))
     how = {"use_deprecated_int96_timestamps": int96}
+    kind, zone = ("TIMESTAMP", "") if int96 else ("TIMESTAMPTZ", "Z")
     path = write(tmp_path / "utc", old, metadata=LEGACY, **how)
     assert bounds_of(path).lower is None
-    assert scanned(path, "TIMESTAMP").min == "0999-12-27T12:00:00"
+    assert scanned(path, kind).min == f"0999-12-27T12:00:00{zone}"
     path = write(tmp_path / "zone", old, metadata=LEGACY | {b"org.apache.spark.timeZone": b"Europe/Paris"}, **how)
-    assert "timestamps before 1900 in Spark's legacy calendar, of the zone Europe/Paris" in scanned(path, "TIMESTAMP")
+    assert "timestamps before 1900 in Spark's legacy calendar, of the zone Europe/Paris" in scanned(path, kind)
     newer = write(tmp_path / "newer", old[1:], metadata=LEGACY, **how)
-    assert scanned(newer, "TIMESTAMP").min == "2026-01-01T00:00:00"
+    assert scanned(newer, kind).min == f"2026-01-01T00:00:00{zone}"
+
+
+@pytest.mark.parametrize("zone", [b"UTC", b"Europe/Paris"])
+def test_local_timestamps_have_no_legacy_calendar(tmp_path, zone):
+    """Spark rebases a TIMESTAMP, never a TIMESTAMP_NTZ, whatever the mode of the file."""
+    old = pa.array([datetime(1000, 1, 1, 12), datetime(2026, 1, 1)], pa.timestamp("us"))
+    path = write(tmp_path / "ntz", old, metadata=LEGACY | {b"org.apache.spark.timeZone": zone})
+    assert scanned(path, "TIMESTAMP").min == "1000-01-01T12:00:00"
+    assert bounds_of(path).lower_exact
 
 
 @pytest.mark.parametrize(("metadata", "legacy", "int96"), [
