@@ -313,13 +313,14 @@ class _Block:
     def columns(self) -> Columns:
         count = len(self.paths)
         nulls, nans, lower, upper, values, tight, sizes = (metrics.arrays(count) for metrics in self.maps)
+        records = pa.array([measures[0] for measures in self.measures], pa.int64())
         columns = {}
         for field_id in sorted({*nulls, *nans, *lower, *upper, *values, *sizes}):
             none, no_bytes = pa.nulls(count, pa.int64()), pa.nulls(count, pa.binary())
             low, high = lower.get(field_id), upper.get(field_id)
             metrics = Metrics(
                 pa.array(_any(count, [kind.get(field_id) for kind in (values, nulls, lower, upper)])),
-                none if field_id not in nulls else pa.array(nulls[field_id], pa.int64()),
+                none if field_id not in nulls else _null_counts(nulls[field_id], values.get(field_id), records),
                 none if field_id not in nans else pa.array(nans[field_id], pa.int64()),
                 no_bytes if low is None else pa.array(low, pa.binary()),
                 no_bytes if high is None else pa.array(high, pa.binary()),
@@ -328,6 +329,19 @@ class _Block:
             )
             columns[field_id] = metrics
         return columns
+
+
+def _null_counts(nulls: Sequence[Any], values: Sequence[Any] | None, records: pa.Array) -> pa.Array:
+    """Null counts of a column, with the rows that its counts leave out: those in which a struct around it is null.
+
+    Iceberg's Java library counts floats in Parquet, and all columns in Avro, as it writes them, and does not write what
+    is in a null struct. Where it takes counts from footers, they have these rows.
+    """
+    counts = pa.array(nulls, pa.int64())
+    if values is None:
+        return counts
+    left_out = pc.subtract(records, pa.array(values, pa.int64()))
+    return pc.add(counts, pc.max_element_wise(left_out, 0))  # 0 where values are not counted
 
 
 def _any(count: int, kinds: Sequence[Sequence[Any] | None]) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
@@ -23,6 +24,7 @@ from pyiceberg.types import (
     LongType,
     NestedField,
     StringType,
+    StructType,
     TimestampType,
     UUIDType,
 )
@@ -168,3 +170,30 @@ def test_partition_values_replace_columns_missing_in_files(tmp_path):
     assert partition == Record((date(2024, 1, 5) - date(1970, 1, 1)).days)
     (file,) = stats(directory(home(table))).files.to_pylist()
     assert file["partition_data_json"] == '{"day": "2024-01-05"}'
+
+
+@pytest.mark.parametrize(("counts", "expected"), [
+    ({"value_counts": {3: 2}, "null_value_counts": {3: 0}}, 2),
+    ({"value_counts": {3: 3}, "null_value_counts": {3: 1}}, 2),
+    ({"value_counts": {3: 4}, "null_value_counts": {3: 2}}, 2), ({"null_value_counts": {3: 2}}, 2),
+    ({"value_counts": {3: 2}}, None),
+])  # fmt: skip
+def test_rows_of_null_structs_that_counts_leave_out_are_null(tmp_path, counts, expected):
+    """Iceberg's Java library counts floats as it writes them, and writes nothing within a null struct."""
+    import pyarrow.parquet as pq
+
+    schema = Schema(
+        NestedField(1, "id", LongType()), NestedField(2, "s", StructType(NestedField(3, "x", DoubleType())))
+    )
+    data = pa.table({"id": range(4), "s": [None, {"x": 1.5}, {"x": 2.5}, None]})
+    table = built.simple_table(tmp_path, schema)
+    path = tmp_path / "data.parquet"
+    pq.write_table(data, path, write_statistics=False)
+    file = DataFile.from_args(
+        content=DataFileContent.DATA, file_path=f"file://{path}", file_format=FileFormat.PARQUET, partition=Record(),
+        record_count=4, file_size_in_bytes=path.stat().st_size, **counts,
+    )  # fmt: skip
+    file.spec_id = 0
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as update:
+        update.append_data_file(file)
+    assert file_columns(stats(directory(home(table))))[0, "s.x"]["null_count"] == expected
