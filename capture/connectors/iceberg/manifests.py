@@ -119,8 +119,15 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Metrics of one column in a block of files. `known` is True for files that have any; `tight` says whether both
-    bounds are values of the file, null if that follows from the column's type; `sizes` are compressed bytes."""
+    """Metrics of one column in a block of files.
+
+    Attributes:
+        known: True for files that have any.
+        tight: True if both bounds are values of the file, null if that follows from the column's type.
+        sizes: Compressed bytes.
+        left_out: Rows that the counts leave out; None if no file has some. Iceberg's Java library counts floats in
+            Parquet, and all columns in Avro, as it writes them, and writes nothing within a null struct.
+    """
 
     known: pa.Array
     nulls: pa.Array
@@ -129,6 +136,7 @@ class Metrics:
     upper: pa.Array
     tight: pa.Array
     sizes: pa.Array
+    left_out: pa.Array | None = None
 
     @classmethod
     def unknown(cls, files: int) -> Metrics:
@@ -320,28 +328,24 @@ class _Block:
             low, high = lower.get(field_id), upper.get(field_id)
             metrics = Metrics(
                 pa.array(_any(count, [kind.get(field_id) for kind in (values, nulls, lower, upper)])),
-                none if field_id not in nulls else _null_counts(nulls[field_id], values.get(field_id), records),
+                none if field_id not in nulls else pa.array(nulls[field_id], pa.int64()),
                 none if field_id not in nans else pa.array(nans[field_id], pa.int64()),
                 no_bytes if low is None else pa.array(low, pa.binary()),
                 no_bytes if high is None else pa.array(high, pa.binary()),
                 pa.array(tight.get(field_id) or [None] * count, pa.bool_()),
                 none if field_id not in sizes else pa.array(sizes[field_id], pa.int64()),
+                _left_out(values.get(field_id), records),
             )
             columns[field_id] = metrics
         return columns
 
 
-def _null_counts(nulls: Sequence[Any], values: Sequence[Any] | None, records: pa.Array) -> pa.Array:
-    """Null counts of a column, with the rows that its counts leave out: those in which a struct around it is null.
-
-    Iceberg's Java library counts floats in Parquet, and all columns in Avro, as it writes them, and does not write what
-    is in a null struct. Where it takes counts from footers, they have these rows.
-    """
-    counts = pa.array(nulls, pa.int64())
+def _left_out(values: Sequence[Any] | None, records: pa.Array) -> pa.Array | None:
+    """The rows of files that counts of values leave out; of repeated fields there are more values than rows."""
     if values is None:
-        return counts
-    left_out = pc.subtract(records, pa.array(values, pa.int64()))
-    return pc.add(counts, pc.max_element_wise(left_out, 0))  # 0 where values are not counted
+        return None
+    rows = pc.max_element_wise(pc.subtract(records, pa.array(values, pa.int64())), 0)  # 0 where values are not counted
+    return rows if pc.any(pc.greater(rows, 0)).as_py() else None
 
 
 def _any(count: int, kinds: Sequence[Sequence[Any] | None]) -> Any:

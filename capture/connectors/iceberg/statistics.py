@@ -88,6 +88,8 @@ class ColumnStatistics:
         """The same without sizes: from manifests, else from partition values and defaults."""
         nulls, nans = metrics.nulls, metrics.nans
         low, high, *exact = bounds
+        if leaf.parents and metrics.left_out is not None:
+            nulls = pc.add(nulls, metrics.left_out)
 
         def of_files(values: Sequence[bool]) -> pa.Array:
             """A value of each partition for each file."""

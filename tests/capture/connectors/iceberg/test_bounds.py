@@ -176,7 +176,7 @@ def test_partition_values_replace_columns_missing_in_files(tmp_path):
     ({"value_counts": {3: 2}, "null_value_counts": {3: 0}}, 2),
     ({"value_counts": {3: 3}, "null_value_counts": {3: 1}}, 2),
     ({"value_counts": {3: 4}, "null_value_counts": {3: 2}}, 2), ({"null_value_counts": {3: 2}}, 2),
-    ({"value_counts": {3: 2}}, None),
+    ({"value_counts": {3: 2}}, None), ({"value_counts": {1: 3, 3: 2}, "null_value_counts": {1: 1, 3: 0}}, 2),
 ])  # fmt: skip
 def test_rows_of_null_structs_that_counts_leave_out_are_null(tmp_path, counts, expected):
     """Iceberg's Java library counts floats as it writes them, and writes nothing within a null struct."""
@@ -196,4 +196,6 @@ def test_rows_of_null_structs_that_counts_leave_out_are_null(tmp_path, counts, e
     file.spec_id = 0
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as update:
         update.append_data_file(file)
-    assert file_columns(stats(directory(home(table))))[0, "s.x"]["null_count"] == expected
+    found = file_columns(stats(directory(home(table))))
+    assert found[0, "s.x"]["null_count"] == expected
+    assert found[0, "id"]["null_count"] == counts.get("null_value_counts", {}).get(1)  # a column is in no struct
