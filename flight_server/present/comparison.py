@@ -40,18 +40,30 @@ class Change:
 
 
 def changes(before: TableSummary, after: TableSummary) -> list[Change]:
-    """Differences of the table first, then of each column by its id: a renamed column is the same one."""
+    """Differences of the table first, then of each column by its id: a renamed column is the same one.
+
+    A column without a row on one side is added or dropped if the schema differs, and else was not captured there.
+    """
     differences = _compare("table", OF_TABLE, before.table or {}, after.table or {})
     olds, news = ({row["column_id"]: row for row in summary.rows} for summary in (before, after))
     known_as = labels([*(row for i, row in olds.items() if i not in news), *news.values()])
+    differ = bool(olds and news) and not _schemas(before) & _schemas(after)
     for column in sorted(olds.keys() | news.keys()):
         old, new = olds.get(column), news.get(column)
         label = known_as[column]
-        if old is None or new is None:
+        if old is not None and new is not None:
+            differences += _compare(label, ("column_name", *OF_COLUMN), old, new)
+        elif differ:
             differences.append(Change(label, "added" if old is None else "dropped"))
         else:
-            differences += _compare(label, ("column_name", *OF_COLUMN), old, new)
+            differences += _compare(label, OF_COLUMN, old or {}, new or {})
     return differences
+
+
+def _schemas(summary: TableSummary) -> set[str]:
+    """Hashes of the schemas that the rows of a snapshot are of."""
+    rows = [*summary.rows, *([] if summary.table is None else [summary.table])]
+    return {row["schema_hash"] for row in rows if row.get("schema_hash") is not None}
 
 
 def _compare(of: str, names: Sequence[str], old: Row, new: Row) -> list[Change]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from flight_server.commands.comparing import _worded
-from flight_server.present.comparison import Change
+from flight_server.present.comparison import Change, changes
+from flight_server.views.table_summary import TableSummary
 
 
 @pytest.mark.parametrize(
@@ -32,3 +35,26 @@ from flight_server.present.comparison import Change
 )
 def test_change_is_formatted_for_people(change, formatted):
     assert _worded(change) == formatted
+
+
+def summary(schema: str | None, *ids: int) -> TableSummary:
+    """A snapshot of which these columns are captured."""
+    rows: list[dict[str, Any]] = [
+        {"column_id": i, "column_name": f"c{i}", "logical_type": "INT", "schema_hash": schema} for i in ids
+    ]
+    return TableSummary("lake.s.t", pa.Table.from_pylist(rows), {"row_count": 1, "schema_hash": schema})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (summary("a", 1), summary("a", 1, 2), Change("c2", "logical_type", None, "INT")),
+        (summary("a", 1, 2), summary("a", 1), Change("c2", "logical_type", "INT", None)),
+        (summary("a", 1), summary("b"), Change("c1", "logical_type", "INT", None)),
+        (summary("a", 1), summary("b", 1, 2), Change("c2", "added")),
+        (summary("a", 1, 2), summary("b", 1), Change("c2", "dropped")),
+        (summary(None, 1, 2), summary(None, 1), Change("c2", "dropped")),
+    ],
+)
+def test_columns_are_added_or_dropped_only_by_another_schema(before, after, expected):
+    assert changes(before, after) == [expected]
