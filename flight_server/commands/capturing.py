@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -196,13 +196,18 @@ def summary_of(outcomes: list[dict[str, Any]]) -> str:
     return "; ".join(parts)
 
 
+_NOUNS: Final = {
+    "TABLE": "table", "COLUMN": "column", "COLUMN_GROUP": "column group", "EXPRESSION": "expression", "FILE": "file",
+}  # fmt: skip
+
+
 def _counted(outcomes: list[dict[str, Any]]) -> str:
     """`table and 4 columns`."""
-    kinds = Counter("table" if outcome["target"]["kind"] == "TABLE" else "column" for outcome in outcomes)
+    kinds = Counter(outcome["target"]["kind"] for outcome in outcomes)
     nouns = [
-        "table" if kind == "table" and many == 1 else f"{many} {kind}{'s' if many > 1 else ''}"
-        for kind, many in sorted(kinds.items(), reverse=True)
-    ]
+        "table" if kind == "TABLE" and many == 1 else f"{many} {_NOUNS[kind]}{'s' if many > 1 else ''}"
+        for kind in _NOUNS if (many := kinds[kind])
+    ]  # fmt: skip
     return " and ".join(nouns)
 
 

@@ -176,6 +176,7 @@ def test_jobs_lists_what_waited_for_captures_of_the_last_hour_did(server, run):
         "sys.capture_decisions",
         made(9, "table"), made(9, "column-1", "DEGRADED", "local", detail="out of memory"), made(8, "column-1"),
         made(5, "table", "FAILED", "native", "call-2", "no such file"),
+        made(4, "file-1", "DEGRADED", "native", "call-4"), made(4, "expression-1", "UNCAPTURABLE", None, "call-4"),
         made(20, "table", call="of-the-job"), made(6, "table", "SKIPPED", "policy", "call-3"),
     )  # fmt: skip
     server.rows("sys.capture_jobs", KEY | {"job_id": "stored", "state": "SUCCEEDED", "progress": 1.0, "queued_at": now,
@@ -185,6 +186,7 @@ def test_jobs_lists_what_waited_for_captures_of_the_last_hour_did(server, run):
     told = [(job["job_id"], job["state"], job["progress"], job["message"]) for job in json.loads(out)]
     assert told == [
         ("stored", "SUCCEEDED", 1.0, None),
+        ("call-4", "FAILED", 0.0, "1 file degraded; 1 expression uncapturable"),
         ("call-2", "FAILED", 0.0, "table failed; no such file"),
         ("call-1", "SUCCEEDED", 1.0, "table and 1 column captured by native"),
     ]
