@@ -43,9 +43,10 @@ def expect(call: Call, expected: _Expected) -> Results:
     table = call.app.access.table(expected.table, call.principal, "stats.write")
     measure, column = expected.measure, expected.column
     if measure not in learned.MEASURES or (column is None) != (measure not in learned.OF_COLUMN):
+        of_table = ", ".join((*learned.OF_TABLE, learned.GAP))
         raise InvalidArgument(
             f"measure: {measure!r} of {'the table' if column is None else 'a column'} is not learned",
-            hint=f"of a table are {', '.join(learned.OF_TABLE)}, of a column {', '.join(learned.OF_COLUMN)}",
+            hint=f"of a table are {of_table}, of a column {', '.join(learned.OF_COLUMN)}",
         )
     if column is not None:
         call.app.catalog.column_id(table, column)

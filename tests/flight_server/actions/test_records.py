@@ -277,3 +277,9 @@ def test_delete_stats_of_an_unknown_snapshot_or_table_is_not_found(lake):
         act(lake, "delete_stats", table=NAME, snapshot=77)
     with pytest.raises(NotFound, match="no table"):
         act(lake, "delete_stats", table="lake.s.none")
+
+
+@pytest.mark.parametrize("measure", ["rows", "drift"])
+def test_expect_of_a_measure_that_is_not_learned_lists_those_that_are(app, measure):
+    with pytest.raises(InvalidArgument, match="of a table are row_count, size_bytes, commit_gap, of a column null_fr"):
+        act(app, "expect", table="lake.s.t", measure=measure, snapshot="current")
