@@ -63,8 +63,8 @@ class SpecBody(Struct):
         """
         for kind in self.kinds or ():
             if kind not in KINDS:
-                reason = f"unknown kind {nearest(kind, list(KINDS))}".strip()
-                raise InvalidField(f"{where}.kinds", reason, expected=" | ".join(KINDS), actual=kind)
+                raise InvalidField(f"{where}.kinds", "unknown kind", expected=" | ".join(KINDS), actual=kind,
+                                   hint=nearest(kind, list(KINDS)))  # fmt: skip
         target = Target.table() if self.target is None else Target.parse(self.target)
         if isinstance(self.sampling, LimitedSampling):
             method, limits = self.sampling.method, self.sampling

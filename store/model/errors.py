@@ -40,10 +40,11 @@ class InvalidArgument(StatflightError):
 class InvalidField(InvalidArgument):
     """An invalid field of a record or request; has field, reason, expected and actual value."""
 
-    def __init__(self, field: str, reason: str, *, expected: object, actual: object, where: str = ""):
+    def __init__(self, field: str, reason: str, *, expected: object, actual: object, where: str = "", hint: str = ""):
         place = f" ({where})" if where else ""
         super().__init__(
             f"{field}: {reason}{place}: expected {expected}, got {_quoted(actual)}",
+            hint=hint,
             params={"field": field, "reason": reason, "expected": str(expected), "actual": _shown(actual)},
         )
         self.field = field
@@ -143,10 +144,10 @@ def first_line(error: BaseException, limit: int = 300) -> str:
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """`did you mean "…"?` with the closest known name; empty if none is close."""
+    """`did you mean "…"?` with the closest known name other than this one; empty if none is close."""
     import difflib
 
-    matches = difflib.get_close_matches(name, known, 1, 0.6)
+    matches = difflib.get_close_matches(name, [other for other in known if other != name], 1, 0.6)
     return f'did you mean "{matches[0]}"?' if matches else ""
 
 

@@ -148,9 +148,8 @@ def _refuse(value: Any, type_: Any, what: str, where: str) -> NoReturn:
     expected = meta.description or " | ".join(words) or _expected(options[0])
     reason = meta.title or ("is missing" if value is None else "is empty" if value == "" and options[0] is str
                             else "is unknown" if words else "has the wrong type")  # fmt: skip
-    error = InvalidField(where, reason, expected=expected, actual=value)
-    error.hint = nearest(value, words) if isinstance(value, str) and words else ""
-    raise error
+    hint = nearest(value, words) if isinstance(value, str) else ""
+    raise InvalidField(where, reason, expected=expected, actual=value, hint=hint)
 
 
 def _refuse_object(value: dict[str, Any], type_: Any, what: str, where: str) -> None:

@@ -58,7 +58,8 @@ def test_every_field_is_in_the_json():
 @pytest.mark.parametrize(
     ("body", "where"),
     [
-        ({"kinds": ["NDW"]}, "request.kinds: unknown kind did you mean"),
+        ({"kinds": ["NDW"]}, "request.kinds: unknown kind: expected ROW_COUNT | "),
+        ({"kinds": ["NDW"]}, 'got "NDW"; did you mean "NDV"?'),
         ({"kinds": "NDV"}, "request.kinds: must be a list"),
         ({"column_selectors": [1]}, "request.column_selectors"),
         ({"latency_budget_ms": -1}, "request.latency_budget_ms: must be milliseconds"),

@@ -90,6 +90,12 @@ def test_what_does_not_fit_is_refused_with_its_place(keys, message):
     assert str(refusal.value).startswith(message)
 
 
+def test_text_for_a_number_is_not_its_own_suggestion():
+    with pytest.raises(InvalidArgument) as refusal:
+        read({"table": "a.b.c", "version": "1"}, Body)
+    assert str(refusal.value) == 'version: is unknown: expected 1, got "1"'
+
+
 @pytest.mark.parametrize("value", [[], "x", 5, None])
 def test_another_value_than_an_object_is_refused_with_the_keys(value):
     with pytest.raises(InvalidArgument, match="the command must be a JSON object; it takes name, share"):
