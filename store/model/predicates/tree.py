@@ -114,7 +114,6 @@ def parse_predicates(trees: Any, where: str = "predicates") -> Node | None:
     if not isinstance(trees, list):
         raise InvalidArgument(f"{where}: expected an array of predicates, got {_json_kind(trees)}")
     parser = _Parser()
-    parser.spend_nodes(len(trees), where)
     nodes = [parser.node(tree, f"{where}[{i}]", 1) for i, tree in enumerate(trees)]
     return nodes[0] if len(nodes) == 1 else And(tuple(nodes)) if nodes else None
 
@@ -127,8 +126,8 @@ class _Parser:
         self._nodes = 0
         self._bytes = 0
 
-    def spend_nodes(self, count: int, where: str) -> None:
-        self._nodes += count
+    def _spend_node(self, where: str) -> None:
+        self._nodes += 1
         if self._nodes > MAX_NODES:
             raise InvalidArgument(f"{where}: more than {MAX_NODES} conditions", hint="use IN for many values")
 
@@ -137,7 +136,7 @@ class _Parser:
             raise InvalidArgument(f"{_cut(where)}: nested deeper than {MAX_DEPTH} levels")
         if not isinstance(tree, dict):
             raise InvalidArgument(f"{where}: expected {_FORMS}, got {_json_kind(tree)}")
-        self.spend_nodes(1, where)
+        self._spend_node(where)
         if "column" in tree or "op" in tree:
             return self._leaf(tree, where)
         if len(tree) != 1:

@@ -383,3 +383,9 @@ def test_equal_values_are_the_values_a_tree_allows_for_a_column():
     assert values(leaf("s", "GT", "a")) is None
     assert equal_values(None, "s") is None
     assert equal_values(Or(()), "s") is None
+
+
+def test_as_many_predicates_as_conditions_are_taken():
+    assert isinstance(parse_predicates([leaf("a", "EQ", 1)] * 4096), And)
+    with pytest.raises(InvalidArgument, match="more than 4096 conditions"):
+        parse_predicates([leaf("a", "EQ", 1)] * 4097)
