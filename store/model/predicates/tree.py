@@ -32,7 +32,8 @@ from store.model.predicates.literals import (
 )
 
 MAX_DEPTH: Final = 32
-MAX_NODES: Final = 4096
+MAX_NODES: Final = 1024  # DuckDB optimizes some conjunctions in time that grows with the square of their length
+NODES_PER_BOUND: Final = 4  # for a comparison of `min` or `max`, which is one for each logical type
 MAX_VALUES: Final = 65_536  # of one IN
 MAX_LITERAL_BYTES: Final = 1 << 20  # of all literals of one tree
 
@@ -126,8 +127,8 @@ class _Parser:
         self._nodes = 0
         self._bytes = 0
 
-    def _spend_node(self, where: str) -> None:
-        self._nodes += 1
+    def _spend(self, nodes: int, where: str) -> None:
+        self._nodes += nodes
         if self._nodes > MAX_NODES:
             raise InvalidArgument(f"{where}: more than {MAX_NODES} conditions", hint="use IN for many values")
 
@@ -136,7 +137,7 @@ class _Parser:
             raise InvalidArgument(f"{_cut(where)}: nested deeper than {MAX_DEPTH} levels")
         if not isinstance(tree, dict):
             raise InvalidArgument(f"{where}: expected {_FORMS}, got {_json_kind(tree)}")
-        self._spend_node(where)
+        self._spend(1, where)
         if "column" in tree or "op" in tree:
             return self._leaf(tree, where)
         if len(tree) != 1:
@@ -171,6 +172,8 @@ class _Parser:
         elif len(values) != _ARITY[op]:
             noun = "value" if _ARITY[op] == 1 else "values"
             raise InvalidArgument(f"{where}: values: {op} takes {_ARITY[op]} {noun}, got {len(values)}")
+        if values and not self._as_text and _folded(column) in bounds.BOUNDS:
+            self._spend(NODES_PER_BOUND - 1, where)
         for i, value in enumerate(values):
             if not isinstance(value, str | int | float | Decimal | None):
                 raise InvalidArgument(f"{where}: values[{i}]: expected text, a number, a boolean or null, got an "
