@@ -21,6 +21,7 @@ class Permission(StrEnum):
 
 ALL_SCOPES: Final = frozenset(map(str, Permission))
 EVERYTHING: Final = ("*",)
+_ANY: Final = "\0"  # stands for any name: no pattern has it, so only a `*` matches it
 
 
 @dataclass(frozen=True)
@@ -44,20 +45,19 @@ class Principal:
 
     @cached_property
     def sees_all(self) -> bool:
-        """True when every table is visible."""
-        return any(pattern.strip("*") == "" for pattern in self.tables if pattern)
+        """True when every possible table is visible."""
+        return self._matches(_ANY, _ANY, _ANY)
 
     def sees(self, catalog: str, schema: str, table: str) -> bool:
         """True when the table is visible, by its quoted name: a catalog `lake.sales` is not in `lake`."""
-        if self.sees_all:
-            return True
-        return bool(matcher(self.tables).fullmatch(join_name(catalog, schema, table)))
+        return self.sees_all or self._matches(catalog, schema, table)
 
     def sees_catalog(self, catalog: str) -> bool:
-        """True when every possible table of the catalog is visible: some pattern is its name and a star, or wider."""
-        start = join_name(catalog, "s", "t").removesuffix("s.t")
-        stars = (pattern.rstrip("*") for pattern in self.tables if pattern.endswith("*"))
-        return any(start.startswith(prefix) for prefix in stars)
+        """True when every possible table of the catalog is visible."""
+        return self._matches(catalog, _ANY, _ANY)
+
+    def _matches(self, catalog: str, schema: str, table: str) -> bool:
+        return bool(matcher(self.tables).fullmatch(join_name(catalog, schema, table)))
 
 
 ANONYMOUS: Final = Principal("anonymous", ALL_SCOPES)

@@ -28,7 +28,10 @@ WORD = "hidden"
 SEEN, HIDDEN = ("lake", "sales", "orders"), (f"{WORD}lake", WORD, f"{WORD}_t")
 HIDDEN_NAME = ".".join(HIDDEN)
 SCOPES = ["stats.read", "stats.write", "capture.run", "admin"]
-TOKENS = {"all": (SCOPES, ["*"]), "some": (SCOPES, ["lake.*"]), "none": ([], ["*"])}
+TOKENS = {
+    "all": (SCOPES, ["*"]), "dotted": (SCOPES, ["*.*.*"]), "some": (SCOPES, ["lake.*"]),
+    "some dotted": (SCOPES, ["lake.*.*"]), "none": ([], ["*"]),
+}  # fmt: skip
 VERSION = 1  # the current snapshot of each table; there is one before it
 TABLELESS = ("sys.engines", "sys.functions", "sys.flights", "sys.replication")  # flights that are not about tables
 # always empty: no lake of this test declares constraints
@@ -296,6 +299,16 @@ def test_no_put_reaches_a_hidden_table(served):
                     limited.put({"table": "stats.tables", "mode": mode}, rows)
     with connect_as(served, "all") as everything:
         assert set(everything.get({"table": "stats.tables"})["row_count"].to_pylist()) == {2}
+
+
+def test_pattern_with_a_star_for_each_part_means_all_tables(served):
+    estimate = {"table": "sys.flights", "predicates": [{"column": "name", "op": "EQ", "values": ["stats.columns"]}]}
+    with connect_as(served, "dotted") as dotted, connect_as(served, "some dotted") as some:
+        assert dotted.get(estimate)["row_estimate"].to_pylist() == [2]
+        assert dotted.act("lease_job", {"worker_id": "w", "kinds": ["job"]}) == []
+        with pytest.raises(flight.FlightUnauthorizedError, match="backup needs a token for all tables"):
+            some.act("backup", {"path": "/tmp/nobody-may-have-this"})
+        assert some.act("discover", {"catalog": "lake"})[0]["table"] == ".".join(SEEN)
 
 
 def test_token_without_scopes_may_only_call_health(served):

@@ -115,6 +115,17 @@ def test_pattern_matches_full_table_names(pattern, table, visible):
     assert Principal("p", frozenset(), ("no.such.table", pattern)).sees(*table) == visible
 
 
+@pytest.mark.parametrize(("pattern", "every", "of_lake"), [
+    ("*", True, True), ("**", True, True), ("*.*", True, True), ("*.*.*", True, True), ("*.*.*.*", False, False),
+    ("lake.*", False, True), ("lake.*.*", False, True), ("l*.*", False, True), ("lake.*.*.*", False, False),
+    ("lake.sales.*", False, False), ("*.sales.*", False, False), ("*s", False, False), ("lake", False, False),
+])  # fmt: skip
+def test_pattern_matches_every_possible_table(pattern, every, of_lake):
+    principal = Principal("p", frozenset(), (pattern, "no.such.table"))
+    assert (principal.sees_all, principal.sees_catalog("lake")) == (every, of_lake)
+    assert principal.sees_catalog("other") == every
+
+
 def test_principal_without_patterns_sees_no_table():
     principal = Principal("p", ALL_SCOPES, ())
     assert not principal.sees("a", "b", "c") and not principal.sees_all
