@@ -147,7 +147,7 @@ class Scanner:
         answer = self._read(request, principal, is_cancelled)
         try:
             if not is_kept:
-                self._check_generation(request)  # after the query began, so that no write comes between
+                self._check_generation(request, principal)  # after the query began, so that no write comes between
             if request.generation is None:
                 self._check_pins(request, principal)
             if isinstance(answer, pa.Table) and not answer.num_rows:
@@ -171,8 +171,9 @@ class Scanner:
         leaves = [Leaf(column, Op.EQ, (part,)) for column, part in zip(NAMES, tables[0].name, strict=True)]
         return replace(request, node=And((request.node, *leaves)))
 
-    def _check_generation(self, request: ScanRequest) -> None:
-        if request.generation is not None and (found := self._pinned(request)) is not None:
+    def _check_generation(self, request: ScanRequest, principal: Principal) -> None:
+        found = self._pinned(request)
+        if request.generation is not None and found is not None and principal.sees(*found[0].name):
             self.generations.check(request.generation, request.flight, *found)
 
     def _check_pins(self, request: ScanRequest, principal: Principal) -> None:

@@ -161,6 +161,18 @@ def test_no_flight_shows_a_hidden_table(served, name):
                 assert WORD.encode() not in limited.act_raw("read", command)[0]
 
 
+def test_no_ticket_tells_that_a_hidden_table_has_changed(served):
+    row = dict(zip(("table_catalog", "table_schema", "table_name"), HIDDEN, strict=True)) | {"snapshot_id": VERSION}
+    one = [{"column": c, "op": "EQ", "values": [row[c]]} for c in ("table_catalog", "table_schema", "table_name")]
+    with connect_as(served, "all") as everything, connect_as(served, "some") as limited:
+        info = everything.info({"table": "stats.files", "snapshot": VERSION, "predicates": one})
+        changed = row | {"file_path": "added.parquet", "row_count": 1}
+        everything.put({"table": "stats.files", "mode": "upsert"}, pa.Table.from_pylist([changed]))
+        with pytest.raises(pa.ArrowKeyError, match="GONE"):
+            everything.get(info.endpoints[0].ticket)
+        assert limited.get(info.endpoints[0].ticket).num_rows == 0
+
+
 def null_slot_bytes(table: pa.Table) -> bytes:
     """The bytes in the slots of NULLs of the columns with a fixed width."""
     found = b""
