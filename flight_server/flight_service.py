@@ -256,7 +256,7 @@ class StatflightServer(flight.FlightServerBase):
         request = tickets.of_ticket(ticket, call.get("x-query-id"))
         self.app.role.check_lag(request.max_lag_ms)
         answer = self.app.scanner.read(request, caller, call.is_cancelled)
-        self.app.usage.read(request)
+        self.app.usage.read(request, caller)
         return request.flight.name, request.schema, answer
 
     def _batches(self, call: _Answering, name: str, batches: Stream) -> Iterator[pa.RecordBatch | None]:

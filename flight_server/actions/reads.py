@@ -20,7 +20,7 @@ def read(call: Call, body: bytes) -> list[Any]:
     call.app.access.require(call.principal, "stats.read")
     call.app.role.check_lag(request.max_lag_ms)
     message = call.app.scanner.message(request, call.principal, call.is_cancelled, body)
-    call.app.usage.read(request)
+    call.app.usage.read(request, call.principal)
     return [message]
 
 
@@ -42,7 +42,7 @@ def scan_system_table(call: Call, scan: _SystemScan) -> Results:
     request = of_json({name: value for name, value in command.items() if value is not None})
     call.app.access.require(call.principal, "stats.read")
     with call.app.scanner.reader(request, call.principal, call.is_cancelled) as batches:
-        call.app.usage.read(request)
+        call.app.usage.read(request, call.principal)
         if request.rows:
             for batch in batches:
                 yield from (row.encode() for row in batch.column(0).to_pylist())

@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from flight_server.auth.principal import Principal
 from flight_server.wire.scan_request import ScanRequest
 from store.catalog.catalog import Catalog
 from store.duckdb.arrow_sql import among, execute, keys_table
@@ -29,25 +30,26 @@ class Usage:
 
     def __init__(self, database: Database, catalog: Catalog):
         self._database, self._catalog = database, catalog
-        self._reads: deque[ScanRequest] = deque()  # queued reads
+        self._reads: deque[tuple[ScanRequest, Principal]] = deque()  # queued reads
         self._counts: dict[Key, list[float]] = {}  # number of reads, time of the last one
         self._lock = threading.Lock()
         self._flushed = time.monotonic()
 
-    def read(self, request: ScanRequest) -> None:
-        """Queues a read for counting, if it is of one table."""
+    def read(self, request: ScanRequest, caller: Principal) -> None:
+        """Queues a read for counting, if it is of one table; it counts if the caller sees that."""
         if request.plan.name is None:
             return
-        self._reads.append(request)
+        self._reads.append((request, caller))
         if len(self._reads) >= COUNTED_TOGETHER:
             self._count()
 
     def _count(self) -> None:
         with suppress(IndexError):  # other threads may count at the same time
             while True:
-                request = self._reads.popleft()
+                request, caller = self._reads.popleft()
                 plan, is_of_statistics = request.plan, request.flight.name.startswith("stats.")
-                if is_of_statistics and plan.name and (table := self._catalog.find(plan.name)) is not None:
+                table = self._catalog.find(plan.name) if is_of_statistics and plan.name else None
+                if table is not None and caller.sees(*table.name):
                     self.note(table.table_key, plan.values if plan.column in ("column_id", "column_name") else ())
 
     def note(self, table_key: int, columns: tuple[Any, ...] = ()) -> None:

@@ -301,7 +301,7 @@ class SqlEndpoint:
             return small
         epoch = self._app.versions.epoch
         answer = self._app.scanner.read(request, caller, is_cancelled)
-        self._app.usage.read(request)
+        self._app.usage.read(request, caller)
         planned.of_all_tables[source.label] = epoch
         if isinstance(answer, pa.Table):
             return pa.Table.from_batches([with_schema(batch, schema) for batch in answer.to_batches()], schema)

@@ -125,7 +125,7 @@ class Reads:
         schema = naive(request.schema)
         shown, size = [], 0
         with self._app.scanner.reader(request, self._caller, self._is_cancelled) as batches:
-            self._app.usage.read(request)
+            self._app.usage.read(request, self._caller)
             for batch in batches:
                 size += batch.nbytes
                 if size > most:

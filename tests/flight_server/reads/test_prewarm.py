@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from flight_server.app import App
+from flight_server.auth.principal import ANONYMOUS
 from flight_server.reads import prewarm as prewarm_module
 from flight_server.wire import tickets
 from store.catalog.catalog import Catalog
@@ -49,7 +50,7 @@ def read_in_order(directory: Path, *names: str) -> None:
 
 def read_current(app: App, name: str) -> int:
     data = command(name, **CURRENT)
-    app.usage.read(tickets.of_ticket(data))
+    app.usage.read(tickets.of_ticket(data), ANONYMOUS)
     return read(app, data).num_rows
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.app import App
+from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
 from flight_server.config import Settings
 from flight_server.wire.scan_request import of_json
 from store.catalog.discovery import Discovery
@@ -46,10 +47,10 @@ def put(app: App, flight: str, *rows: dict[str, Any]) -> None:
     app.store.put([Put(flight, validation.prepare(FLIGHTS[flight], table))])
 
 
-def read(app: App, **where: Any) -> None:
+def read(app: App, caller: Principal = ANONYMOUS, **where: Any) -> None:
     key = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"} | where
     predicates = [{"column": c, "op": "EQ", "values": [v]} for c, v in key.items()]
-    app.usage.read(of_json({"table": "stats.columns", "predicates": predicates}))
+    app.usage.read(of_json({"table": "stats.columns", "predicates": predicates}), caller)
 
 
 def usage(app: App) -> dict[str | None, int]:
@@ -79,10 +80,20 @@ def test_reads_of_unknown_columns_and_tables_are_not_counted(app):
     discover(app)
     read(app, column_name="nonsense")
     read(app, table_name="other")
-    app.usage.read(of_json({"table": "stats.columns"}))
-    app.usage.read(of_json({"table": "sys.snapshots"}))
+    app.usage.read(of_json({"table": "stats.columns"}), ANONYMOUS)
+    app.usage.read(of_json({"table": "sys.snapshots"}), ANONYMOUS)
     app.usage.flush(0)
     assert usage(app) == {}
+
+
+def test_reads_of_callers_who_do_not_see_the_table_are_not_counted(app):
+    discover(app)
+    read(app, Principal("p", ALL_SCOPES, ("lake.other.*",)), column_name="a")
+    app.usage.flush(0)
+    assert usage(app) == {}
+    read(app, Principal("p", ALL_SCOPES, ("lake.s.*",)), column_name="a")
+    app.usage.flush(0)
+    assert usage(app) == {"a": 1}
 
 
 def decisions(app: App) -> list[tuple[str, str, str]]:
