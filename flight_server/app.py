@@ -12,6 +12,7 @@ from typing import Any
 from capture.connectors.secrets import mask_uri
 from capture.orchestrator import Orchestrator
 from flight_server.auth.vault import Vault
+from flight_server.checks import references
 from flight_server.checks.rules import File, load
 from flight_server.config import Settings
 from flight_server.control import checking, publishing
@@ -138,6 +139,9 @@ class App:
             functions=functions,
             live_jobs=self.queue.rows,
             replication=lambda: self.role.row(),
+            may_see=lambda rule, table, sees: references.may_see(
+                rule, table, lambda name: self.catalog.find(name) is not None, sees
+            ),
         )
 
     def start(self) -> None:

@@ -7,22 +7,26 @@ that it lacks, and the share found is that of a random sample of the distinct va
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from flight_server.checks import measures
-from flight_server.checks.rules import Rule
+from flight_server.checks.rules import SELECT, Rule, parse
 from flight_server.table_names import join_name, name_parts, split_name
 from flight_server.views.reader import Reader, equal, read_table
 from flight_server.views.table_summary import Row
+from store.model.errors import InvalidArgument
 from store.model.logical_types import Kind
 from store.model.sketches import is_partial, read_theta
 
 Z: Final = 1.96  # of a 95 % interval
+
+Name: TypeAlias = tuple[str, str, str]
+"""Catalog, schema and name of a table."""
 
 
 def of_table(rule: Rule, table: str, rows: Sequence[Row]) -> Rule | None:
@@ -108,17 +112,46 @@ def _hashed_as(row: Row) -> tuple[object, ...]:
 
 def _referenced(reader: Reader, table: str, of: str) -> tuple[str, str]:
     """Full name of the table and name of the column that `TABLE.COLUMN` means for a table."""
-    catalog, schema, _ = split_name(table)
     try:
-        parts = name_parts(of)
+        candidates = list(_candidates(table, of))
     except ValueError:
         raise measures.NeverKnown(f"{of!r} must be TABLE.COLUMN") from None
+    for name, column in candidates:
+        full = join_name(*name)
+        if read_table(reader, "information_schema.columns", full, None, equal("column_name", column)).num_rows:
+            return full, column
+    raise measures.NeverKnown(f"there is no column {of}")
+
+
+def _candidates(table: str, of: str) -> Iterator[tuple[Name, str]]:
+    """The tables and columns that `TABLE.COLUMN` may mean for a table, nearest first; ValueError if it is malformed."""
+    catalog, schema, _ = split_name(table)
+    parts = name_parts(of)
     for i in range(1, len(parts)):
         name, column = parts[:i], ".".join(parts[i:])
-        nearer = [join_name(catalog, schema, name[0])] if i == 1 else []
-        nearer += [join_name(catalog, ".".join(name[:-1]), name[-1])] if i >= 2 else []
-        nearer += [join_name(name[0], ".".join(name[1:-1]), name[-1])] if i >= 3 else []
-        for full in nearer:
-            if read_table(reader, "information_schema.columns", full, None, equal("column_name", column)).num_rows:
-                return full, column
-    raise measures.NeverKnown(f"there is no column {of}")
+        if i == 1:
+            yield (catalog, schema, name[0]), column
+        if i >= 2:
+            yield (catalog, ".".join(name[:-1]), name[-1]), column
+        if i >= 3:
+            yield (name[0], ".".join(name[1:-1]), name[-1]), column
+
+
+def may_see(text: str, table: str, exists: Callable[[Name], bool], sees: Callable[[str, str, str], bool]) -> bool:
+    """True if a caller who sees a table may see the result of a rule of a measure in OF_OTHERS for it.
+
+    A SELECT may read any table, so its value is for callers who see all.
+
+    Args:
+        text: The rule.
+        exists: True for the name of a table that exists.
+        sees: True for the name of a table that the caller sees, whether or not it exists.
+    """
+    try:
+        rule = parse(text)
+        if rule.measure == SELECT:
+            return False
+        named = [name for name, _ in _candidates(table, rule.of)]
+    except (InvalidArgument, ValueError):  # a rule of an earlier version
+        return False
+    return all(sees(*name) for name in list(filter(exists, named)) or named)

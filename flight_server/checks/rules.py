@@ -24,6 +24,7 @@ from flight_server.checks.limits import Condition, Limit
 from flight_server.config import read_toml
 from store.model.errors import InvalidArgument, nearest
 from store.model.names import matcher, quote
+from store.model.schemas import OF_OTHERS
 from store.model.structs import Struct, read
 
 OF_TABLE: Final = ("row_count", "size_bytes", "file_count", "age_seconds", "schema_changes")
@@ -31,8 +32,7 @@ OF_COLUMN: Final = (
     "null_fraction", "null_count", "nan_count", "ndv", "distinct_fraction", "min", "max", "mean", "stddev",
     "avg_width_bytes", "most_common", "drift",
 )  # fmt: skip
-CONTAINMENT: Final = "containment"  # the measure of COLUMN in TABLE.COLUMN
-SELECT: Final = "select"  # the measure of a SELECT
+CONTAINMENT, SELECT = OF_OTHERS  # the measures of COLUMN in TABLE.COLUMN, and of a SELECT
 LEARNED: Final = "learned"  # a rule that asks for what was learned of the table and its columns
 AGAINST: Final = frozenset({"drift", "schema_changes"})  # measures that compare two snapshots
 _CONDITION: Final = r"\s*(?P<condition>(?:[<>=!]|\b(?:not\s+)?(?:in|matches)\b|\bbetween\b|\bwithin\b).*)"

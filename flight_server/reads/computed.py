@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +24,7 @@ from store.duckdb.layout import STORED
 from store.model import bounds, logical_types, sketches
 from store.model.errors import InvalidArgument
 from store.model.freshness import EXACT, PLANNING
-from store.model.schemas import FLIGHTS, KEY, PROVENANCE
+from store.model.schemas import FLIGHTS, KEY, OF_OTHERS, PROVENANCE
 
 BUCKETS: Final = 32
 COMMON: Final = 100
@@ -32,11 +33,13 @@ RANKS: Final = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)  # of `stats.
 
 
 Rows = Sequence[Mapping[str, Any]]
+MaySee: TypeAlias = Callable[[str, str, Callable[[str, str, str], bool]], bool]
+"""A rule, the full name of its table, and which tables a caller sees → whether the caller may see its results."""
 
 
 def register(
     queries: Queries, *, engines: Callable[[], Rows], functions: Callable[[], Rows], live_jobs: Callable[[], Rows],
-    replication: Callable[[], Mapping[str, Any]],
+    replication: Callable[[], Mapping[str, Any]], may_see: MaySee,
 ) -> None:  # fmt: skip
     """Registers the sources of computed flights.
 
@@ -44,6 +47,7 @@ def register(
         live_jobs: Returns the rows of `sys.capture_jobs` that are in memory (synchronous work and leased jobs), each
             with a `table_key`, None for the inspection of a lake.
         replication: Returns the row of `sys.replication`.
+        may_see: Tells whether a caller may see the results of a rule about other tables.
     """
     database = queries.database
     queries.arrow_sources |= {
@@ -58,12 +62,30 @@ def register(
         "sys.flights": lambda scope: _table("sys.flights", list(_flights(queries, scope))),
         "sys.functions": lambda _: _table("sys.functions", functions()),
         "sys.replication": lambda _: _table("sys.replication", [replication()]),
+        "sys.checks": lambda scope: _checks(queries, scope, may_see),
         "sys.capture_jobs": lambda scope: _jobs(scope, live_jobs),
     }
 
 
 def _table(flight: str, rows: Rows) -> pa.Table:
     return pa.Table.from_pylist(rows, FLIGHTS[flight].schema)
+
+
+def _checks(queries: Queries, scope: ReadScope, may_see: MaySee) -> FlightSource:
+    """The results of checks, without those that may come from tables that the caller does not see."""
+    source = SOURCES["sys.checks"](scope)
+    if scope.sees is None:
+        return source
+    keys = [] if scope.keys is None else list(scope.keys)
+    rules = queries.database.rows(
+        "SELECT DISTINCT table_key, rule FROM checks WHERE list_contains(?::VARCHAR[], measure)"
+        " AND table_key IN (SELECT unnest(?::BIGINT[]))", list(OF_OTHERS), keys,
+    )  # fmt: skip
+    seen = [(key, rule) for key, rule in rules if may_see(rule, queries.catalog.by_key(key).full_name, scope.sees)]
+    shown = pa.table({"table_key": pa.array([key for key, _ in seen], pa.int64()),
+                      "rule": pa.array([rule for _, rule in seen], pa.string())})  # fmt: skip
+    is_shown = "EXISTS (FROM shown_rules r WHERE r.table_key = s.table_key AND r.rule = s.rule)"
+    return replace(source, where=f"s.measure NOT IN {OF_OTHERS} OR {is_shown}", arrow={"shown_rules": shown})
 
 
 def _jobs(scope: ReadScope, live: Callable[[], Rows]) -> FlightSource:

@@ -37,7 +37,7 @@ class Queries:
     """Queries DuckDB for the rows of flights. `arrow_sources` has the sources of computed flights, by name."""
 
     def __init__(self, database: Database, catalog: Catalog, versions: TableVersions):
-        self.database, self.versions, self._catalog = database, versions, catalog
+        self.database, self.versions, self.catalog = database, versions, catalog
         self.arrow_sources: dict[str, ArrowSource] = {}
         self._estimates: tuple[int, dict[str, int]] = (-1, {})  # epoch; row estimates by physical table
 
@@ -135,7 +135,7 @@ class Queries:
         if self.versions.steady() != epoch:
             return None
         keys = pc.dictionary_encode(rows["table_key"].combine_chunks())
-        tables = [self._catalog.by_key(key) for key in keys.dictionary.to_pylist()]
+        tables = [self.catalog.by_key(key) for key in keys.dictionary.to_pylist()]
         if labels:
             current = pa.array([table.current_snapshot_id for table in tables], pa.int64()).take(keys.indices)
             rows = with_labels(rows, current if scope.snapshot is None else scope.snapshot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ class ReadScope:
         is_limited: True if any table limits how old an inherited distribution may be.
         failing: Keys of the tables that cannot be inspected or read; their rows are STALE at the current snapshot.
         any_dropped: True if any table is dropped; rows of dropped tables are not served.
+        sees: True for the names of tables that the caller sees; None for a caller who sees all.
         epoch: Epoch (`TableVersions.steady`) at which the requested snapshots are the current ones; None if they are
             not.
     """
@@ -39,6 +40,7 @@ class ReadScope:
     is_limited: bool = True
     failing: frozenset[int] = frozenset()
     epoch: int | None = None
+    sees: Callable[[str, str, str], bool] | None = None
 
     @property
     def is_stored(self) -> bool:

@@ -32,6 +32,10 @@ TOKENS = {
     "all": (SCOPES, ["*"]), "dotted": (SCOPES, ["*.*.*"]), "some": (SCOPES, ["lake.*"]),
     "some dotted": (SCOPES, ["lake.*.*"]), "none": ([], ["*"]),
 }  # fmt: skip
+RULES = {  # of both tables, and their measures
+    "null_fraction <= 0.1": "null_fraction", "id in orders.id": "containment",
+    f"id in {HIDDEN_NAME}.id": "containment", f"(SELECT 1 WHERE '{WORD}' > '') = 1": "select",
+}  # fmt: skip
 VERSION = 1  # the current snapshot of each table; there is one before it
 TABLELESS = ("sys.engines", "sys.functions", "sys.flights", "sys.replication")  # flights that are not about tables
 # always empty: no lake of this test declares constraints
@@ -69,8 +73,9 @@ def record(path: Path) -> None:
     def run(connection: Connection) -> None:
         for entry in entries:
             catalog.put_publication(connection, entry, "trino", snapshot_id=VERSION, state="CURRENT")
-            row = [entry.table_key, VERSION, "id", "null_fraction <= 0.1", "null_fraction", "fail", "PASSED", 0.0, None]
-            connection.execute("INSERT INTO checks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, now(), now())", row)
+            for rule, measure in RULES.items():
+                row = [entry.table_key, VERSION, "id", rule, measure, "fail", "PASSED", 0.0, f"of {rule}"]
+                connection.execute("INSERT INTO checks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, now(), now())", row)
 
     database.write(run)
     database.close()
@@ -159,6 +164,12 @@ def test_no_flight_shows_a_hidden_table(served, name):
                 assert not any(WORD.encode() in result for result in limited.act_raw("scan_system_table", query))
             if "partitions" not in options:
                 assert WORD.encode() not in limited.act_raw("read", command)[0]
+
+
+def test_results_of_rules_about_other_tables_need_all_of_these(served):
+    with connect_as(served, "all") as everything, connect_as(served, "some") as limited:
+        assert everything.get({"table": "sys.checks"}).num_rows == 2 * len(RULES)
+        assert set(limited.get({"table": "sys.checks"})["rule"].to_pylist()) == {*RULES} - {*list(RULES)[2:]}
 
 
 def test_no_ticket_tells_that_a_hidden_table_has_changed(served):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flight_server.auth.principal import ANONYMOUS
+from flight_server.auth.principal import ANONYMOUS, Principal
 from flight_server.checks import rules
 from flight_server.checks.evaluate import check, compare
+from flight_server.checks.references import may_see
 from flight_server.checks.results import State
 from flight_server.process.lazy_endpoint import LazyEndpoint
 from flight_server.reads.local_reader import LocalReader
@@ -25,6 +26,19 @@ TABLES = {  # values of the column `id`, by table
     "many": np.arange(1, 100_001), "most": np.arange(1, 200_001), "shifted": np.arange(1000, 101_000),
     "all.v2": np.arange(1, 101),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "seen"), [
+    ("id in other.id", True), ("99% of id in s.other.id", True), ("id in lake.s.other.id", True),
+    ("id in lake.hr.people.id", False), ("id in hr.people.id", False), ('id in "lake".hr."people".id', False),
+    ("id in lake.hr.gone.id", False), ("id in people.id", True),
+    ("(SELECT max(row_count) FROM stats.tables) > 1", False), ("no rule at all", False),
+])  # fmt: skip
+def test_result_of_a_rule_is_for_callers_who_see_the_tables_that_it_names(rule, seen):
+    tables = {("lake", "s", "t"), ("lake", "s", "other"), ("lake", "hr", "people")}
+    for patterns, expected in ((("lake.s.*",), seen), (("lake.*",), "SELECT" not in rule and " in " in rule)):
+        sees = Principal("p", frozenset(), patterns).sees
+        assert may_see(rule, "lake.s.t", tables.__contains__, sees) == expected
 
 
 @pytest.fixture(scope="module")
