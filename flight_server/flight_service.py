@@ -301,7 +301,9 @@ class StatflightServer(flight.FlightServerBase):
         if request.draft is not None:
             self.app.queue.add_to_draft(request.draft, put, request.whole)
             return {"received": rows.num_rows}
-        counts = self.app.store.put([put], idempotency_key=request.idempotency_key)
+        given = request.idempotency_key
+        own = None if given is None else json.dumps([caller.name, given])  # callers do not know each other's keys
+        counts = self.app.store.put([put], idempotency_key=own)
         answer = counts._asdict()
         audit_log.write("DoPut", caller.name, call.correlation_id, flight=request.flight.name,
                         mode=str(request.mode), **answer)  # fmt: skip

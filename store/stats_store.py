@@ -185,7 +185,7 @@ class DuckDBStatsStore(StatsStore):
             return None
         if replies[0][0] != content:
             raise Conflict(
-                f'idempotency_key "{key}" was used before with other content',
+                "this idempotency_key was used before with other content",
                 hint="send the same rows and mode again, or use a new key",
             )
         return Counts(**json.loads(replies[0][1]))

@@ -334,6 +334,19 @@ def test_pattern_with_a_star_for_each_part_means_all_tables(served):
         assert some.act("discover", {"catalog": "lake"})[0]["table"] == ".".join(SEEN)
 
 
+def test_idempotency_keys_belong_to_their_callers(served):
+    own = dict(zip(("table_catalog", "table_schema", "table_name"), SEEN, strict=True)) | {"snapshot_id": VERSION}
+    one, other = (pa.Table.from_pylist([own | {"file_path": path, "row_count": 1}]) for path in ("k1", "k2"))
+    command = {"table": "stats.files", "mode": "upsert", "idempotency_key": "load-1"}
+    with connect_as(served, "all") as everything, connect_as(served, "some") as limited:
+        first = limited.put(command, one)
+        assert first["created"] == 1
+        assert everything.put(command, other)["created"] == 1
+        assert limited.put(command, one) == first
+        with pytest.raises(pa.ArrowInvalid, match=r"\[CONFLICT\] this idempotency_key was used before"):
+            limited.put(command, other)
+
+
 def test_token_without_scopes_may_only_call_health(served):
     bodies_of = bodies(served) | {"read": [{"table": "sys.flights"}],
                                   "scan_system_table": [{"query_id": "q", "table": "sys.flights"}]}  # fmt: skip

@@ -76,7 +76,7 @@ class MemoryStatsStore(StatsStore):
             content = digest(puts) if idempotency_key is not None else ""
             if idempotency_key is not None and (found := self._state.keys.get(idempotency_key)):
                 if found[0] != content:
-                    raise Conflict(f'idempotency_key "{idempotency_key}" was used before with other content')
+                    raise Conflict("this idempotency_key was used before with other content")
                 return found[1]
             state = _copied(self._state)
             self._generation = max(self._generation + 1, time.time_ns() // 1000)
