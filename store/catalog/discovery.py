@@ -50,8 +50,8 @@ class Discovery:
         """Stores tables, with their column ids, columns, snapshots and constraints. The number of statements does not
         depend on that of the tables.
 
-        A table whose id is stored under another name was renamed if that name is no longer in `present`; else one of
-        the two is a copy.
+        A table whose id an inspection found under another name was renamed if that name is no longer in `present`; else
+        one of the two is a copy.
 
         Args:
             found: The tables, of different names.
@@ -142,7 +142,8 @@ class Discovery:
         by_id: dict[tuple[str, str | None], list[TableEntry]] = {}
         dropped: dict[tuple[str, str, str], list[TableEntry]] = {}
         for entry in self._catalog.uncommitted.by_key.values():
-            by_id.setdefault((entry.table_catalog, entry.table_id), []).append(entry)
+            if entry.format != EXTERNAL:  # ids that were put prove nothing
+                by_id.setdefault((entry.table_catalog, entry.table_id), []).append(entry)
             if entry.dropped:
                 dropped.setdefault(entry.name, []).append(entry)
         keys: dict[tuple[str, str, str], int] = {}

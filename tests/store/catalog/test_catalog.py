@@ -134,6 +134,12 @@ def test_copy_with_the_same_table_id_is_not_a_rename(catalog):
     assert {entry.table_name for entry in catalog.tables()} == {"old", "copy"}
 
 
+def test_table_with_an_id_that_was_put_is_not_taken_for_a_renamed_one(catalog):
+    put = write(catalog, catalog.register, ("lake", "s", "put"), A)
+    assert discover(catalog, name="real").table_key != put.table_key
+    assert {entry.table_name for entry in catalog.tables()} == {"put", "real"}
+
+
 def test_new_table_of_the_same_name_gets_a_new_key(catalog):
     first = discover(catalog, table_id=A)
     second = discover(catalog, table_id=B)
