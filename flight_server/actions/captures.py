@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from capture.orchestrator import Answer, Question
 from capture.spi import Mode
 from flight_server.actions.registry import Call, action
+from flight_server.auth.principal import Principal
 from flight_server.reads.records import Record
 from flight_server.table_names import of_table
 from flight_server.wire import answer_budget
@@ -193,7 +195,7 @@ def _with_extras(call: Call, item: CaptureItem, question: Question, answer: Answ
         found = app.records.sketches((question.table_key, question.snapshot_id, spec.target))
         result["sketches"] = [sketch for sketch in found if sketch["role"] in roles]
     if "constraints" in item.extras:
-        result["constraints"] = app.catalog.constraints(table)
+        result["constraints"] = [_seen(each, table, call.principal) for each in app.catalog.constraints(table)]
     if "ticket" in item.extras:
         command = {
             "table": FLIGHT_OF[spec.target.kind], "snapshot": question.snapshot_id,
@@ -202,6 +204,14 @@ def _with_extras(call: Call, item: CaptureItem, question: Question, answer: Answ
         pinned = app.scanner.pin(of_json(command), call.principal)
         result["ticket"] = base64.b64encode(to_ticket(pinned).ticket).decode()
     return result
+
+
+def _seen(constraint: dict[str, Any], table: TableEntry, caller: Principal) -> dict[str, Any]:
+    """A constraint of a table; without its clause if that names a table that the caller does not see."""
+    if constraint["kind"] != "FOREIGN KEY" or constraint["clause"] is None:
+        return constraint
+    schema, name, _ = json.loads(constraint["clause"])
+    return constraint if caller.sees(table.table_catalog, schema, name) else constraint | {"clause": None}
 
 
 def _as_json(answer: Answer) -> dict[str, Any] | bytes:

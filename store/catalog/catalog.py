@@ -232,7 +232,7 @@ class Catalog(Publications, SnapshotRegistry):
 
     def constraints(self, table: TableEntry) -> list[dict[str, Any]]:
         """The declared constraints of a table: `kind` as in the information schema, `name`, `columns` in order, and the
-        `clause` of a check."""
+        `clause` of a check or, as of `capture.connectors.spi.Constraint`, of a foreign key."""
         rows = self.database.rows(
             "SELECT kind, name, list(column_name ORDER BY ordinal_position) FILTER (column_name IS NOT NULL), clause"
             " FROM table_constraints WHERE table_key = ? GROUP BY kind, name, clause ORDER BY name", table.table_key,

@@ -93,6 +93,17 @@ def test_constraints_come_along_on_demand(app):
     ]
 
 
+def test_foreign_key_names_only_a_table_that_the_caller_sees(app):
+    key = app.catalog.get("lake.s.t").table_key
+    clause = '["hr", "people", ["id"]]'
+    row = [key, "FOREIGN KEY", "fk", 1, "a", clause]
+    app.database.write(lambda c: c.execute("INSERT INTO table_constraints VALUES (?, ?, ?, ?, ?, ?)", row))
+    for tables, expected in (("lake.*", clause), ("lake.s.*", None)):
+        (answer,) = resolve(app, column(1, constraints=True), principal=Principal("p", ALL_SCOPES, (tables,)))
+        (found,) = answer["constraints"]
+        assert found == {"kind": "FOREIGN KEY", "name": "fk", "columns": ["a"], "clause": expected}
+
+
 def test_ticket_reads_the_numbers_of_the_answer_after_an_upsert(app):
     (answer,) = resolve(app, column(1, ticket=True))
     put(app, rows("t", 1, [1], row_count=50))
