@@ -62,6 +62,7 @@ def register(
         "sys.flights": lambda scope: _table("sys.flights", list(_flights(queries, scope))),
         "sys.functions": lambda _: _table("sys.functions", functions()),
         "sys.replication": lambda _: _table("sys.replication", [replication()]),
+        "sys.connectors": lambda scope: _connectors(queries, scope),
         "sys.checks": lambda scope: _checks(queries, scope, may_see),
         "sys.capture_jobs": lambda scope: _jobs(scope, live_jobs),
     }
@@ -74,18 +75,30 @@ def _table(flight: str, rows: Rows) -> pa.Table:
 def _checks(queries: Queries, scope: ReadScope, may_see: MaySee) -> FlightSource:
     """The results of checks, without those that may come from tables that the caller does not see."""
     source = SOURCES["sys.checks"](scope)
-    if scope.sees is None:
+    if scope.caller is None:
         return source
     keys = [] if scope.keys is None else list(scope.keys)
     rules = queries.database.rows(
         "SELECT DISTINCT table_key, rule FROM checks WHERE list_contains(?::VARCHAR[], measure)"
         " AND table_key IN (SELECT unnest(?::BIGINT[]))", list(OF_OTHERS), keys,
     )  # fmt: skip
-    seen = [(key, rule) for key, rule in rules if may_see(rule, queries.catalog.by_key(key).full_name, scope.sees)]
+    sees = scope.caller.sees
+    seen = [(key, rule) for key, rule in rules if may_see(rule, queries.catalog.by_key(key).full_name, sees)]
     shown = pa.table({"table_key": pa.array([key for key, _ in seen], pa.int64()),
                       "rule": pa.array([rule for _, rule in seen], pa.string())})  # fmt: skip
     is_shown = "EXISTS (FROM shown_rules r WHERE r.table_key = s.table_key AND r.rule = s.rule)"
     return replace(source, where=f"s.measure NOT IN {OF_OTHERS} OR {is_shown}", arrow={"shown_rules": shown})
+
+
+def _connectors(queries: Queries, scope: ReadScope) -> FlightSource:
+    """The connectors; without options, which may name any table of a lake, where the caller does not see all of it."""
+    source = SOURCES["sys.connectors"](scope)
+    if scope.caller is None:
+        return source
+    catalogs = [name for (name,) in queries.database.rows("SELECT DISTINCT catalog FROM connectors")]
+    whole = pa.table({"catalog": pa.array(filter(scope.caller.sees_catalog, catalogs), pa.string())})
+    options = f"CASE WHEN s.catalog IN (SELECT catalog FROM whole_lakes) THEN {source.columns['options']} END"
+    return replace(source, columns={**source.columns, "options": options}, arrow={"whole_lakes": whole})
 
 
 def _jobs(scope: ReadScope, live: Callable[[], Rows]) -> FlightSource:

@@ -96,7 +96,7 @@ class Scanner:
         scope = ReadScope(
             None if tables is None else [table.table_key for table in tables],
             allow_stale=request.allow_stale, only=only, any_dropped=self.catalog.committed.any_dropped,
-            is_limited=self.catalog.committed.is_limited, sees=None if principal.sees_all else principal.sees,
+            is_limited=self.catalog.committed.is_limited, caller=None if principal.sees_all else principal,
         )  # fmt: skip
         if request.snapshot is None:
             return scope

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from flight_server.auth.principal import Principal
 from store.model.catalog_entries import TableEntry
 
 
@@ -25,7 +26,7 @@ class ReadScope:
         is_limited: True if any table limits how old an inherited distribution may be.
         failing: Keys of the tables that cannot be inspected or read; their rows are STALE at the current snapshot.
         any_dropped: True if any table is dropped; rows of dropped tables are not served.
-        sees: True for the names of tables that the caller sees; None for a caller who sees all.
+        caller: The caller, if it is limited to some tables; None for one who sees all.
         epoch: Epoch (`TableVersions.steady`) at which the requested snapshots are the current ones; None if they are
             not.
     """
@@ -40,7 +41,7 @@ class ReadScope:
     is_limited: bool = True
     failing: frozenset[int] = frozenset()
     epoch: int | None = None
-    sees: Callable[[str, str, str], bool] | None = None
+    caller: Principal | None = None
 
     @property
     def is_stored(self) -> bool:

@@ -1,7 +1,8 @@
-"""`sys.changes`: each snapshot compared with the previous one."""
+"""`sys.changes`: each snapshot compared with the previous one; `sys.connectors` for limited callers."""
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import pytest
@@ -52,6 +53,17 @@ def test_schema_change_is_listed_where_the_hash_differs(app):
 def test_freshness_change_is_the_time_between_commits(app):
     found = changes(app, table_name="t", kind="FRESHNESS")
     assert [(row[0], row[3], row[4]) for row in found] == [(2, None, 3600), (3, 3600, 10_800), (4, 10_800, 3600)]
+
+
+def test_options_of_a_lake_are_for_callers_who_see_all_of_it(app):
+    options = {"exclude": "s.hidden"}
+    app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "/lake", options))
+    for tables, expected in (("*", options), ("lake.*", options), ("lake.s.t", None)):
+        reader = LocalReader(app.scanner, Principal("some", frozenset({"stats.read"}), (tables,)))
+        (row,) = reader.read("sys.connectors").to_pylist()
+        assert (row["uri"], row["options"] and json.loads(row["options"])) == ("/lake", expected)
+        named = [{"column": "options", "op": "EQ", "values": [json.dumps(options)]}]
+        assert reader.read("sys.connectors", ["catalog"], named).num_rows == (expected is not None)
 
 
 def test_changes_are_limited_to_visible_tables(app):
