@@ -81,10 +81,10 @@ def limited_to(alias: str, scope: ReadScope, parameters: list[Any]) -> str:
         parameters: Parameters of the query, to which those of the condition are appended.
     """
     keys = scope.keys
+    if scope.pins is not None and keys is None and len(scope.pins) > 16:
+        return f"{alias}.table_key IN (SELECT table_key FROM pins)"
     if scope.pins is not None and (keys is None or len(keys) <= 16):
-        keys = None if keys is None and len(scope.pins) > 16 else [k for k in keys or scope.pins if k in scope.pins]
-        if keys is None:
-            return f"{alias}.table_key IN (SELECT table_key FROM pins)"
+        keys = [key for key in (scope.pins if keys is None else keys) if key in scope.pins]
     if keys is None:
         return "true"
     if len(keys) <= 16:

@@ -30,7 +30,7 @@ HIDDEN_NAME = ".".join(HIDDEN)
 SCOPES = ["stats.read", "stats.write", "capture.run", "admin"]
 TOKENS = {
     "all": (SCOPES, ["*"]), "dotted": (SCOPES, ["*.*.*"]), "some": (SCOPES, ["lake.*"]),
-    "some dotted": (SCOPES, ["lake.*.*"]), "none": ([], ["*"]),
+    "some dotted": (SCOPES, ["lake.*.*"]), "other": (SCOPES, ["other.*"]), "none": ([], ["*"]),
 }  # fmt: skip
 RULES = {  # of both tables, and their measures
     "null_fraction <= 0.1": "null_fraction", "id in orders.id": "containment",
@@ -231,6 +231,20 @@ def test_no_predicate_shows_a_hidden_table(served, name):
             assert before > 0 or name in (*EMPTY, "sys.column_usage"), condition
             for _ in range(3):  # the second and third may be served from a cache
                 assert limited.get(command).num_rows == 0, condition
+
+
+@pytest.mark.parametrize("name", [name for name in FLIGHTS if name.startswith("stats.")])
+@pytest.mark.parametrize("snapshot", ["current", VERSION])
+def test_no_ticket_shows_tables_to_a_caller_who_sees_none_of_them(served, name, snapshot):
+    """The ticket names the tables and their snapshots; a caller may make one, too."""
+    of_hidden = [{"column": "table_catalog", "op": "EQ", "values": [HIDDEN[0]]}]
+    with connect_as(served, "all") as everything:
+        for predicates, caller in ((of_hidden, "some"), ([], "other")):
+            info = everything.info({"table": name, "snapshot": snapshot, "predicates": predicates, "partitions": 3})
+            tickets = [endpoint.ticket for endpoint in info.endpoints]
+            assert any(everything.get(ticket).num_rows for ticket in tickets)
+            with connect_as(served, caller) as limited:
+                assert not any(limited.get(ticket).num_rows for ticket in tickets)
 
 
 def test_no_estimate_counts_hidden_rows(served):
