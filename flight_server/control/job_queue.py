@@ -129,7 +129,7 @@ class JobQueue:
                 raise ShuttingDown("the server is shutting down")
             if is_cancelled():
                 self.abandon([job])
-                raise Cancelled("the caller has disconnected")
+                raise Cancelled("the call was cancelled")
             if deadline is not None and time.monotonic() >= deadline:
                 return None
             if not job.token and not self.workers.serve(job.lane):

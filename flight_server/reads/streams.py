@@ -106,7 +106,7 @@ class Watched:
     def _reason(self) -> Exception:
         if self._late:
             return DeadlineExceeded("the stream took longer than this server allows", hint="read less at once")
-        return Cancelled("the caller has disconnected")
+        return Cancelled("the call was cancelled")
 
 
 class Stream:
