@@ -22,7 +22,7 @@ from pyiceberg.table.statistics import BlobMetadata
 
 from capture.connectors.comments import OWN_MARK
 from capture.connectors.options import PathRewrite, is_storage_option, timeout_of
-from capture.connectors.storage.places import ALIASES, Place, open_place
+from capture.connectors.storage.places import ALIASES, Place, local_path, open_place
 
 REWRITE = "statflight.path-rewrite"
 INNER_IO = "statflight.py-io-impl"
@@ -67,7 +67,7 @@ class LakeIO(FileIO):
 
     def resolve(self, location: str) -> str:
         """The current location of a path in the metadata; a plain path if local."""
-        return plain_path(self._rewrite(location))
+        return local_path(self._rewrite(location))
 
     def new_input(self, location: str) -> InputFile:
         return self.new_input_here(self.resolve(location))
@@ -141,14 +141,6 @@ class PlaceIO(PyArrowFileIO):
     def delete(self, location: str | InputFile | OutputFile) -> None:
         place = open_place(location if isinstance(location, str) else location.location, self.properties)
         place.file_system.delete_file(place.path)
-
-
-def plain_path(location: str) -> str:
-    """A location without `file://`."""
-    if location.startswith("file:"):
-        path = location[len("file:") :]
-        return path if not path.startswith("//") else path[2:].removeprefix("localhost")
-    return location
 
 
 def read_metadata(file_io: LakeIO, location: str) -> TableMetadata:

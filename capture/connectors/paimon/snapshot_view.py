@@ -12,7 +12,7 @@ from capture.connectors.file_columns import partition_json
 from capture.connectors.paimon.analyzed import Analyzed, parse_analyzed
 from capture.connectors.paimon.library import quiet, snapshot_ids
 from capture.connectors.spi import delete_file
-from capture.connectors.storage.places import Place, plain_path
+from capture.connectors.storage.places import Place, local_path
 
 MERGE_BYTES: Final = 256 << 20
 """Total size of files up to which they are merged to count the rows of a primary-key table; above, the row count stays
@@ -64,7 +64,7 @@ class File:
             "partition_data_json": partition_json(self.partition) if self.partition else None,
             "sequence_number": self.meta.max_sequence_number,
             "delete_files": [] if self.deletion is None else [
-                delete_file(plain_path(str(self.deletion.dv_index_path)), "DELETION_VECTOR", self.deletion.offset,
+                delete_file(local_path(str(self.deletion.dv_index_path)), "DELETION_VECTOR", self.deletion.offset,
                             self.deletion.length)
             ],
         }  # fmt: skip
@@ -106,7 +106,7 @@ class SnapshotView:
             live = meta.row_count
         elif raw and deletion.cardinality is not None:
             live = meta.row_count - deletion.cardinality
-        path = plain_path(str(meta.external_path or meta.file_path))
+        path = local_path(str(meta.external_path or meta.file_path))
         return File(meta, path, split, live, split.partition.to_dict(), deletion)
 
     def live_rows(self, *, merge: bool) -> int | None:

@@ -178,6 +178,12 @@ def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         yield group
 
 
-def plain_path(path: str) -> str:
-    """Normalizes a path or URI for file listings: without `file://`, percent-decoded."""
-    return unquote(re.sub(r"^file:(//(localhost)?(?=/))?", "", path))
+def local_path(location: str) -> str:
+    """A path or URI for file listings: without `file://`. What follows stays as it is, for formats whose locations are
+    names of files, such as `p=a%2Fb`, and not percent-encoded."""
+    return re.sub(r"^file:(//(localhost)?(?=/))?", "", location)
+
+
+def plain_path(uri: str) -> str:
+    """A path from a percent-encoded URI or reference: without `file://`, decoded."""
+    return unquote(local_path(uri))

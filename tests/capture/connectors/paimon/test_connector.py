@@ -166,6 +166,15 @@ def test_files_of_an_append_table_have_exact_bounds(append, warehouse):
     assert sorted(contents(connector, "events", 1)["id"]) == list(range(100))
 
 
+def test_files_of_partitions_with_odd_values_are_told_by_the_names_that_they_have(warehouse):
+    path = warehouse.create("odd", options={"metadata.stats-mode": "none"}, partition_keys=["part"])
+    odd = pa.array(["a/b% c"] * 4)
+    warehouse.write("odd", rows(0, 4).set_column(2, "part", odd))
+    native = stats(connect(warehouse.path), "odd", 1)
+    assert native.files["file_path"].to_pylist() == [str(file) for file in path.rglob("*.parquet")]
+    assert {(r["min"], r["max"]) for r in file_rows(native) if r["column_name"] == "id"} == {("0", "3")}
+
+
 def test_deletion_vector_is_a_delete_file_of_its_data_file():
     meta = SimpleNamespace(file_size=9, level=0, max_sequence_number=3)
     vector = SimpleNamespace(dv_index_path="file:/t/index/index-1", offset=4, length=30)
