@@ -50,13 +50,14 @@ class Fragment:
         self.fingerprint = hashlib.sha256("\0\0".join(parts).encode()).hexdigest()
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Its files as rows of FILE_SCHEMA."""
-        for path, size in zip(self.paths, self.sizes, strict=True):
+        """Its files as rows of FILE_SCHEMA. Each has columns of the same rows, which are counted once: further files
+        have no row count."""
+        for at, (path, size) in enumerate(zip(self.paths, self.sizes, strict=True)):
             yield {
                 "file_path": path,
                 "file_format": "LANCE",
                 "file_content": "DATA",
-                "row_count": self.live,
+                "row_count": None if at else self.live,
                 "size_bytes": size,
                 "delete_files": self.delete_files,
             }

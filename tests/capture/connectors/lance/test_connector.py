@@ -117,6 +117,8 @@ def test_added_columns_are_in_files_of_their_own(path):
     connector = connect(path)
     native = stats(connector, dataset.version)
     assert native.data_file_count == sum(len(f.data_files()) for f in dataset.get_fragments()) == 4
+    counts = native.files["row_count"].to_pylist()  # the rows of a fragment are counted once
+    assert (len(counts), sum(filter(None, counts)), counts.count(None)) == (4, native.row_count, 2)
     (task, _) = connector.plan_files("default", "points", dataset.version, {**IDS, "twice": 4})
     assert [column.name for column in task.columns] == ["id", "x", "label", "twice"]
     schemas = {
