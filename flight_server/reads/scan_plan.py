@@ -78,8 +78,9 @@ class Listing:
         positions: Family of rows → position of the snapshot's listing.
         partitioned: Ids of the columns whose values are those of the partition.
         by_id: Files are read by the ids of columns, not by their names.
-        merged: Readers merge the rows of several files by a key. A file without a matching row may then have the newer
-            version of a row that matches in another file, so that none may be skipped.
+        merged: Readers merge the rows of several files: by a key, or by the row ids of Paimon's data evolution. A file
+            without a matching row may then have the newer version, or other columns, of a row in another file, so that
+            none may be skipped.
         whole: The table's record says that there are no other files.
         buckets: Column id → its partition fields with bucket transforms, which no bounds stand for.
         covered: Condition on the rows of a column → whether each file has such a row; filled by scans.
@@ -200,9 +201,10 @@ class ScanPlanner:
         ).fetchall()  # fmt: skip
         told = json.loads(properties or "{}")
         mapped = told.get("delta.columnMapping.mode", "none") != "none"
+        evolves = str(told.get("data-evolution.enabled")).strip().lower() == "true"
         listing = Listing(
             generation, snapshot_id, positions, columns, frozenset(columns.ids_of(partition_keys or [])),
-            table.format in _BY_ID or mapped, table.format == "paimon" and keyed, totals,
+            table.format in _BY_ID or mapped, table.format == "paimon" and (keyed or evolves), totals,
             bool(counted) and counted[0][0] == totals["files"],
             _buckets(told.get(PARTITION_SPECS)) if table.format == "iceberg" else {},
         )  # fmt: skip

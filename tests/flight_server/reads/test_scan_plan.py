@@ -210,11 +210,13 @@ def test_names_are_checked(app):
         plan(app, "id = 25")
 
 
-def test_files_that_readers_merge_by_a_key_are_all_kept(app):
-    """A file without a matching row may have the newer version of a row that matches elsewhere."""
-    app.database.write(lambda connection: connection.execute(
-        "INSERT INTO table_constraints SELECT table_key, 'PRIMARY KEY', 'pk', 1, 'Id', NULL FROM tables"
-    ))  # fmt: skip
+@pytest.mark.parametrize("merges", [
+    "INSERT INTO table_constraints SELECT table_key, 'PRIMARY KEY', 'pk', 1, 'Id', NULL FROM tables",
+    """UPDATE tables SET properties = '{"data-evolution.enabled": "true"}'""",
+])  # fmt: skip
+def test_files_that_readers_merge_are_all_kept(app, merges):
+    """A file without a matching row may have the newer version, or other columns, of a row elsewhere."""
+    app.database.write(lambda connection: connection.execute(merges))
     assert kept(app, "id = 25") == {"f2": "SOME"}
     app.database.write(lambda connection: connection.execute("UPDATE tables SET format = 'paimon'"))
     app.catalog.reload(app.database.read())
