@@ -133,7 +133,7 @@ class _Subject:
                 value, detail = self._of_table(rule) if row is None else self._of_column(rule, row)
             limits, told = self._limits(rule, row)
             detail = "; ".join(filter(None, (detail, told)))
-            _require_comparable(row, value, limits)
+            measures.require_comparable(row, value, limits)
             if row is not None and not rule.of_change:
                 self._require_certain(rule, row, value, limits)
         except measures.UnknownValue as why:
@@ -283,7 +283,7 @@ class _Subject:
         pattern, (limits, _) = rule.condition.op.endswith("matches"), self._limits(rule, row)
         values = [one["value"] if pattern else measures.value_of(one["value"], row) for one in found]
         for value in values:
-            _require_comparable(row, value, limits)
+            measures.require_comparable(row, value, limits)
         worst = next((i for i, value in enumerate(values) if not rule.condition.holds(value, limits)), 0)
         return values[worst], f"{found[worst]['count']:,} rows; the most common of {len(found)} values are judged"
 
@@ -447,14 +447,3 @@ class _Subject:
         snapshots = history.snapshots(self._reader, self._table)
         place = next((place for place, row in enumerate(snapshots) if self._is_now(row)), len(snapshots))
         return {row["snapshot_id"] for row in snapshots[place:]}
-
-
-def _require_comparable(row: Row | None, value: Any, limits: Sequence[Any]) -> None:
-    """Raises an error if a value and its limits are not all numbers, all texts, or all values of one type."""
-
-    def kind(one: Any) -> type:
-        return Fraction if isinstance(one, float | Fraction) else type(one)
-
-    if any(kind(limit) is not kind(value) for limit in limits):
-        why = f"{measures.text_of(value)} does not compare with {', '.join(map(measures.text_of, limits))}"
-        raise measures.NeverKnown(why) if row is None else measures.DoesNotApply(why)

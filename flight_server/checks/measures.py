@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -159,6 +160,17 @@ class Ordered:
 def text_of(value: Any) -> str:
     """A value of a measure as text."""
     return value.text if isinstance(value, Ordered) else value if isinstance(value, str) else number(value)
+
+
+def require_comparable(row: Row | None, value: Any, limits: Sequence[Any]) -> None:
+    """Raises an error if a value and its limits are not all numbers, all texts, or all values of one type."""
+
+    def kind(one: Any) -> type:
+        return Fraction if isinstance(one, float | Fraction) else type(one)
+
+    if any(kind(limit) is not kind(value) for limit in limits):
+        why = f"{text_of(value)} does not compare with {', '.join(map(text_of, limits))}"
+        raise NeverKnown(why) if row is None else DoesNotApply(why)
 
 
 def ordered(text: str, lt: LogicalType) -> Ordered:
