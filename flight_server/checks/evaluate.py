@@ -140,8 +140,8 @@ class _Subject:
             return self._judged(
                 rule, column, None, snapshot_id, str(why), pending=not isinstance(why, measures.NeverKnown)
             )
-        fresh, at = (None, None) if about is None else measures.origin(about, rule.measure)
-        inherited = fresh == "INHERITED" and rule.measure != "age_seconds"
+        at = measures.inherited_from(about, rule.measure)
+        inherited = at is not None and rule.measure != "age_seconds"
         if inherited:
             snapshot_id = at
             detail = "; ".join(filter(None, (detail, f"inherited from {snapshot_id}")))
@@ -185,14 +185,13 @@ class _Subject:
     def _change(self, rule: Rule, row: Row | None) -> tuple[float | Fraction, str]:
         """The change of a measure since another snapshot: a share of its value there if the limits are in %."""
         old, new = self._record_at(self._compared(rule), row), self._facts.table if row is None else row
-        if new is not None and old is not None:
-            fresh, at = measures.origin(new, rule.measure)
-            if fresh == "INHERITED" and at == measures.origin(old, rule.measure)[1]:
-                if self._against_of(rule) != PREVIOUS:
-                    raise measures.UnknownValue(f"both are of snapshot {at}")
-                if not (earlier := self._earlier_rows(None, at)):
-                    raise _NoHistory
-                old = self._record_at(earlier[-1]["snapshot_id"], row)
+        at = measures.inherited_from(new, rule.measure)
+        if old is not None and at is not None and at == measures.snapshot_of(old, rule.measure):
+            if self._against_of(rule) != PREVIOUS:
+                raise measures.UnknownValue(f"both are of snapshot {at}")
+            if not (earlier := self._earlier_rows(None, at)):
+                raise _NoHistory
+            old = self._record_at(earlier[-1]["snapshot_id"], row)
         if old is None or new is None:
             raise measures.UnknownValue("not captured at both snapshots")
         if rule.measure in measures.OF_DISTRIBUTION and any(self._is_sample(rule, one) for one in (old, new)):
@@ -296,10 +295,8 @@ class _Subject:
 
     def _limit(self, limit: Limit, rule: Rule, row: Row | None) -> Any:
         if limit.window:
-            about = self._facts.table if row is None else row
-            fresh, at = (None, None) if about is None else measures.origin(about, rule.measure)
-            rows = self._earlier_rows(row, at if fresh == "INHERITED" else None)
-            earlier = [measures.number_in(one, rule.measure) for one in reversed(rows)]
+            at = measures.inherited_from(self._facts.table if row is None else row, rule.measure)
+            earlier = [measures.number_in(one, rule.measure) for one in reversed(self._earlier_rows(row, at))]
             known = [value for value in earlier if value is not None][: limit.window]
             if len(known) < limit.least_values:
                 raise _NoHistory

@@ -119,24 +119,22 @@ class Condition:
             return OPERATORS[self.op](value, limits[0])
         return (value in limits) == (self.op == "in")
 
-    def holds_between(self, low: Any, high: Any, limits: Sequence[Any]) -> bool | None:
-        """True if each value from `low` to `high` meets the condition, False if none does, None if some may.
+    def holds_between(self, low: Any, high: Any, limits: Sequence[Any]) -> bool:
+        """True if each value from `low` to `high` meets the condition.
 
         Args:
             low, high: The least and the greatest value; None where there is no end.
         """
         is_low, is_high = (end is not None and self.holds(end, limits) for end in (low, high))
-        if low is not None and low == high:
-            return is_low
         if self.op in ("<", "<="):
-            return True if is_high else False if low is not None and not is_low else None
+            return is_high
         if self.op in (">", ">="):
-            return True if is_low else False if high is not None and not is_high else None
-        apart = [(low is not None and limit < low) or (high is not None and limit > high) for limit in limits]
+            return is_low
         if self.op == "between":
-            below, above = high is not None and high < limits[0], low is not None and low > limits[1]
-            return True if is_low and is_high else False if below or above else None
-        return self.op in ("!=", "not in") if all(apart) else None
+            return is_low and is_high
+        if self.op in ("!=", "not in"):
+            return all((low is not None and limit < low) or (high is not None and limit > high) for limit in limits)
+        return is_low and low == high
 
 
 def parse(text: str, measure: str, measures: Sequence[str], of_change: bool = False) -> Condition:

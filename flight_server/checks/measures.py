@@ -64,10 +64,20 @@ def value_in(row: Row, measure: str) -> tuple[Any, str]:
     return float(_known(row, measure)), ""
 
 
-def origin(row: Row, measure: str) -> tuple[str | None, int | None]:
-    """The freshness of a measure in a record of a table or column, and the snapshot that it is of."""
-    of = "distribution_" if measure in OF_DISTRIBUTION else ""
-    return row.get(f"{of}freshness"), row.get(f"{of}snapshot_id")
+def snapshot_of(row: Row, measure: str) -> int | None:
+    """The snapshot that a measure in a record of a table or column is of."""
+    return row.get(f"{_group(measure)}snapshot_id")
+
+
+def inherited_from(row: Row | None, measure: str) -> int | None:
+    """The snapshot that an inherited measure is of; None if it is of the record's own, or there is no record."""
+    if row is None or row.get(f"{_group(measure)}freshness") != "INHERITED":
+        return None
+    return snapshot_of(row, measure)
+
+
+def _group(measure: str) -> str:
+    return "distribution_" if measure in OF_DISTRIBUTION else ""
 
 
 def number_in(row: Row, measure: str) -> float | Fraction | None:
