@@ -321,7 +321,7 @@ class _Block:
     def columns(self) -> Columns:
         count = len(self.paths)
         nulls, nans, lower, upper, values, tight, sizes = (metrics.arrays(count) for metrics in self.maps)
-        records = pa.array([measures[0] for measures in self.measures], pa.int64())
+        records = tuple(measures[0] for measures in self.measures)
         columns = {}
         for field_id in sorted({*nulls, *nans, *lower, *upper, *values, *sizes}):
             none, no_bytes = pa.nulls(count, pa.int64()), pa.nulls(count, pa.binary())
@@ -340,11 +340,12 @@ class _Block:
         return columns
 
 
-def _left_out(values: Sequence[Any] | None, records: pa.Array) -> pa.Array | None:
+def _left_out(values: Sequence[Any] | None, records: tuple[int, ...]) -> pa.Array | None:
     """The rows of files that counts of values leave out; of repeated fields there are more values than rows."""
-    if values is None:
+    if values is None or tuple(values) == records:  # as of nearly all columns
         return None
-    rows = pc.max_element_wise(pc.subtract(records, pa.array(values, pa.int64())), 0)  # 0 where values are not counted
+    rows = pc.subtract(pa.array(records, pa.int64()), pa.array(values, pa.int64()))
+    rows = pc.max_element_wise(rows, 0)  # 0 where values are not counted
     return rows if pc.any(pc.greater(rows, 0)).as_py() else None
 
 
