@@ -315,7 +315,8 @@ class JobQueue:
             try:
                 self._store.give_back([job.id for job in durable], lost=False)
             except BaseException:
-                self._lost += durable  # `sweep` tries it again
+                with self.lock:
+                    self._lost += durable  # `sweep` tries it again
                 raise
         self.notify()
         return len(jobs)
@@ -508,7 +509,8 @@ class JobQueue:
         self.workers.forget()
         if lost:
             self._store.give_back([job.id for job in lost], lost=True)
-            self._lost = [job for job in self._lost if job not in lost]
+            with self.lock:
+                self._lost = [job for job in self._lost if job not in lost]
         self._commit.counters.lost(len(late))
         self.notify()
         if now - self._pruned > PRUNE_SECONDS:
