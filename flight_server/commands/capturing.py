@@ -46,7 +46,7 @@ def capture(
     kinds: Annotated[str | None, option(metavar="A,B", help=f"Some of {', '.join(KINDS)}; all when absent.")] = None,
     partition: Annotated[
         list[str] | None,
-        option(metavar="FIELD=VALUE,…", help="Only the files of this partition, and no totals. Repeatable."),
+        option(metavar="FIELD=VALUE,…", help="Only this partition's files, without totals; '\"a=b,c\"' is one."),
     ] = None,
     sample: Annotated[
         str | None, option(metavar="METHOD", help="Read some row groups of the columns: random, or guided.")
@@ -132,9 +132,9 @@ def _seconds(text: str) -> float:
 
 
 def _partition(text: str) -> dict[str, str | None]:
-    """Parses `day=2024-05-01,region=eu`; an empty value means null."""
+    """Parses `day=2024-05-01,region=eu`, with pairs quoted as by `names_of`; an empty value means null."""
     values = {}
-    for pair in text.split(","):
+    for pair in names_of([text]) or ():
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             misuse(f"--partition {text!r}: must be FIELD=VALUE,…")

@@ -106,6 +106,20 @@ def test_invalid_sampling_flags_are_a_usage_error(server, run, flags, message):
     assert status == 2 and message in err and not server.actions
 
 
+def test_capture_sends_partitions(server, run):
+    set_capture_outcome(server, outcome="CAPTURED")
+    given = ("--partition", 'day=2024-05-01, "city=a,b.c"', "--partition", "city=")
+    assert run("capture", NAME, *given)[0] == 0
+    (request, *_) = server.actions[-1][1]["requests"]
+    assert request["partitions"] == [{"day": "2024-05-01", "city": "a,b.c"}, {"city": None}]
+
+
+@pytest.mark.parametrize("text", ["today", "day=1,city", "=1"])
+def test_malformed_partition_is_a_usage_error(run, text):
+    status, _, err = run("capture", NAME, "--partition", text)
+    assert status == 2 and f"--partition '{text}': must be FIELD=VALUE" in err
+
+
 def test_capture_fails_when_an_outcome_is_degraded(server, run):
     set_capture_outcome(server, outcome="DEGRADED", detail="capture failed: OSError")
     status, out, err = run("capture", NAME)
