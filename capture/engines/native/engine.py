@@ -370,7 +370,7 @@ class _Pass:
     def _containers(self) -> dict[int, dict[str, Any]]:
         """Records of containers, for a capture of the whole table. Their nulls are unknown: metadata counts an empty
         list as a null one."""
-        if self.wanted is not None or not self.whole or self.is_covered:
+        if self.wanted is not None or not self.whole:
             return {}
         rows = self.native.row_count
         nulls = 0 if rows == 0 else None

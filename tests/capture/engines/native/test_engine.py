@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -65,6 +66,15 @@ class TestNativeEngine(EngineContract):
         assert result.outcome is Outcome.CAPTURED
         assert len(sink.rows("stats.tables")) == 1 and len(sink.rows("stats.files")) == 3
         assert not any(extra for _, _, extra, _ in sink.puts)
+
+    def test_containers_have_rows_beside_computed_columns(self, engine, table):
+        """Other engines put records of leaves only."""
+        schema = Schema((*table.columns.columns, Column("l", "ARRAY")))
+        nested = replace(table, columns=schema, column_ids={**table.column_ids, "l": 3})
+        sink = self.computed(table)
+        engine.capture_batch(self.requests(nested, Target.table()), sink)
+        (row,) = (row for row in sink.rows("stats.columns") if row["column_id"] == 3)
+        assert (row["row_count"], row["null_count"], row["logical_type"]) == (12, None, "ARRAY")
 
     @pytest.mark.parametrize("lacks", [{"columns": 1}, {"files": 1}, {"snapshot_id": 7}])
     def test_statistics_that_were_computed_in_part_are_all_read(self, engine, table, lacks):
