@@ -240,21 +240,27 @@ def _histogram(data: bytes) -> tuple[tuple[float, float, float], ...]:
 
 
 def _buckets(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row per bucket; values at the ends of the sketch are the bounds of the record, which doubles may exceed."""
     buckets = _histogram(record["data"])
+    if not buckets:
+        return []
     values = None
     if record["row_count"] is not None and record["null_count"] is not None:
         values = record["row_count"] - record["null_count"] - (record["nan_count"] or 0)
     total = sum(count for _, _, count in buckets)
     scale = values / total if values is not None and total else 1.0
     rows, running = [], 0.0
+    least, most = record.get("min"), record.get("max")
+    ends = {buckets[-1][1]: most, buckets[0][0]: least}
     parsed, before, high = logical_types.parse(record["logical_type"]), None, None
     for number, (lower, upper, count) in enumerate(buckets):
         running += count * scale
-        low = high if lower == before else _text(lower, parsed)
-        before, high = upper, _text(upper, parsed)
+        low = high if lower == before else ends.get(lower) or _text(lower, parsed)
+        before, high = upper, ends.get(upper) or _text(upper, parsed)
         rows.append({
             "bucket": number, "lower": low, "upper": high, "row_count": count * scale, "cumulative_row_count": running,
         })  # fmt: skip
+    rows[-1]["upper"] = most or high  # both ends may be one double
     return rows
 
 

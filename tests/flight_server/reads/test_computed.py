@@ -1,9 +1,11 @@
 """Computed flights: quantiles at fixed ranks, and histograms."""
 
+import itertools
+
 import numpy as np
 import pytest
 
-from flight_server.reads.computed import RANKS, _quantiles
+from flight_server.reads.computed import RANKS, _buckets, _quantiles
 from store.model import sketches
 from store.model.schemas import KLL
 from tests.flight_server.serving import app_in, command, put, read, rows
@@ -59,6 +61,20 @@ def test_quantiles_beyond_double_precision_are_sorted_within_bounds():
     }
     values = [int(row["value"]) for row in _quantiles(record)]
     assert values == sorted(values) and {values[0], values[-1]} == {most, most + 2}
+
+
+@pytest.mark.parametrize(("logical_type", "low", "high"), [
+    ("DECIMAL(18,18)", "-0.999999999999999999", "0.999999999999999999"),  # -1 and 1 are beyond the type
+    ("INT", str(2**60 + 1), str(2**60 + 3)),  # one double
+    ("TIMESTAMP", "0000-12-31T16:07:02.000001", "9999-12-31T23:59:59.999999"),
+])  # fmt: skip
+def test_histogram_ends_at_the_bounds(logical_type, low, high):
+    numbers = {"TIMESTAMP": [-62135625178e6 + 1, 0, 253402300799999999]}
+    data = sketches.kll(np.array(numbers.get(logical_type) or [float(low)] * 9 + [float(high)]))
+    counts = {"row_count": 10, "null_count": 0, "nan_count": None}
+    rows = _buckets({"logical_type": logical_type, "min": low, "max": high, "data": data} | counts)
+    assert (rows[0]["lower"], rows[-1]["upper"]) == (low, high)
+    assert all(a["upper"] == b["lower"] for a, b in itertools.pairwise(rows))
 
 
 @pytest.mark.parametrize(("logical_type", "values", "bounds", "expected"), [
