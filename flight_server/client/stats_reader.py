@@ -208,23 +208,29 @@ class StatsReader(Connection):
 
         Args:
             table: Full name of the table.
-            column: Name of the column, or `#<column_id>`.
+            column: Name of the column that has it now, else of the last one that had it; or `#<column_id>`.
 
         Returns:
             The columns of `stats.columns`, followed by `committed_at`.
 
         Raises:
             pa.ArrowKeyError: UNKNOWN_TABLE; or UNKNOWN_COLUMN: neither the column nor statistics of it exist.
-            pa.ArrowInvalid: AMBIGUOUS_COLUMN: several columns of a snapshot have the name; use `#<column_id>`.
+            pa.ArrowInvalid: AMBIGUOUS_COLUMN: several columns have the name; use `#<column_id>`.
         """
-        rows = self.read_table("stats.columns", table, where=_named(column))
-        if len(rows["snapshot_id"].unique()) < len(rows):
-            pick_column(table, column, list({row["column_id"]: row for row in rows.to_pylist()}.values()))
-        if not rows.num_rows:
-            known = self.read_table("information_schema.columns", table, ["column_name"])["column_name"].to_pylist()
-            if column not in known:
-                raise unknown_column(table, column, known)
-        commits = self.read_table("sys.snapshots", table, ["snapshot_id", "committed_at"])
+        columns = self.read("information_schema.columns", ["column_name", "column_id"], of_table(table)).to_pylist()
+        choice = [row for row in columns if row["column_name"] == column]
+        if not choice:
+            named = self._in_order(table, self.read_table("stats.columns", table, where=_named(column))).to_pylist()
+            choice = list({r["column_id"]: r for r in named if r["snapshot_id"] == named[-1]["snapshot_id"]}.values())
+            if not choice:
+                raise unknown_column(table, column, [row["column_name"] for row in columns])
+        column_id = pick_column(table, column, choice)
+        where = [{"column": "column_id", "op": "EQ", "values": [column_id]}]  # under another name in older snapshots
+        return self._in_order(table, self.read_table("stats.columns", table, where=where))
+
+    def _in_order(self, table: str, rows: pa.Table) -> pa.Table:
+        """The rows in the order of the table's history, with `committed_at`."""
+        commits = self.read("sys.snapshots", ["snapshot_id", "committed_at"], of_table(table))
         order = {row["snapshot_id"]: (at, row["committed_at"]) for at, row in enumerate(commits.to_pylist())}
         ids = rows["snapshot_id"].to_pylist()
         places = sorted(range(len(ids)), key=lambda at: order.get(ids[at], (-1, None))[0])

@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from flight_server.views.reader import Reader, equal, read_table
+from flight_server.views.reader import Leaf, Reader, equal, read_table
 from flight_server.views.table_summary import Row, require
 from store.model.errors import nearest
 
@@ -22,19 +22,28 @@ NUMBERS: Final = ("row_count", "null_count", "nan_count", "ndv", "mean", "stddev
 def column_rows(reader: Reader, name: str, column: str) -> list[Row]:
     """Every stored row of a column, by name or `#<column_id>`, with its snapshot's `committed_at`, oldest first.
 
+    A name is that of the column which has it now, or of the last one that had it.
+
     Raises:
         pa.ArrowKeyError: The table does not exist, or it has no such column.
-        pa.ArrowInvalid: Several columns of one snapshot have the name.
+        pa.ArrowInvalid: Several columns have the name.
     """
-    rows = read_table(reader, "stats.columns", name, None, equal("column_name", column)).to_pylist()
-    if not rows and column.startswith("#") and column[1:].isdecimal():
-        rows = read_table(reader, "stats.columns", name, None, equal("column_id", int(column[1:]))).to_pylist()
-        if rows:
-            return in_order(reader, name, rows)
-    if len({row["snapshot_id"] for row in rows}) < len(rows):
-        ids = " or ".join(f"#{column_id}" for column_id in sorted({row["column_id"] for row in rows}))
+
+    def read(condition: Leaf) -> list[Row]:
+        return in_order(reader, name, read_table(reader, "stats.columns", name, None, condition).to_pylist())
+
+    names = ["column_id", "column_name"]
+    now = read_table(reader, "information_schema.columns", name, names, equal("column_name", column))
+    ids = set(now["column_id"].to_pylist())
+    if not ids and (named := read(equal("column_name", column))):
+        ids = {row["column_id"] for row in named if row["snapshot_id"] == named[-1]["snapshot_id"]}
+    if not ids and column.startswith("#") and column[1:].isdecimal():
+        ids = {int(column[1:])}
+    rows = read(equal("column_id", *sorted(ids))) if ids else []  # in an older snapshot it may have another name
+    if len(ids := {row["column_id"] for row in rows}) > 1:
+        choice = " or ".join(f"#{column_id}" for column_id in sorted(ids))
         raise pa.ArrowInvalid(
-            f'[AMBIGUOUS_COLUMN] several columns of "{name}" are written "{column}"; name one by its id: {ids}'
+            f'[AMBIGUOUS_COLUMN] several columns of "{name}" are written "{column}"; name one by its id: {choice}'
         )
     if not rows:
         require(reader, name)
@@ -45,14 +54,7 @@ def column_rows(reader: Reader, name: str, column: str) -> list[Row]:
         if column not in columns:
             hint = nearest(column, columns) or f"it has {', '.join(columns[:20]) or 'none'}"
             raise pa.ArrowKeyError(f'[UNKNOWN_COLUMN] table "{name}" has no column "{column}"; {hint}')
-    # By id from here on: in an older snapshot the column may have another name.
-    for column_id in {row["column_id"] for row in rows}:
-        rows += [
-            row
-            for row in read_table(reader, "stats.columns", name, None, equal("column_id", column_id)).to_pylist()
-            if row["column_name"] != column
-        ]
-    return in_order(reader, name, rows)
+    return rows
 
 
 def table_rows(reader: Reader, name: str) -> list[Row]:

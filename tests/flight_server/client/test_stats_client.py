@@ -161,9 +161,20 @@ def test_history_of_an_ambiguous_column_name_is_an_error(server, client):
         client.history("lake.sales.orders", "st.x")
 
 
+def test_history_by_name_is_of_the_column_that_has_the_name_now(server, client):
+    rows = [(1, 1, "id"), (1, 2, "old"), (2, 2, "id")]
+    server.rows("stats.columns", *[TABLE | dict(zip(("column_id", "snapshot_id", "column_name"), row, strict=True))
+                                   for row in rows])  # fmt: skip
+    now = ((1, "old"), (2, "id"), (3, "st.x"))
+    server.rows("information_schema.tables", TABLE)
+    server.rows("information_schema.columns", *[TABLE | {"column_id": i, "column_name": name} for i, name in now])
+    found = {name: client.history("lake.sales.orders", name)["column_id"].to_pylist() for name in ("id", "old", "st.x")}
+    assert found == {"id": [2], "old": [1, 1], "st.x": []}
+
+
 def test_history_of_an_unknown_column(server, client):
     server.rows("information_schema.tables", TABLE)
-    server.rows("information_schema.columns", TABLE | {"column_name": "id"})
+    server.rows("information_schema.columns", TABLE | {"column_name": "id", "column_id": 1})
     assert client.history("lake.sales.orders", "id").num_rows == 0
     with pytest.raises(pa.ArrowKeyError, match=r'\[UNKNOWN_COLUMN\] .* no column "di"'):
         client.history("lake.sales.orders", "di")

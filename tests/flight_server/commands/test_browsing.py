@@ -142,8 +142,24 @@ def test_columns_with_the_same_name_are_labelled_by_id(server, run):
 
 def test_history_of_an_ambiguous_column_name_is_an_error(server, run):
     server.rows("stats.columns", *(column_row(snapshot_id=3, column_id=at, max=str(at)) for at in (4, 5)))
+    server.rows("information_schema.columns", *(KEY | {"column_id": at, "column_name": "id"} for at in (4, 5)))
     status, out, err = run("history", NAME, "id")
     assert (status, out) == (1, "") and "[AMBIGUOUS_COLUMN]" in err and "#4 or #5" in err
+
+
+def test_history_by_name_is_of_the_column_that_has_the_name_now(server, run):
+    """Column 1 was renamed to `old` before column 2 took its name."""
+    server.rows("stats.columns", column_row(snapshot_id=1), column_row(snapshot_id=2, column_name="old"))
+    now = ((1, "old"), (2, "id"))
+    server.rows("information_schema.columns", *(KEY | {"column_id": i, "column_name": name} for i, name in now))
+
+    def snapshots(column):
+        return [row["snapshot_id"] for row in json.loads(run("history", NAME, column, "--format", "json")[1])]
+
+    assert (snapshots("id"), snapshots("old"), snapshots("#1")) == ([], [1, 2], [1, 2])
+    server.rows("information_schema.columns", KEY | {"column_id": 1, "column_name": "old"})
+    server.rows("stats.columns", column_row(snapshot_id=1), column_row(snapshot_id=2, column_id=2))
+    assert snapshots("id") == [2], "of two dropped columns the last one that had the name"
 
 
 def test_history_of_an_unknown_column_suggests_the_nearest(run):
