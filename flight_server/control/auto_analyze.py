@@ -53,9 +53,10 @@ class AutoAnalyze:
         self._database, self._catalog, self._jobs, self._usage = database, catalog, jobs, usage
         self._lakes, self._captures = lakes, captures
         self._default, self._every = policy.parse(default), every_seconds
-        # by table key and kind of target: snapshot and text of the last decision; when and of which snapshot was tried
+        # by table key and kind of target: snapshot and text of the last decision; time, snapshot and schema of the last
+        # try
         self._last: dict[tuple[int, str], tuple[int | None, str]] | None = None
-        self._tried: dict[tuple[int, str], tuple[datetime, int]] = {}
+        self._tried: dict[tuple[int, str], tuple[datetime, int, str | None]] = {}
         self._later: set[int] = set()  # keys of the tables captured since
         self._lock = threading.Lock()
 
@@ -105,7 +106,9 @@ class AutoAnalyze:
     def _decide(self, table: TableEntry, state: TableState, rules: Rules, now: datetime) -> _Decided:
         verdicts = {}
         for kind, decide in (("TABLE", policy.table_verdict), ("COLUMN", policy.columns_verdict)):
-            tried_at, snapshot_id = self._tried.get((table.table_key, kind), (None, None))
+            tried_at, snapshot_id, schema = self._tried.get((table.table_key, kind), (None, None, None))
+            if schema != state.schema_hash:  # whatever was captured under it is deleted, as of another snapshot
+                snapshot_id = None
             verdicts[kind] = decide(rules, replace(state, tried_at=tried_at, tried_snapshot_id=snapshot_id), now)
         return _Decided(table, state, verdicts)
 
@@ -115,7 +118,7 @@ class AutoAnalyze:
         for one in decided:
             for kind, verdict in one.verdicts.items():  # two jobs, so that metadata captures do not wait for a scan
                 if verdict.capture and (snapshot_id := one.state.snapshot_id) is not None:
-                    tried[one.table.table_key, kind] = (now, snapshot_id)
+                    tried[one.table.table_key, kind] = (now, snapshot_id, one.state.schema_hash)
                     columns = verdict.columns
                     targets = [Target.table()] if columns is None else [Target.column(i) for i in columns]
                     captures.append((one.table, snapshot_id, [(None, CaptureSpec(target)) for target in targets]))

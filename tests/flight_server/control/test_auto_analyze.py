@@ -96,15 +96,30 @@ def test_policy_bounds_how_old_an_inherited_distribution_is():
         assert served(3, "off") == ("INHERITED", "INHERITED", 1, 1.5)
 
 
-def discover(app, current):
+def test_another_schema_at_the_same_snapshot_does_not_wait_for_a_retry():
+    """The statistics of the snapshot were deleted with its former schema."""
+    with app_in(auto_analyze="metadata") as app:
+        app.database.write(lambda c: app.catalog.put_connector(c, "lake", "iceberg", "u", {}))
+
+        def review(schema):
+            discover(app, 1, schema)
+            jobs = app.auto.review("lake", [app.catalog.get("lake.s.t")])
+            for job in jobs:
+                app.jobs.cancel(job)
+            return len(jobs)
+
+        assert [review(schema) for schema in ("h", "h", "g", "g", "h")] == [1, 0, 1, 0, 1]
+
+
+def discover(app, current, schema="h"):
     """Stores an inspection of the table, which has the snapshots 1 to `current`."""
     snapshots = [
         {"snapshot_id": i, "ordinal": i, "parent_snapshot_id": None, "sequence_number": None, "committed_at": None,
-         "operation": None, "schema_hash": "h"}
+         "operation": None, "schema_hash": schema}
         for i in range(1, current + 1)
     ]  # fmt: skip
-    found = {"schema": "s", "name": "t", "table_id": "id", "location": "l", "schema_hash": "h", "schemas": {"h": []},
-             "current_snapshot_id": current, "snapshots": snapshots}  # fmt: skip
+    found = {"schema": "s", "name": "t", "table_id": "id", "location": "l", "schema_hash": schema,
+             "schemas": {schema: []}, "current_snapshot_id": current, "snapshots": snapshots}  # fmt: skip
     app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "iceberg", [found]))
 
 
