@@ -19,7 +19,7 @@ from flight_server.views import history, table_summary
 from flight_server.views.reader import Reader, equal, read_table
 from flight_server.views.table_summary import Row, TableSummary, nearest_float, number
 from store.model.errors import InvalidArgument
-from store.model.logical_types import MEASURED
+from store.model.logical_types import MEASURED, NESTED
 from store.model.names import is_pattern
 
 _NOT_DRIFTING: Final = frozenset({"STRING", "BINARY", "UUID", "JSON", "VARIANT"})  # types without a number line
@@ -240,13 +240,17 @@ class _Subject:
         if not older.rows or not self._facts.rows:
             at = "the current snapshot" if older.rows else f"snapshot {against}"
             raise measures.UnknownValue(f"no columns captured at {at}")
+        if older.schemas & self._facts.schemas:  # a column that one of them lacks was not captured there
+            return Fraction(0), ""
         before, after = (
-            {row["column_id"]: (row["column_name"], row["logical_type"]) for row in summary.rows}
-            for summary in (older, self._facts)
+            {row["column_id"]: (row["column_name"], row["logical_type"]) for row in of.rows}
+            for of in (older, self._facts)
         )
-        changed = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
-        names = sorted((after.get(key) or before[key])[0] or f"#{key}" for key in changed)
-        return Fraction(len(changed)), ", ".join(names)
+        for row in table_summary.uncaptured(self._reader, self._facts) if self._at == "current" else ():
+            if row["column_id"] in before or row["data_type"] not in NESTED:
+                after[row["column_id"]] = row["column_name"], row["data_type"]
+        changed = {i: after.get(i) or before[i] for i in before.keys() | after.keys() if before.get(i) != after.get(i)}
+        return Fraction(len(changed)), ", ".join(sorted(name or f"#{i}" for i, (name, _) in changed.items()))
 
     def _of_column(self, rule: Rule, row: Row) -> tuple[Any, str]:
         if rule.measure == "drift":

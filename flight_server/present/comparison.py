@@ -47,7 +47,7 @@ def changes(before: TableSummary, after: TableSummary) -> list[Change]:
     differences = _compare("table", OF_TABLE, before.table or {}, after.table or {})
     olds, news = ({row["column_id"]: row for row in summary.rows} for summary in (before, after))
     known_as = labels([*(row for i, row in olds.items() if i not in news), *news.values()])
-    differ = bool(olds and news) and not _schemas(before) & _schemas(after)
+    differ = bool(olds and news) and not before.schemas & after.schemas
     for column in sorted(olds.keys() | news.keys()):
         old, new = olds.get(column), news.get(column)
         label = known_as[column]
@@ -58,12 +58,6 @@ def changes(before: TableSummary, after: TableSummary) -> list[Change]:
         else:
             differences += _compare(label, OF_COLUMN, old or {}, new or {})
     return differences
-
-
-def _schemas(summary: TableSummary) -> set[str]:
-    """Hashes of the schemas that the rows of a snapshot are of."""
-    rows = [*summary.rows, *([] if summary.table is None else [summary.table])]
-    return {row["schema_hash"] for row in rows if row.get("schema_hash") is not None}
 
 
 def _compare(of: str, names: Sequence[str], old: Row, new: Row) -> list[Change]:

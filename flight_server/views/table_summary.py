@@ -38,6 +38,12 @@ class TableSummary:
         """Rows of `stats.columns`, in the order of their column ids."""
         return sorted(self.columns.to_pylist(), key=lambda row: row["column_id"])
 
+    @property
+    def schemas(self) -> set[str]:
+        """Hashes of the schemas that the rows are of."""
+        rows = [*self.rows, *([] if self.table is None else [self.table])]
+        return {row["schema_hash"] for row in rows if row.get("schema_hash") is not None}
+
     def bars(self, row: Row, bins: int) -> list[shapes.Bar]:
         """The histogram of a column as at most `bins` bars."""
         column = row["column_id"]

@@ -201,6 +201,31 @@ def test_unchanged_schema_has_no_schema_changes(reader):
     assert results(reader, "schema_changes = 0", against="previous")[0].state is PASSED
 
 
+def test_column_that_was_not_captured_is_no_change_of_the_schema():
+    with app_in() as app:
+        snapshots = [
+            {"snapshot_id": i, "ordinal": i, "parent_snapshot_id": None, "sequence_number": None, "committed_at": None,
+             "operation": None, "schema_hash": "old" if i < 3 else "new"}
+            for i in (1, 2, 3)
+        ]  # fmt: skip
+        columns = [["id", "INT", True, 1], ["name", "STRING", True, 2], ["tags", "ARRAY", True, 3]]
+        described = {"schema": "s", "name": "t", "table_id": "i", "location": "l", "schema_hash": "new",
+                     "schemas": {"new": [*columns, ["added", "DATE", True, 4]], "old": columns}}  # fmt: skip
+
+        def changes(current, *captured):
+            discovered = described | {"current_snapshot_id": current, "snapshots": snapshots[:current]}
+            app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "iceberg", [discovered]))
+            row = KEY | {"snapshot_id": current, "row_count": 100, "schema_hash": snapshots[current - 1]["schema_hash"]}
+            put(app, [row], "stats.tables")
+            put(app, [row | column for column in captured])
+            found = results(LocalReader(app.scanner, ANONYMOUS), "schema_changes = 0", against="previous")
+            return [(result.value, result.detail) for result in found]
+
+        assert changes(1, COLUMNS[0]) == []
+        assert changes(2, *COLUMNS[:2]) == [(0, "")], "of the same schema"
+        assert changes(3, COLUMNS[0]) == [(1, "added")], "the name is still there, and a list need not be captured"
+
+
 def test_unknown_table_is_an_error(reader):
     with pytest.raises(pa.ArrowKeyError, match="UNKNOWN_TABLE"):
         check(reader, "lake.s.nosuch", [rules.parse("row_count > 0")])
