@@ -255,20 +255,47 @@ class Discovery:
             known.update(execute(connection, f"SELECT table_key, schema_hash FROM schemas WHERE {keys}", moved=moved))
             for key, name, column_id in execute(connection, f"SELECT * FROM column_ids WHERE {keys}", moved=moved):
                 stored[key][name] = column_id
-        insert_rows(connection, "schemas", [
-            [key, schema_hash, json.dumps(columns)] for key, item in tables.items()
-            for schema_hash, columns in item["schemas"].items() if (key, schema_hash) not in known
-        ])  # fmt: skip
         ids = {key: found_tables.column_ids(stored[key], item) for key, item in tables.items()}
+        self._forget_other_ids(connection, {
+            key: item for key, item in tables.items()
+            if any(ids[key].get(name, column_id) != column_id for name, column_id in stored[key].items())
+        })  # fmt: skip
         gone = [(k, name) for k, of in stored.items() for name, i in of.items() if ids[k].get(name) != i]
         if gone:
             names = dict(zip(("table_key", "column_name"), zip(*gone, strict=True), strict=True))
             execute(connection, "DELETE FROM column_ids c USING {gone} g WHERE c.table_key = g.table_key"
                     " AND c.column_name = g.column_name", gone=pa.table(names))  # fmt: skip
+        insert_rows(connection, "schemas", [
+            [key, schema_hash, json.dumps(columns)] for key, item in tables.items()
+            for schema_hash, columns in item["schemas"].items() if (key, schema_hash) not in known
+        ])  # fmt: skip
         insert_rows(connection, "column_ids", [
             [key, name, i] for key, of in ids.items() for name, i in of.items() if stored[key].get(name) != i
         ])  # fmt: skip
         return ids
+
+    def _forget_other_ids(self, connection: Connection, tables: Mapping[int, Found]) -> None:
+        """Deletes the records of tables whose format gives ids since this inspection, as Delta with a column mapping:
+        the ids that names had until then are those of other columns now.
+
+        Args:
+            tables: Those of which a name has another id now, before their new schemas are stored.
+        """
+        tables = {
+            key: item for key, item in tables.items()
+            if any(column[3] is not None for column in item["schemas"].get(item["schema_hash"], ()))
+        }  # fmt: skip
+        if not tables:
+            return
+        had_ids = {key for key, columns in execute(
+            connection, f"SELECT table_key, columns FROM schemas WHERE {among('table_key', tables)}",
+            moved=keys_table(tables),
+        ) if any(column[3] is not None for column in json.loads(columns))}  # fmt: skip
+        for key in tables.keys() - had_ids:
+            entry = self._catalog.uncommitted.by_key[key]
+            log.warning("%s has other column ids now: its statistics are deleted", entry.full_name)
+            delete_records(connection, self._catalog, entry, None)
+            self._catalog.lives[key] += 1
 
     def _store_snapshots(
         self, connection: Connection, tables: Mapping[int, Found],

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from store.catalog.catalog import Catalog, table_uuid
 from store.catalog.discovery import Discovery
 from store.model.errors import InvalidArgument, NotFound
+from store.stats_store import DuckDBStatsStore
+from tests.store.contract import columns as columns_of
+from tests.store.contract import put
 from tests.store.empty_store import empty_database
 
 A, B = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
@@ -109,6 +112,24 @@ def test_field_id_that_a_dropped_column_had_leaves_both_distinct(catalog):
     assert catalog.column_ids(entry) == {"a": 2, "b": 1}
     assert columns(catalog, discover(catalog, schemas={"h0": before, "h1": after})) == [("b", 1, "INT")]
     assert catalog.column_ids(entry) == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize(("ids", "kept"), [((1, 2), 2), ((2, 1), 0)])
+def test_records_of_a_table_that_gets_field_ids_stay_if_these_are_the_same(catalog, ids, kept):
+    """As Delta gets by a column mapping. Later on an id goes with its column to another name, and so do its records."""
+    entry = discover(catalog, columns=[("a", "INT"), ("b", "INT")])
+    store = DuckDBStatsStore(catalog.database, catalog)
+
+    def records():
+        return catalog.database.rows("SELECT count(*) FROM stats_columns WHERE table_key = ?", entry.table_key)[0][0]
+
+    put(store, "stats.columns", columns_of((1, 10), (2, 10), name=entry.name))
+    mapped = [[name, "INT", True, i] for name, i in zip("ab", ids, strict=True)]
+    assert [discover(catalog, columns=mapped, schema_hash="h2", snapshots=(1, 2)).table_key, records()] == [1, kept]
+    put(store, "stats.columns", columns_of((1, 10), (2, 10), name=entry.name, snapshot=2))
+    renamed = [["b", "INT", True, ids[0]], ["a", "INT", True, 7]]
+    discover(catalog, columns=renamed, schema_hash="h3", snapshots=(1, 2, 3))
+    assert records() == kept + 2
 
 
 def test_renamed_table_keeps_its_key(catalog):
