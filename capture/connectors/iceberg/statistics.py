@@ -128,7 +128,8 @@ class ColumnStatistics:
         if rows is not block.rows:
             whole = pc.equal(rows, block.rows)
             # of one value, all rows that are left have it
-            attained = pc.and_(pc.equal(low, high).fill_null(False), pc.equal(nulls, 0).fill_null(False))
+            others = pc.add(nulls, nans) if leaf.logical.kind in FLOATING else nulls
+            attained = pc.and_(pc.equal(low, high).fill_null(False), pc.equal(others, 0).fill_null(False))
             exact = [pc.if_else(pc.or_(whole, attained), side, pc.and_(side, False)) for side in exact]
             nulls, nans = (live_counts(counts, rows, block.rows, whole) for counts in (nulls, nans))
         return {

@@ -192,6 +192,15 @@ def test_deleted_rows_make_bounds_inexact_and_null_counts_unknown(table):
     assert (empty["row_count"], empty["null_count"], empty["min"], empty["max"]) == (0, 0, None, None)
 
 
+def test_bounds_of_a_number_beside_nan_are_inexact_after_deletes(tmp_path):
+    schema = Schema(NestedField(1, "x", DoubleType()), NestedField(2, "y", LongType()))
+    table = built.simple_table(tmp_path, schema, pa.table({"x": [5.0, math.nan], "y": [5, 5]}))
+    built.commit_deletes(table, built.position_deletes(table, [(built.data_paths(table)[0][0], 0)]))
+    found = file_columns(stats(directory(home(table))))
+    labels = [[found[0, name][side] for side in ("min_is_exact", "max_is_exact")] for name in "xy"]
+    assert labels == [[False, False], [True, True]]  # what is left of x is NaN
+
+
 def test_fingerprint_changes_with_the_deletes(table):
     def fingerprints():
         connector = directory(home(table))
