@@ -114,9 +114,7 @@ class Plans:
             of_partition = (row["partition_spec_id"], row["partition_data_json"])
             if (partition := partitions.get(of_partition)) is None:
                 partition = partitions[of_partition] = _partition(plan, *of_partition)
-            path, count, applying = deletes["data_files"].get(
-                row["file_path"], (row["file_path"], row["row_count"], ())
-            )
+            path, count, applying = deletes["data_files"].get(row["file_path"], (None, row["row_count"], ()))
             if row["delete_files"] and not applying:
                 raise Unimplemented(f"the deletes of {row['file_path']} are not known any more")
             if count is None or row["size_bytes"] is None:
@@ -125,7 +123,8 @@ class Plans:
                     hint="capture the table",
                 )
             file = partition | {
-                "content": "data", "file-path": url(path), "file-format": (row["file_format"] or "PARQUET").lower(),
+                "content": "data", "file-path": path or url(row["file_path"]),
+                "file-format": (row["file_format"] or "PARQUET").lower(),
                 "file-size-in-bytes": row["size_bytes"], "record-count": count,
             }  # fmt: skip
             task: dict[str, Any] = {"data-file": file}

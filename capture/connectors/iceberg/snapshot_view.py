@@ -255,14 +255,15 @@ class SnapshotView:
         Returns:
             `delete_files`: content files, with locations that can be opened; `data_files`: location of a data file
             with deletes → its path, its number of rows with the deleted ones, and indexes into `delete_files`. The path
-            is the one in the metadata if a delete file contains it, because readers compare the two as texts.
+            is the one in the metadata if its rows are deleted by position, because readers compare it as text with the
+            one in the delete file or beside the vector; else None.
         """
         numbers = {id(delete): number for number, delete in enumerate(self._deletes)}
-        touched: dict[str, tuple[str, int, list[int]]] = {}
+        touched: dict[str, tuple[str | None, int, list[int]]] = {}
         for entry in self._data() if self._deletes else ():
             if applying := self._index.positional(entry) + self._index.equality(entry):
-                named = any(delete.content != "EQUALITY_DELETES" and delete.blob is None for delete in applying)
-                path = entry.path if named else entry.location
+                named = any(delete.content != "EQUALITY_DELETES" for delete in applying)
+                path = entry.path if named else None
                 touched[entry.location] = path, entry.rows, [numbers[id(delete)] for delete in applying]
         return {"delete_files": list(map(_content_file, self._deletes)), "data_files": touched}
 

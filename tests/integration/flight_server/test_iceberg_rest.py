@@ -173,6 +173,24 @@ def test_vectors_of_one_file_have_counts_of_their_own(site):
         assert task["data-file"]["record-count"] == 10 and vector["content-size-in-bytes"] > 0
 
 
+def test_rows_that_are_deleted_in_files_of_paths_without_scheme_stay_deleted(site):
+    """Readers compare the path of a data file as text with the one in its delete file."""
+    root, schema = site.root / "plain", Schema(NestedField(1, "id", LongType()))
+    parts = (pa.table({"id": range(10 * i, 10 * i + 10)}) for i in (0, 1))
+    table = built.simple_table(root, schema, *parts, location=str(root / "warehouse/db/t"))
+    first, second = sorted(
+        (path for path, _ in built.data_paths(table)), key=lambda path: pq.read_table(path)["id"][0].as_py()
+    )
+    vectors = built.deletion_vectors(table, {second: [1]})
+    built.commit_deletes(table, built.position_deletes(table, [(first, 3)]), *vectors, format_version=3)
+    site.connect("plain", "iceberg", root / "warehouse")
+    found = site.table("plain", *_namespace(site, "plain"), "t")
+    assert ids(found.scan(row_filter="id < 10")) == [0, 1, 2, *range(4, 10)]
+    place = "%1F".join(("plain", *_namespace(site, "plain")))
+    _, told = site.ask(f"namespaces/{place}/tables/t/plan", {})
+    assert {task["data-file"]["file-path"] for task in told["file-scan-tasks"]} == {first, second}
+
+
 def _namespace(site: Site, catalog: str) -> tuple[str, ...]:
     _, told = site.ask(f"namespaces?parent={catalog}")
     level = told["namespaces"][0]
