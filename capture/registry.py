@@ -86,7 +86,10 @@ class Registry:
         if last is not None:
             detail = f"no capture result: {last.detail}" if last.detail else "no capture result"
             return CaptureResult(Outcome.UNCAPTURABLE, last.engine_id, detail)
-        reasons = dict.fromkeys(reason for engine in self.engines if (reason := _mismatch(engine, request)))
+        reasons = dict.fromkeys(
+            reason.removeprefix("target unsupported: ") for engine in self.engines
+            if (reason := _mismatch(engine, request))
+        )  # fmt: skip
         detail = "target unsupported" + (f": {'; '.join(reasons)}" if reasons else "")
         return CaptureResult(Outcome.UNCAPTURABLE, "", detail)
 

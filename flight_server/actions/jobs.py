@@ -63,14 +63,15 @@ class _Cancellation(Struct):
 
 @action(_Cancellation, "Cancels a job, or what the caller's calls of this id capture; what has ended stays as it is")
 def cancel_job(call: Call, body: _Cancellation) -> Results:
-    if body.job_id is not None:
-        yield call.app.queue.cancel(_job(call, body.job_id, "capture.run")["job_id"])
-        return
-    if body.correlation_id is None:
-        raise InvalidField("job_id", "is missing", expected="the id of a job, or a correlation_id", actual=None)
-    call.app.access.require(call.principal, "capture.run")
-    cancelled = call.app.captures.cancel(call.principal.name, body.correlation_id)
-    yield {"correlation_id": body.correlation_id, "cancelled": cancelled}
+    match body.job_id, body.correlation_id:
+        case str(job_id), None:
+            yield call.app.queue.cancel(_job(call, job_id, "capture.run")["job_id"])
+        case None, str(name):
+            call.app.access.require(call.principal, "capture.run")
+            yield {"correlation_id": name, "cancelled": call.app.captures.cancel(call.principal.name, name)}
+        case _:
+            raise InvalidField("job_id", "or a correlation_id must be given, and not both",
+                               expected="the id of a job, or a correlation_id", actual=body.job_id)  # fmt: skip
 
 
 @action(_JobBody, "Waits until a job has ended")

@@ -83,6 +83,9 @@ def test_request_without_candidates_is_target_unsupported():
     assert results[0].detail.startswith("target unsupported: target TABLE unsupported")
     assert [d.outcome for d in decisions] == ["UNCAPTURABLE"]
     assert run([], requests_for(1))[0][0].detail == "target unsupported"
+    engine = FakeEngine()
+    engine.supports = lambda request: "target unsupported: on Mondays"
+    assert run([engine], requests_for(1))[0][0].detail == "target unsupported: on Mondays"
 
 
 def test_request_that_no_engine_captures_has_no_capture_result():

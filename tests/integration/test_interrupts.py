@@ -156,6 +156,8 @@ def test_cancelled_capture_of_many_rows_frees_the_writer_and_leaves_nothing(lake
         else:
             putting.join()
         with lake.connect() as canceller:
+            with pytest.raises(pa.ArrowInvalid, match="job_id: or a correlation_id must be given, and not both"):
+                canceller.act("cancel_job", {"job_id": lease["job_id"], "correlation_id": "mine"})
             canceller.act("cancel_job", {"job_id": lease["job_id"]})
             started = time.monotonic()
             putting.join(60)
