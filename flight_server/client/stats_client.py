@@ -150,22 +150,34 @@ class StatsClient(StatsReader):
             timeout: Timeout in seconds; None for that of the client.
 
         Returns:
-            The requests in order, each with its `outcome`, `engine_id`, `job_id`, `detail` and `attributes`.
+            The requests in order, each with its `outcome`, `engine_id`, `job_id`, `detail` and `attributes`; then those
+            for columns that the capture found to be new.
 
         Raises:
             pa.ArrowKeyError: UNKNOWN_TABLE, UNKNOWN_COLUMN.
             flight.FlightTimedOutError: The timeout has passed.
         """
+
+        def ask(name: str) -> list[dict[str, Any]]:
+            return self.capture_requests(
+                name, snapshot=snapshot, columns=columns, kinds=kinds, mode=mode, partitions=partitions
+            )
+
         requests: list[Mapping[str, Any]] = []
-        for item in [tables] if isinstance(tables, str) else tables:
+        items = [tables] if isinstance(tables, str) else list(tables)
+        for item in items:
             if isinstance(item, str):
-                requests += self.capture_requests(
-                    item, snapshot=snapshot, columns=columns, kinds=kinds, mode=mode, partitions=partitions
-                )
+                requests += ask(item)
             else:
                 requests.append({"snapshot": snapshot, "target": {"kind": "TABLE"}, "mode": mode, **item})
-        body = {"requests": requests} | ({} if engine is None else {"engine": engine})
-        outcomes = self.captures.call(body, timeout)
+        more = {} if engine is None else {"engine": engine}
+        outcomes = self.captures.call({"requests": requests} | more, timeout)
+        if snapshot == "current" and columns is None:  # the capture looked at the lake and may have found new columns
+            known = {(request["table"], request["target"].get("column_id")) for request in requests}
+            asked = [request for item in items if isinstance(item, str) for request in ask(item)]
+            new = [one for one in asked if (one["table"], one["target"].get("column_id")) not in known]
+            outcomes += self.captures.call({"requests": new} | more, timeout) if new else []
+            requests += new
         return [{**request, **outcome} for request, outcome in zip(requests, outcomes, strict=True)]
 
     def resolve(

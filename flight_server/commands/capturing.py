@@ -6,14 +6,15 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from flight_server.client import reason
+from flight_server.client.capture_requests import requests_for
 from flight_server.commands.common import (
     CONNECTION,
     Answer,
@@ -29,11 +30,16 @@ from flight_server.commands.common import (
 from flight_server.commands.output import STARTED, in_flags, misuse, say, tell, tell_json, warn
 from flight_server.commands.parameters import option
 from flight_server.commands.progress import capture_each
+from flight_server.table_names import COLUMNS, full_name, split_name
 from store.model.schemas import KINDS
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
 
+Requesting: TypeAlias = Callable[[str], list[dict[str, Any]]]  # the requests for a table
+OfColumns: TypeAlias = Callable[[str, Sequence[Mapping[str, Any]]], list[dict[str, Any]]]  # and its columns
+_FEW: Final = 64  # tables that a read names each, in place of all of their catalogs
+_OF_COLUMN: Final = ("column_name", "column_id", "data_type")
 _Columns = Annotated[list[str] | None, option(metavar="A,B", help="Only these columns; '\"a,b\"' is one. Repeatable.")]
 SAMPLES = {"random": "RANDOM_ROW_GROUP", "guided": "METADATA_GUIDED"}
 GOOD = frozenset({"CAPTURED", "QUEUED", "HIT"})
@@ -80,12 +86,19 @@ def capture(
                 sampling=sampling,
             )  # fmt: skip
 
+        def of_columns(name: str, columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+            common: dict[str, Any] = {"table": name, "snapshot": at, "mode": mode}
+            common |= {} if partitions is None else {"partitions": partitions}
+            return requests_for(common, columns, None, kinds_asked, sampling)
+
         names, failed = expand(client, targets)
         rows: list[dict[str, Any]] = []
-        asking: Callable[[str], list[dict[str, Any]]] = ask
+        asking: Requesting = ask
         if chosen is not None:  # a column that a table lacks fails before anything is captured
             asking = {name: ask(name) for name in names}.__getitem__
-        for name, ended in capture_each(client, names, asking, partial(client.capture, engine=engine)):
+        for name, ended in _each(
+            client, names, asking, of_columns if at == "current" and chosen is None else None, engine
+        ):
             if isinstance(ended, flight.FlightUnavailableError | flight.FlightUnauthenticatedError):
                 raise ended  # the other calls would fail too
             if isinstance(ended, Exception):
@@ -94,8 +107,9 @@ def capture(
                 rows.append({"table": name, "error": words})
                 failed += 1
                 continue
-            if at != "current" and chosen is None:
-                ended = [outcome for outcome in ended if not _of_no_column(outcome)]
+            if chosen is None:
+                present = _column_ids(client, name) if at == "current" and any(map(_of_no_column, ended)) else ()
+                ended = [o for o in ended if not _of_no_column(o) or o["target"]["column_id"] in present]
             rows += [{"table": name, **outcome} for outcome in ended]
             if format is Answer.TEXT:
                 _tell(name, ended, asynchronous)
@@ -121,6 +135,37 @@ def capture(
             raise
     if failed:
         sys.exit(1)
+
+
+def _each(
+    client: StatsClient, names: Sequence[str], ask: Requesting, of_columns: OfColumns | None, engine: str | None
+) -> Iterator[tuple[str, list[dict[str, Any]] | Exception]]:
+    """Captures tables, as `capture_each`; then the columns that the captures found to be new.
+
+    Args:
+        of_columns: The requests for all columns of a table; None where some are chosen, or the snapshot is.
+    """
+    asked: dict[str, set[int | None]] = {}  # column ids by table
+    for name, ended in capture_each(client, names, ask, partial(client.capture, engine=engine)):
+        if not isinstance(ended, Exception):
+            asked[name] = {outcome["target"].get("column_id") for outcome in ended}
+        yield name, ended
+    if of_columns is None or not asked:
+        return
+    parts = zip(COLUMNS, zip(*map(split_name, asked), strict=True), strict=True)
+    among = [{"column": part, "op": "IN", "values": sorted({*values})} for part, values in parts]
+    columns: dict[str, list[dict[str, Any]]] = {}
+    where = among if len(asked) <= _FEW else among[:1]
+    for row in client.read("information_schema.columns", [*COLUMNS, *_OF_COLUMN], where).to_pylist():
+        columns.setdefault(full_name(row), []).append(row)
+    new = {name: [one for one in of_columns(name, columns.get(name, [])) if one["target"].get("column_id") not in ids]
+           for name, ids in asked.items()}  # fmt: skip
+    new = {name: requests for name, requests in new.items() if requests}
+    yield from capture_each(client, list(new), new.__getitem__, partial(client.capture, engine=engine))
+
+
+def _column_ids(client: StatsClient, name: str) -> set[int]:
+    return set(client.read_table("information_schema.columns", name, ["column_id"])["column_id"].to_pylist())
 
 
 def _seconds(text: str) -> float:

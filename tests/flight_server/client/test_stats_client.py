@@ -263,6 +263,20 @@ def test_capture_requests_the_table_and_each_scalar_column(server, client, order
     assert all(outcome["table"] == "lake.sales.orders" for outcome in outcomes)
 
 
+def test_capture_goes_on_with_columns_that_it_finds_to_be_new(server, client):
+    columns = [TABLE | {"column_id": i, "column_name": name, "data_type": "INT"} for i, name in ((1, "id"), (2, "new"))]
+
+    def capture(body):
+        server.rows("information_schema.columns", *columns)
+        return [{"outcome": "CAPTURED"} for _ in body["requests"]]
+
+    server.rows("information_schema.columns", columns[0])
+    server.answers["capture"] = capture
+    outcomes = client.capture("lake.sales.orders")
+    assert [outcome["target"].get("column_id") for outcome in outcomes] == [None, 1, 2]
+    assert len(client.capture("lake.sales.orders")) == 3 and len(server.actions) == 3
+
+
 def test_kinds_are_split_between_table_and_columns(server, client, orders):
     client.capture("lake.sales.orders", columns=["id"], kinds=["MIN_MAX", "ROW_COUNT"], snapshot=4, mode="ASYNC")
     ((_, body),) = server.actions

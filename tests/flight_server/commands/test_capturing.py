@@ -135,6 +135,26 @@ def test_column_missing_in_an_old_snapshot_fails_only_when_named(server, run):
     assert run("capture", NAME)[0] == 1
 
 
+def test_columns_that_the_capture_finds_to_be_new_or_gone(server, run):
+    """The capture looks at the lake, whose schema may have changed since the columns were listed."""
+    new = KEY | {"column_id": 2, "column_name": "new", "data_type": "INT"}
+
+    def capture(body):
+        server.rows("information_schema.columns", new)
+        lacks = {"outcome": "DEGRADED", "detail": "no column with id 1 in snapshot 5"}
+        targets = [request["target"] for request in body["requests"]]
+        return [lacks if target.get("column_id") == 1 else {"outcome": "CAPTURED", "engine_id": "spark"}
+                for target in targets]  # fmt: skip
+
+    server.answers["capture"] = capture
+    status, out, err = run("capture", NAME)
+    assert (status, out, err) == (0, f"{NAME}: table captured by spark\n{NAME}: 1 column captured by spark\n", "")
+    asked = [[request["target"] for request in body["requests"]] for _, body in server.actions]
+    assert asked == [[{"kind": "TABLE"}, {"kind": "COLUMN", "column_id": 1}], [{"kind": "COLUMN", "column_id": 2}]]
+    server.actions.clear()
+    assert run("capture", NAME)[0] == 0 and len(server.actions) == 1
+
+
 def test_columns_add_up_and_an_unknown_one_fails_before_anything_is_captured(server, run):
     set_capture_outcome(server)
     assert run("capture", NAME, "--columns", "id", "--columns", "id, id")[0] == 0
