@@ -16,6 +16,8 @@ from store.duckdb.database import Connection, Database
 from store.model.catalog_entries import TableEntry
 from store.queue.job_store import ACTIVE
 
+_SCANNED: Final = "producer = 'ENGINE_COMPUTED' AND coalesce(row_groups_sampled, 0) = 0"  # a sample is no scan
+
 # `{c}` has each table's key and current snapshot id.
 _CAPTURES: Final = """
 WITH places AS (
@@ -24,7 +26,7 @@ WITH places AS (
     FROM snapshots WHERE {of_these}
 ), scans AS (
     SELECT table_key, snapshot_id, max(coalesce(refreshed_at, captured_at, created_at)) AS captured_at
-    FROM stats_columns WHERE {of_these} AND producer = 'ENGINE_COMPUTED' GROUP BY ALL
+    FROM stats_columns WHERE {of_these} AND {whole} GROUP BY ALL
 ), newest AS (
     SELECT s.*, p.schema_hash, p.place FROM scans s LEFT JOIN places p USING (table_key, snapshot_id)
     QUALIFY row_number() OVER (PARTITION BY s.table_key ORDER BY p.place DESC NULLS LAST) = 1
@@ -35,8 +37,8 @@ SELECT c.table_key, a.schema_hash, n.snapshot_id, n.schema_hash, n.captured_at, 
 FROM {c} c LEFT JOIN places a USING (table_key, snapshot_id) LEFT JOIN newest n ON n.table_key = c.table_key
 LEFT JOIN (SELECT r.table_key, list(r.column_id) AS columns FROM stats_columns r SEMI JOIN {c} x
     ON x.table_key = r.table_key AND x.snapshot_id = r.snapshot_id
-    WHERE {of_these} AND r.producer = 'ENGINE_COMPUTED' GROUP BY 1) r ON r.table_key = c.table_key
-"""
+    WHERE {of_these} AND {whole} GROUP BY 1) r ON r.table_key = c.table_key
+""".replace("{whole}", _SCANNED)
 
 # `{p}` has key, current snapshot id and that of the newest scan. Rows are of tables with a listing of files of both.
 _CHANGED: Final = """

@@ -40,6 +40,14 @@ def test_doubled_rows_are_seen_without_a_listing_of_files():
             assert (state.changed_share, state.least_changed_share) == (None, share)
 
 
+def test_sample_is_no_scan():
+    with app_in() as app:
+        put(app, rows("t", 1, [1], producer="ENGINE_COMPUTED"))
+        put(app, rows("t", 2, [1], producer="ENGINE_COMPUTED", completeness="PARTIAL", row_groups_sampled=1))
+        state = state_of(app)
+        assert (state.captured_snapshot_id, state.captured_columns) == (1, frozenset())
+
+
 def test_states_of_many_tables_are_those_of_each():
     with app_in() as app:
         for snapshot in range(1, 4):
