@@ -40,15 +40,25 @@ LEFT JOIN (SELECT r.table_key, list(r.column_id) AS columns FROM stats_columns r
     WHERE {of_these} AND {whole} GROUP BY 1) r ON r.table_key = c.table_key
 """.replace("{whole}", _SCANNED)
 
-# `{p}` has key, current snapshot id and that of the newest scan. Rows are of tables with a listing of files of both.
+# `{p}` has key, current snapshot id and that of the newest scan. Rows are of tables with a listing of files of both. A
+# file whose row was replaced, as by a capture of another mode, is the same one: only its path and sizes tell.
 _CHANGED: Final = """
-SELECT p.table_key, coalesce(sum(f.row_count) FILTER (f.from_pos <= b.pos AND f.to_pos > b.pos), 0),
-    coalesce(sum(f.row_count) FILTER (f.from_pos <= a.pos AND f.to_pos > a.pos), 0),
-    coalesce(sum(f.row_count) FILTER (f.from_pos <= least(a.pos, b.pos) AND f.to_pos > greatest(a.pos, b.pos)), 0)
-FROM {p} p JOIN file_snapshots b ON b.table_key = p.table_key AND b.snapshot_id = p.before AND b.family = 'stats.files'
-JOIN file_snapshots a ON a.table_key = p.table_key AND a.snapshot_id = p.snapshot_id AND a.family = 'stats.files'
-LEFT JOIN (SELECT * FROM stats_files WHERE {of_these} AND file_content = 'DATA') f
-    ON f.table_key = p.table_key AND p.before <> p.snapshot_id GROUP BY 1
+WITH f AS (
+    SELECT p.table_key, s.file_path, s.row_count, s.size_bytes, s.from_pos <= b.pos AND s.to_pos > b.pos AS was,
+        s.from_pos <= a.pos AND s.to_pos > a.pos AS "is"
+    FROM {p} p
+    JOIN file_snapshots b ON b.table_key = p.table_key AND b.snapshot_id = p.before AND b.family = 'stats.files'
+    JOIN file_snapshots a ON a.table_key = p.table_key AND a.snapshot_id = p.snapshot_id AND a.family = 'stats.files'
+    LEFT JOIN (SELECT * FROM stats_files WHERE {of_these} AND file_content = 'DATA') s
+        ON s.table_key = p.table_key AND p.before <> p.snapshot_id
+), replaced AS (
+    SELECT table_key, any_value(row_count) AS row_count FROM f WHERE was <> "is"
+    GROUP BY table_key, file_path, f.row_count, size_bytes HAVING count(*) > 1
+)
+SELECT table_key, coalesce(sum(row_count) FILTER (was), 0), coalesce(sum(row_count) FILTER ("is"), 0),
+    coalesce(sum(row_count) FILTER (was AND "is"), 0)
+    + coalesce((SELECT sum(r.row_count) FROM replaced r WHERE r.table_key = f.table_key), 0)
+FROM f GROUP BY table_key
 """
 
 _ROW_COUNTS: Final = """

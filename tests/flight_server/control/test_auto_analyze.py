@@ -48,6 +48,20 @@ def test_sample_is_no_scan():
         assert (state.captured_snapshot_id, state.captured_columns) == (1, frozenset())
 
 
+def test_file_whose_row_is_replaced_has_not_changed():
+    """As by a capture of another mode."""
+    with app_in() as app:
+        (one,) = rows("t", 1, [1], producer="ENGINE_COMPUTED")
+        key = {name: one[name] for name in ("table_catalog", "table_schema", "table_name")}
+        put(app, [one])
+        files = [{"file_path": path, "file_content": "DATA", "row_count": count, "size_bytes": size}
+                 for path, count, size in (("a", 70, 7), ("b", 20, 7), ("c", 10, 7))]  # fmt: skip
+        for snapshot, mode, size in ((1, "ASYNC", 7), (2, "SYNC", 8)):
+            listed = [key | {"snapshot_id": snapshot, "capture_mode": mode} | file for file in files]
+            put(app, [*listed[:2], listed[2] | {"size_bytes": size}], "stats.files", "replace_snapshot")
+        assert state_of(app).changed_share == 0.1
+
+
 def test_states_of_many_tables_are_those_of_each():
     with app_in() as app:
         for snapshot in range(1, 4):
