@@ -109,6 +109,11 @@ def no_server(server: str, detail: str) -> str:
             f"no server at {server}. Start one in another terminal: statflight serve --db stats.duckdb\n"
             "or name a running one with --server URI or STATFLIGHT_SERVER; `statflight demo` shows what comes out"
         )
+    if server.startswith("grpc+tls:") and "Socket closed" in detail:
+        return (
+            f"{server} closed the connection ({detail}); where it requires client certificates, name the files of a"
+            " valid one in STATFLIGHT_TLS_CLIENT_CERT and STATFLIGHT_TLS_CLIENT_KEY"
+        )
     return f"no server at {server} ({detail}); check --server, or start one with `statflight serve`"
 
 

@@ -121,6 +121,8 @@ def test_client_certificate_is_required_except_of_own_workers(tmp_path):
         del variables["STATFLIGHT_TLS_CLIENT_KEY"]
         done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2 and "go together" in done.stderr
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and "requires client certificates" in done.stderr
         for certificate in ({}, {"tls_cert": STRANGER.cert, "tls_key": STRANGER.key}):
             with (
                 StatsClient(server.uri, tls_roots=ROOTS, timeout=5, **certificate) as stranger,
