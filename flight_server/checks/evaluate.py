@@ -419,7 +419,7 @@ class _Subject:
         return self.older[snapshot]
 
     def _snapshots(self) -> list[Row]:
-        return read_table(self._reader, "sys.snapshots", self._table).to_pylist()
+        return history.snapshots(self._reader, self._table)
 
     def _is_now(self, snapshot: Row) -> bool:
         """True for the snapshot whose statistics are checked."""
@@ -445,6 +445,6 @@ class _Subject:
     @cached_property
     def _not_earlier(self) -> set[int]:
         """The current snapshot, and those after it: a table that was rolled back has some."""
-        snapshots = history.snapshots(self._reader, self._table)
+        snapshots = self._snapshots()
         place = next((place for place, row in enumerate(snapshots) if self._is_now(row)), len(snapshots))
         return {row["snapshot_id"] for row in snapshots[place:]}

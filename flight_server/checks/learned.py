@@ -96,7 +96,7 @@ def results(
 
 
 def _gap(table: str, snapshots: Sequence[Row], current: int | None, rule: Rule, now: datetime) -> Iterator[Result]:
-    times = [row["committed_at"] for row in snapshots if row["committed_at"] is not None]
+    times = sorted(row["committed_at"] for row in snapshots if row["committed_at"] is not None)
     longest = expectations.longest_gap(times, now)
     if longest is not None:
         gap = (now - times[-1]).total_seconds()

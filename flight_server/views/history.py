@@ -63,8 +63,8 @@ def table_rows(reader: Reader, name: str) -> list[Row]:
 
 
 def snapshots(reader: Reader, name: str) -> list[Row]:
-    """Reads the rows of `sys.snapshots` of a table, oldest first."""
-    return sorted(read_table(reader, "sys.snapshots", name).to_pylist(), key=_place)
+    """Reads the rows of `sys.snapshots` of a table, in the order of its history, which commit times need not be in."""
+    return read_table(reader, "sys.snapshots", name).to_pylist()
 
 
 _WHO: Final = ("userName", "trino_user", "user", "user-name", "commitUser", "userId")
@@ -93,17 +93,10 @@ def changed_by(summary: str | None) -> dict[str, str | None]:
 
 def in_order(reader: Reader, name: str, rows: list[Row]) -> list[Row]:
     """Sorts rows by the table's history, and adds `committed_at` of each row's snapshot."""
-    columns = ["snapshot_id", "committed_at", "sequence_number"]
-    known = {row["snapshot_id"]: row for row in read_table(reader, "sys.snapshots", name, columns).to_pylist()}
-    unknown = {"committed_at": None}
-    placed = [(known.get(row["snapshot_id"], unknown | {"snapshot_id": row["snapshot_id"]}), row) for row in rows]
-    return [{**row, "committed_at": at["committed_at"]} for at, row in sorted(placed, key=lambda one: _place(one[0]))]
-
-
-def _place(snapshot: Row) -> tuple[float, int, int]:
-    sequence, committed = snapshot.get("sequence_number"), snapshot["committed_at"]
-    first = committed.timestamp() if committed is not None else float("-inf")
-    return (first, -1 if sequence is None else sequence, snapshot["snapshot_id"])
+    told = read_table(reader, "sys.snapshots", name, ["snapshot_id", "committed_at"]).to_pylist()
+    places = {row["snapshot_id"]: (place, row["committed_at"]) for place, row in enumerate(told)}
+    placed = [(*places.get(row["snapshot_id"], (-1, None)), row) for row in rows]
+    return [{**row, "committed_at": at} for _, at, row in sorted(placed, key=lambda one: one[0])]
 
 
 def _columns(reader: Reader, name: str) -> list[str]:
