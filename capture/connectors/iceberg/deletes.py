@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import VoidTransform
 
 from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.iceberg.manifests import PATH_ID, POSITION_ID, Entry
@@ -36,7 +38,7 @@ class DeleteIndex:
         self._by_scope: dict[tuple[int, tuple[Any, ...]], list[Entry]] = defaultdict(list)
         self._equality: dict[tuple[int, tuple[Any, ...]], list[Entry]] = defaultdict(list)
         self._everywhere: list[Entry] = []
-        self._unpartitioned = {spec.spec_id for spec in metadata.partition_specs if spec.is_unpartitioned()}
+        self._unpartitioned = {spec.spec_id for spec in metadata.partition_specs if _is_unpartitioned(spec)}
         self._positions: LruCache[str, dict[str, Rows]] = LruCache(CACHED_POSITIONS)
         self._layouts: dict[str, FileLayout] = {}
         for entry in deletes:
@@ -122,6 +124,11 @@ def open_parquet(io: LakeIO, entry: Entry) -> pq.ParquetFile:
     if entry.format != "PARQUET":
         raise Unreadable(f"{entry.format} files cannot be read, only Parquet")
     return pq.ParquetFile(io.new_input(entry.path).open(), pre_buffer=False)
+
+
+def _is_unpartitioned(spec: PartitionSpec) -> bool:
+    """True without fields, and if all were dropped: v1 keeps them as void."""
+    return all(isinstance(part.transform, VoidTransform) for part in spec.fields)
 
 
 def _only_path(delete: Entry) -> str | None:

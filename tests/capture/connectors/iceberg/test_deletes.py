@@ -177,6 +177,22 @@ def test_deletes_apply_within_their_partition(tmp_path):
     assert kinds == {"a": ["EQUALITY_DELETES"], "b": ["POSITION_DELETES"]}
 
 
+def test_equality_deletes_of_a_spec_whose_fields_are_void_apply_everywhere(tmp_path):
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "part", StringType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
+    data = pa.table({"id": [1, 2, 1], "part": ["a", "a", "b"]})
+    v1 = {"format-version": "1"}
+    table = built.simple_table(tmp_path, schema, data, partition_spec=spec, properties=v1)
+    with table.update_spec() as update:
+        update.remove_field("part")
+    table.append(data)
+    with table.transaction() as transaction:
+        transaction.upgrade_table_version(2)
+    assert [str(field.transform) for field in table.spec().fields] == ["void"]
+    built.commit_deletes(table, built.equality_deletes(table, {"id": [1]}, Record(None)))
+    assert [row["id"] for row in live(directory(home(table)))] == [2, 2]
+
+
 def test_deleted_rows_make_bounds_inexact_and_null_counts_unknown(table):
     first, second = paths(table)[0], paths(table)[100]
     gone = [(first, i) for i in range(50)] + [(second, i) for i in range(50)]
