@@ -110,7 +110,10 @@ class DeletedKeys:
 
 
 def matching(keys: Sequence[pa.ChunkedArray], deleted: Sequence[pa.ChunkedArray]) -> Mask:
-    """Mask of the rows of `keys` that are among the rows of `deleted`; null equals null, and NaN equals NaN."""
+    """Mask of the rows of `keys` that are among the rows of `deleted`.
+
+    Null equals null, and NaN equals NaN; -0.0 does not equal 0.0, as in Iceberg's Java library.
+    """
     rows: npt.NDArray[np.int64] = np.zeros(len(keys[0]), np.int64)
     matches: Mask = np.ones(len(keys[0]), np.bool_)
     gone: npt.NDArray[np.int64] = np.zeros(len(deleted[0]), np.int64)
@@ -139,7 +142,4 @@ def _conformed(values: pa.ChunkedArray, column: ScanColumn) -> pa.ChunkedArray:
     values = plain(values)
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
-    if getattr(values.type, "unit", "") != "ns":
-        values = values.cast(to_arrow(parse(column.logical_type)))
-    # -0.0 equals 0.0
-    return pc.add(values, pa.scalar(0, values.type)) if pa.types.is_floating(values.type) else values
+    return values if getattr(values.type, "unit", "") == "ns" else values.cast(to_arrow(parse(column.logical_type)))

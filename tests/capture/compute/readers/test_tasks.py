@@ -128,8 +128,9 @@ def test_equality_deletes_are_null_safe(write, tmp_path):
 
 @pytest.mark.usefixtures("batches")
 def test_equality_deletes_match_a_constant_and_a_struct_leaf(write, tmp_path):
-    other = equality_delete(tmp_path, pa.table({"p": ["q"], "l": [0.0]}), ("part", "p"), ("place.lat", "l"))
-    same = equality_delete(tmp_path, pa.table({"p": ["p", "p"], "l": [-0.0, None]}), ("part", "p"), ("place.lat", "l"))
+    other = equality_delete(tmp_path, pa.table({"p": ["q", "p"], "l": [0.0, -0.0]}), ("part", "p"), ("place.lat", "l"))
+    same = equality_delete(tmp_path, pa.table({"p": ["p", "p"], "l": [0.0, None]}), ("part", "p"), ("place.lat", "l"))
+    assert contents(write(equality_deletes=(other,)))["id"] == list(range(10))
     assert contents(write(equality_deletes=(other, same)))["id"] == [1, 2, 3, 5, 6, 7, 8, 9]
 
 

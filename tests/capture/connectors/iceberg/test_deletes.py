@@ -263,6 +263,9 @@ def test_matching_treats_null_and_nan_as_values():
     assert matching(keys, [pa.array([math.nan, None, 2.0, 1.0]), pa.array(["b", "c", None, "z"])]).tolist() == [
         False, True, True, True,
     ]  # fmt: skip
+    signed = pa.array([0.0, -0.0, 1.0])
+    assert matching([signed], [pa.array([-0.0])]).tolist() == [False, True, False]
+    assert matching([signed], [pa.array([0.0])]).tolist() == [True, False, False]
     assert matching([pa.array([1, 2])], [pa.array([], pa.int64())]).tolist() == [False, False]
 
 
