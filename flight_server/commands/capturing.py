@@ -6,9 +6,9 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -30,16 +30,13 @@ from flight_server.commands.common import (
 from flight_server.commands.output import STARTED, in_flags, misuse, say, tell, tell_json, warn
 from flight_server.commands.parameters import option
 from flight_server.commands.progress import capture_each
-from flight_server.table_names import COLUMNS, full_name, split_name
+from flight_server.views.reader import ReadAhead, read_table
+from flight_server.views.table_summary import require
 from store.model.schemas import KINDS
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
 
-Requesting: TypeAlias = Callable[[str], list[dict[str, Any]]]  # the requests for a table
-OfColumns: TypeAlias = Callable[[str, Sequence[Mapping[str, Any]]], list[dict[str, Any]]]  # and its columns
-_FEW: Final = 64  # tables that a read names each, in place of all of their catalogs
-_OF_COLUMN: Final = ("column_name", "column_id", "data_type")
 _Columns = Annotated[list[str] | None, option(metavar="A,B", help="Only these columns; '\"a,b\"' is one. Repeatable.")]
 SAMPLES = {"random": "RANDOM_ROW_GROUP", "guided": "METADATA_GUIDED"}
 GOOD = frozenset({"CAPTURED", "QUEUED", "HIT"})
@@ -80,25 +77,21 @@ def capture(
         misuse(f"--engine {engine!r}: must be auto, spark or local")
 
     def once(client: StatsClient, started: float) -> int:
-        def ask(name: str) -> list[dict[str, Any]]:
-            return client.capture_requests(
-                name, snapshot=at, columns=chosen, kinds=kinds_asked, mode=mode, partitions=partitions,
-                sampling=sampling,
-            )  # fmt: skip
-
-        def of_columns(name: str, columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        def ask(reader: ReadAhead, name: str) -> list[dict[str, Any]]:
             common: dict[str, Any] = {"table": name, "snapshot": at, "mode": mode}
             common |= {} if partitions is None else {"partitions": partitions}
-            return requests_for(common, columns, None, kinds_asked, sampling)
+            columns = read_table(reader, "information_schema.columns", name, ["column_name", "column_id", "data_type"])
+            if not columns.num_rows:
+                require(reader, name)
+            return requests_for(common, columns.to_pylist(), chosen, kinds_asked, sampling)
 
         names, failed = expand(client, targets)
         rows: list[dict[str, Any]] = []
-        asking: Requesting = ask
         if chosen is not None:  # a column that a table lacks fails before anything is captured
-            asking = {name: ask(name) for name in names}.__getitem__
-        for name, ended in _each(
-            client, names, asking, of_columns if at == "current" and chosen is None else None, engine
-        ):
+            reader = ReadAhead(client, names)
+            for name in names:
+                ask(reader, name)
+        for name, ended in capture_each(client, names, ask, partial(client.capture, engine=engine)):
             if isinstance(ended, flight.FlightUnavailableError | flight.FlightUnauthenticatedError):
                 raise ended  # the other calls would fail too
             if isinstance(ended, Exception):
@@ -135,33 +128,6 @@ def capture(
             raise
     if failed:
         sys.exit(1)
-
-
-def _each(
-    client: StatsClient, names: Sequence[str], ask: Requesting, of_columns: OfColumns | None, engine: str | None
-) -> Iterator[tuple[str, list[dict[str, Any]] | Exception]]:
-    """Captures tables, as `capture_each`; then the columns that the captures found to be new.
-
-    Args:
-        of_columns: The requests for all columns of a table; None where some are chosen, or the snapshot is.
-    """
-    asked: dict[str, set[int | None]] = {}  # column ids by table
-    for name, ended in capture_each(client, names, ask, partial(client.capture, engine=engine)):
-        if not isinstance(ended, Exception):
-            asked[name] = {outcome["target"].get("column_id") for outcome in ended}
-        yield name, ended
-    if of_columns is None or not asked:
-        return
-    parts = zip(COLUMNS, zip(*map(split_name, asked), strict=True), strict=True)
-    among = [{"column": part, "op": "IN", "values": sorted({*values})} for part, values in parts]
-    columns: dict[str, list[dict[str, Any]]] = {}
-    where = among if len(asked) <= _FEW else among[:1]
-    for row in client.read("information_schema.columns", [*COLUMNS, *_OF_COLUMN], where).to_pylist():
-        columns.setdefault(full_name(row), []).append(row)
-    new = {name: [one for one in of_columns(name, columns.get(name, [])) if one["target"].get("column_id") not in ids]
-           for name, ids in asked.items()}  # fmt: skip
-    new = {name: requests for name, requests in new.items() if requests}
-    yield from capture_each(client, list(new), new.__getitem__, partial(client.capture, engine=engine))
 
 
 def _column_ids(client: StatsClient, name: str) -> set[int]:

@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 
 from flight_server.client.background import in_background
 from flight_server.commands.output import quiet
+from flight_server.views.reader import ReadAhead
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Requests = list[dict[str, Any]]
 Outcomes = list[dict[str, Any]]
+Ask = Callable[[ReadAhead, str], Requests]
 AT_ONCE = 4  # concurrent calls of one command
 TOGETHER = 32  # tables in one call, if there are many
 MAX_REQUESTS = 10_000  # in one call of several tables
@@ -30,13 +32,15 @@ POLL_SECONDS = 0.5
 
 
 def capture_each(
-    client: StatsClient, names: Sequence[str], ask: Callable[[str], Requests], capture: Callable[[Requests], Outcomes]
+    client: StatsClient, names: Sequence[str], ask: Ask, capture: Callable[[Requests], Outcomes]
 ) -> Iterator[tuple[str, Outcomes | Exception]]:
     """Captures tables with a few concurrent calls; many tables share calls, which workers run in bundles.
 
     Args:
-        client: Reads the progress of the jobs.
+        client: Reads columns, and the progress of the jobs.
         names: Full names of the tables.
+        ask: The requests for a table, by what is known of it. It is asked once more after the capture, which looks at
+            the lake, and what is new then is captured too.
         capture: Sends requests and waits; returns one outcome per request.
 
     Yields:
@@ -54,7 +58,7 @@ def capture_each(
 
     def work() -> None:
         for part in left:
-            ended.put(_capture_together(part, ask, capture_unless_stopped))
+            ended.put(_capture_together(client, part, ask, capture_unless_stopped))
 
     for _ in parts[:AT_ONCE]:  # not a pool of threads: Python would wait for them, also after Ctrl-C
         threading.Thread(target=work, daemon=True, name="capture").start()
@@ -69,23 +73,41 @@ def capture_each(
 
 
 def _capture_together(
-    names: Sequence[str], ask: Callable[[str], Requests], capture: Callable[[Requests], Outcomes]
+    client: StatsClient, names: Sequence[str], ask: Ask, capture: Callable[[Requests], Outcomes]
 ) -> list[tuple[str, Outcomes | Exception]]:
     """Each table with its outcomes or its error. A refused call is repeated for each table alone."""
+    outcomes_of = _captured(client, names, ask, capture)
+    known = {name: [outcome["target"] for outcome in outcomes] for name, outcomes in outcomes_of.items()
+             if not isinstance(outcomes, Exception)}  # fmt: skip
+
+    def ask_for_new(reader: ReadAhead, name: str) -> Requests:
+        return [request for request in ask(reader, name) if request["target"] not in known[name]]
+
+    for name, more in _captured(client, list(known), ask_for_new, capture).items():
+        so_far = outcomes_of[name]
+        outcomes_of[name] = more if isinstance(so_far, Exception) or isinstance(more, Exception) else so_far + more
+    return [(name, outcomes_of[name]) for name in names]
+
+
+def _captured(
+    client: StatsClient, names: Sequence[str], ask: Ask, capture: Callable[[Requests], Outcomes]
+) -> dict[str, Outcomes | Exception]:
     outcomes_of: dict[str, Outcomes | Exception] = {}
     groups: list[dict[str, Requests]] = [{}]
+    reader = ReadAhead(client, names)
     for name in names:
         try:
-            requests = ask(name)
+            requests = ask(reader, name)
         except Exception as error:
             outcomes_of[name] = error
             continue
         if groups[-1] and sum(map(len, groups[-1].values())) + len(requests) > MAX_REQUESTS:
             groups.append({})
-        groups[-1][name] = requests
+        if requests:
+            groups[-1][name] = requests
     for group in groups:
         outcomes_of |= _by_one_call(group, capture) if len(group) > 1 else _one_by_one(group, capture)
-    return [(name, outcomes_of[name]) for name in names]
+    return outcomes_of
 
 
 def _by_one_call(

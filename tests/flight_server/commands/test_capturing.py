@@ -148,7 +148,7 @@ def test_columns_that_the_capture_finds_to_be_new_or_gone(server, run):
 
     server.answers["capture"] = capture
     status, out, err = run("capture", NAME)
-    assert (status, out, err) == (0, f"{NAME}: table captured by spark\n{NAME}: 1 column captured by spark\n", "")
+    assert (status, out, err) == (0, f"{NAME}: table and 1 column captured by spark\n", "")
     asked = [[request["target"] for request in body["requests"]] for _, body in server.actions]
     assert asked == [[{"kind": "TABLE"}, {"kind": "COLUMN", "column_id": 1}], [{"kind": "COLUMN", "column_id": 2}]]
     server.actions.clear()

@@ -18,7 +18,7 @@ class FakeLake:
         self.rejected, self.unknown = rejected, unknown
         self.calls: list[Requests] = []
 
-    def requests_of(self, name: str) -> Requests:
+    def requests_of(self, _reader: Any, name: str) -> Requests:
         if name in self.unknown:
             raise pa.ArrowKeyError(f"no table {name}")
         return [{"table": name, "target": n} for n in range(2)]
@@ -34,7 +34,7 @@ class FakeLake:
 
 
 def names(count: int) -> list[str]:
-    return [f"t{n}" for n in range(count)]
+    return [f"c.s.t{n}" for n in range(count)]
 
 
 def test_many_tables_are_captured_in_few_calls():
@@ -51,11 +51,11 @@ def test_few_tables_are_captured_in_one_call_each():
 
 
 def test_failed_table_does_not_fail_the_others():
-    lake = FakeLake(rejected=("t1",), unknown=("t2",))
+    lake = FakeLake(rejected=("c.s.t1",), unknown=("c.s.t2",))
     found = lake.run(names(6))
-    assert {name for name, ended in found.items() if isinstance(ended, Exception)} == {"t1", "t2"}
-    assert isinstance(found["t1"], pa.ArrowInvalid) and isinstance(found["t2"], pa.ArrowKeyError)
-    assert [len(found[name]) for name in ("t0", "t3", "t4", "t5")] == [2] * 4
+    assert {name for name, ended in found.items() if isinstance(ended, Exception)} == {"c.s.t1", "c.s.t2"}
+    assert isinstance(found["c.s.t1"], pa.ArrowInvalid) and isinstance(found["c.s.t2"], pa.ArrowKeyError)
+    assert [len(found[name]) for name in ("c.s.t0", "c.s.t3", "c.s.t4", "c.s.t5")] == [2] * 4
 
 
 def test_unavailable_server_is_called_only_once():
