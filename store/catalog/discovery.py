@@ -178,8 +178,7 @@ class Discovery:
                 continue
             entry = self._catalog.uncommitted.by_key[key]
             log.warning("%s was dropped and created again: its statistics are deleted", entry.full_name)
-            delete_records(connection, self._catalog, entry, None)
-            self._catalog.lives[key] += 1
+            self._delete(connection, key)
             for table in ("snapshots", "identities"):
                 connection.execute(f"DELETE FROM {table} WHERE table_key = ?", [key])
             self._catalog.forget_places()
@@ -228,8 +227,7 @@ class Discovery:
             if stored_hash == schema_hash and found_tables.types(before_of.get(key, text)) == found_tables.types(text):
                 continue
             self._catalog.description_digests.pop(key, None)
-            delete_records(connection, self._catalog, self._catalog.uncommitted.by_key[key], snapshot_id)
-            self._catalog.lives[key] += 1
+            self._delete(connection, key, snapshot_id)
             connection.execute(
                 f"UPDATE snapshots SET schema_hash = $1, schema_key = {schema_key_sql('snapshots', '$1')}"
                 " WHERE table_key = $2 AND snapshot_id = $3",
@@ -256,11 +254,8 @@ class Discovery:
             for key, name, column_id in execute(connection, f"SELECT * FROM column_ids WHERE {keys}", moved=moved):
                 stored[key][name] = column_id
         ids = {key: found_tables.column_ids(stored[key], item) for key, item in tables.items()}
-        self._forget_other_ids(connection, {
-            key: item for key, item in tables.items()
-            if any(ids[key].get(name, column_id) != column_id for name, column_id in stored[key].items())
-        })  # fmt: skip
         gone = [(k, name) for k, of in stored.items() for name, i in of.items() if ids[k].get(name) != i]
+        self._forget_other_ids(connection, {key: tables[key] for key, name in gone if name in ids[key]})
         if gone:
             names = dict(zip(("table_key", "column_name"), zip(*gone, strict=True), strict=True))
             execute(connection, "DELETE FROM column_ids c USING {gone} g WHERE c.table_key = g.table_key"
@@ -294,8 +289,12 @@ class Discovery:
         for key in tables.keys() - had_ids:
             entry = self._catalog.uncommitted.by_key[key]
             log.warning("%s has other column ids now: its statistics are deleted", entry.full_name)
-            delete_records(connection, self._catalog, entry, None)
-            self._catalog.lives[key] += 1
+            self._delete(connection, key)
+
+    def _delete(self, connection: Connection, key: int, snapshot_id: int | None = None) -> None:
+        """Deletes the statistics of a table, or of one snapshot; captures that run meanwhile are made again."""
+        delete_records(connection, self._catalog, self._catalog.uncommitted.by_key[key], snapshot_id)
+        self._catalog.lives[key] += 1
 
     def _store_snapshots(
         self, connection: Connection, tables: Mapping[int, Found],
