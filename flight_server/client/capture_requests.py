@@ -49,6 +49,12 @@ def requests_for(
     return requests
 
 
+def new_among(requests: Iterable[dict[str, Any]], before: Iterable[Row]) -> list[dict[str, Any]]:
+    """The requests for tables and columns that are not among those of `before`."""
+    known = {(one["table"], one["target"].get("column_id")) for one in before}
+    return [one for one in requests if (one["table"], one["target"].get("column_id")) not in known]
+
+
 def pick_column(table: str, column: str, rows: Sequence[Row]) -> int:
     """The id of a column by `#<column_id>` or name, which is case-insensitive unless several columns differ only by
     case.

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from flight_server.client.capture_requests import requests_for
+from flight_server.client.capture_requests import new_among, requests_for
 from flight_server.client.notebook import show_tables_as_html
 from flight_server.client.running_captures import RunningCaptures
 from flight_server.client.stats_reader import StatsReader
@@ -173,9 +173,7 @@ class StatsClient(StatsReader):
         more = {} if engine is None else {"engine": engine}
         outcomes = self.captures.call({"requests": requests} | more, timeout)
         if snapshot == "current" and columns is None:  # the capture looked at the lake and may have found new columns
-            known = {(request["table"], request["target"].get("column_id")) for request in requests}
-            asked = [request for item in items if isinstance(item, str) for request in ask(item)]
-            new = [one for one in asked if (one["table"], one["target"].get("column_id")) not in known]
+            new = new_among((one for item in items if isinstance(item, str) for one in ask(item)), requests)
             outcomes += self.captures.call({"requests": new} | more, timeout) if new else []
             requests += new
         return [{**request, **outcome} for request, outcome in zip(requests, outcomes, strict=True)]

@@ -77,7 +77,11 @@ def capture(
         misuse(f"--engine {engine!r}: must be auto, spark or local")
 
     def once(client: StatsClient, started: float) -> int:
+        asked: dict[str, list[dict[str, Any]]] = {}  # requests for columns that were chosen
+
         def ask(reader: ReadAhead, name: str) -> list[dict[str, Any]]:
+            if name in asked:
+                return asked[name]
             common: dict[str, Any] = {"table": name, "snapshot": at, "mode": mode}
             common |= {} if partitions is None else {"partitions": partitions}
             columns = read_table(reader, "information_schema.columns", name, ["column_name", "column_id", "data_type"])
@@ -90,7 +94,7 @@ def capture(
         if chosen is not None:  # a column that a table lacks fails before anything is captured
             reader = ReadAhead(client, names)
             for name in names:
-                ask(reader, name)
+                asked[name] = ask(reader, name)
         for name, ended in capture_each(client, names, ask, partial(client.capture, engine=engine)):
             if isinstance(ended, flight.FlightUnavailableError | flight.FlightUnauthenticatedError):
                 raise ended  # the other calls would fail too

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import pyarrow.flight as flight
 
 from flight_server.client.background import in_background
+from flight_server.client.capture_requests import new_among
 from flight_server.commands.output import quiet
 from flight_server.views.reader import ReadAhead
 
@@ -77,15 +78,13 @@ def _capture_together(
 ) -> list[tuple[str, Outcomes | Exception]]:
     """Each table with its outcomes or its error. A refused call is repeated for each table alone."""
     outcomes_of = _captured(client, names, ask, capture)
-    known = {name: [outcome["target"] for outcome in outcomes] for name, outcomes in outcomes_of.items()
-             if not isinstance(outcomes, Exception)}  # fmt: skip
+    captured = {name: outcomes for name, outcomes in outcomes_of.items() if not isinstance(outcomes, Exception)}
 
     def ask_for_new(reader: ReadAhead, name: str) -> Requests:
-        return [request for request in ask(reader, name) if request["target"] not in known[name]]
+        return new_among(ask(reader, name), captured[name])
 
-    for name, more in _captured(client, list(known), ask_for_new, capture).items():
-        so_far = outcomes_of[name]
-        outcomes_of[name] = more if isinstance(so_far, Exception) or isinstance(more, Exception) else so_far + more
+    for name, more in _captured(client, list(captured), ask_for_new, capture).items():
+        outcomes_of[name] = more if isinstance(more, Exception) else captured[name] + more
     return [(name, outcomes_of[name]) for name in names]
 
 

@@ -21,7 +21,7 @@ class FakeLake:
     def requests_of(self, _reader: Any, name: str) -> Requests:
         if name in self.unknown:
             raise pa.ArrowKeyError(f"no table {name}")
-        return [{"table": name, "target": n} for n in range(2)]
+        return [{"table": name, "target": {"column_id": n}} for n in range(2)]
 
     def capture(self, requests: Requests) -> Requests:
         self.calls.append(requests)
