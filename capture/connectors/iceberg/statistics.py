@@ -68,10 +68,10 @@ class ColumnStatistics:
 
     def _column(
         self, leaf: IcebergLeaf, block: Files, metrics: Columns, rows: pa.Array, footers: Sequence[Statistics],
-        of_column: Metrics, bounds: _Bounds,
+        of_column: Metrics, known: _Facts,
     ) -> dict[str, Any]:  # fmt: skip
         """Facts for `rows_of_groups` about one column."""
-        statistics = self._facts(leaf, block, of_column, bounds, rows)
+        statistics = self._facts(leaf, block, of_column, known, rows)
         is_absent = block.known_ids and leaf.field_id not in block.known_ids
         statistics["size_bytes"] = pa.repeat(pa.scalar(0, pa.int64()), len(block)) if is_absent else of_column.sizes
         lacking = self._lacking(leaf, block, metrics) if footers else None
@@ -83,63 +83,48 @@ class ColumnStatistics:
         return statistics
 
     def _facts(
-        self, leaf: IcebergLeaf, block: Files, metrics: Metrics, bounds: _Bounds, rows: pa.Array
+        self, leaf: IcebergLeaf, block: Files, metrics: Metrics, facts: _Facts, rows: pa.Array
     ) -> dict[str, Any]:
-        """The same without sizes: from manifests, else from partition values and defaults."""
-        nulls, nans = metrics.nulls, metrics.nans
-        low, high, *exact = bounds
-        if leaf.parents and metrics.left_out is not None:
-            nulls = pc.add(nulls, metrics.left_out)
+        """The same without sizes: from manifests (`facts`), else from partition values and defaults."""
+        # a file with a count of nulls has metrics
+        if facts.null_count.null_count and not pc.all(metrics.known).as_py():
+            facts = self._with_constants(facts, leaf, block, metrics.known)
+        if facts.lower.null_count and self._transforms(leaf, block):
+            facts = self._with_ranges(facts, leaf, block)
+        return (facts if rows is block.rows else _of_rows_left(facts, leaf, rows, block.rows))._asdict()
 
-        def of_files(values: Sequence[bool]) -> pa.Array:
-            """A value of each partition for each file."""
-            return pa.array(values, pa.bool_()).take(block.partition_of)
+    def _with_constants(self, facts: _Facts, leaf: IcebergLeaf, block: Files, known: pa.Array) -> _Facts:
+        """Completes files without metrics (`known` is False) in which the column has but one value, and nulls."""
+        only = [self._only_value(leaf, block, partition) for partition in block.partitions]
+        fixed = pc.and_(pc.invert(known), _of_files([each is not None for each in only], block))
+        everywhere = _of_files([each is not None and each.everywhere for each in only], block)
+        is_null = _of_files([each is None or each.value is None for each in only], block)
+        value = _bounds_of_files([each and each.value for each in only], leaf, block)
+        none, unknown = pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64())
+        nulls, nans = pc.if_else(is_null, block.rows, pc.if_else(everywhere, none, unknown)), none
+        if leaf.logical.kind in FLOATING:  # NaN is a value, but no bound
+            is_nan = pc.is_nan(value).fill_null(False)
+            nans, value = pc.if_else(is_nan, pc.if_else(everywhere, block.rows, unknown), none), numbers(value)
+        constants = nulls, nans, value, value, everywhere, everywhere
+        return _Facts(*(pc.if_else(fixed, ours, of) for ours, of in zip(constants, facts, strict=True)))
 
-        def bound(values: Sequence[Any]) -> pa.Array:
-            return typed_array(list(values), leaf.logical).take(block.partition_of)
-
-        if nulls.null_count and not pc.all(metrics.known).as_py():  # a file with a count of nulls has metrics
-            only = [self._only_value(leaf, block, partition) for partition in block.partitions]
-            fixed = pc.and_(pc.invert(metrics.known), of_files([each is not None for each in only]))
-            everywhere = of_files([each is not None and each.everywhere for each in only])
-            value = bound([each and each.value for each in only])
-            in_some = pc.if_else(everywhere, pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64()))
-            is_null = of_files([each is None or each.value is None for each in only])
-            nulls = pc.if_else(fixed, pc.if_else(is_null, block.rows, in_some), nulls)
-            given_nans = pa.scalar(0, pa.int64())
-            if leaf.logical.kind in FLOATING:  # NaN is a value, but no bound
-                is_nan = pc.is_nan(value).fill_null(False)
-                every = pc.if_else(everywhere, block.rows, pa.scalar(None, pa.int64()))
-                given_nans, value = pc.if_else(is_nan, every, given_nans), numbers(value)
-            nans = pc.if_else(fixed, given_nans, nans)
-            low, high = (pc.if_else(fixed, value, of) for of in (low, high))
-            exact = [pc.if_else(fixed, everywhere, side) for side in exact]
-        if low.null_count and self._transforms(leaf, block):
-            spans = [self._span(leaf, block, partition) for partition in block.partitions]
-            unknown = pc.and_(
-                pc.and_(pc.is_null(low), pc.is_null(high)), of_files([span is not None for span in spans])
-            )
-            unknown = pc.and_(unknown, pc.not_equal(nulls, block.rows).fill_null(True))
-            is_empty = of_files([span is not None and span.empty for span in spans])
-            nulls = pc.if_else(pc.and_(unknown, pc.is_null(nulls)), pc.if_else(is_empty, block.rows, 0), nulls)
-            low = pc.if_else(unknown, bound([span and span.low for span in spans]), low)
-            high = pc.if_else(unknown, bound([span and span.high for span in spans]), high)
-            exact = [pc.if_else(unknown, False, side) for side in exact]
-        if rows is not block.rows:
-            whole = pc.equal(rows, block.rows)
-            # of one value, all rows that are left have it
-            others = pc.add(nulls, nans) if leaf.logical.kind in FLOATING else nulls
-            attained = pc.and_(pc.equal(low, high).fill_null(False), pc.equal(others, 0).fill_null(False))
-            exact = [pc.if_else(pc.or_(whole, attained), side, pc.and_(side, False)) for side in exact]
-            nulls, nans = (live_counts(counts, rows, block.rows, whole) for counts in (nulls, nans))
-        return {
-            "null_count": nulls,
-            "nan_count": nans,
-            "lower": low,
-            "upper": high,
-            "lower_exact": exact[0],
-            "upper_exact": exact[1],
-        }
+    def _with_ranges(self, facts: _Facts, leaf: IcebergLeaf, block: Files) -> _Facts:
+        """Completes files without bounds by the range of the column's values in their partition."""
+        spans = [self._span(leaf, block, partition) for partition in block.partitions]
+        unknown = pc.and_(pc.is_null(facts.lower), pc.is_null(facts.upper))
+        unknown = pc.and_(unknown, _of_files([span is not None for span in spans], block))
+        unknown = pc.and_(unknown, pc.not_equal(facts.null_count, block.rows).fill_null(True))
+        is_empty = _of_files([span is not None and span.empty for span in spans], block)
+        uncounted = pc.and_(unknown, pc.is_null(facts.null_count))
+        low = _bounds_of_files([span and span.low for span in spans], leaf, block)
+        high = _bounds_of_files([span and span.high for span in spans], leaf, block)
+        return facts._replace(
+            null_count=pc.if_else(uncounted, pc.if_else(is_empty, block.rows, 0), facts.null_count),
+            lower=pc.if_else(unknown, low, facts.lower),
+            upper=pc.if_else(unknown, high, facts.upper),
+            lower_exact=pc.if_else(unknown, False, facts.lower_exact),
+            upper_exact=pc.if_else(unknown, False, facts.upper_exact),
+        )
 
     def _transforms(self, leaf: IcebergLeaf, block: Files) -> list[tuple[int, Transform[Any, Any]]]:
         """Positions and transforms of the partition fields of a block that say something of a column."""
@@ -203,16 +188,20 @@ def rows_left(block: Files, live: Mapping[int, int]) -> pa.Array:
     return pa.array(rows)
 
 
-def _known(group: Sequence[IcebergLeaf], block: Files, metrics: Columns) -> Iterator[tuple[Metrics, _Bounds]]:
-    """The metrics and the bounds of columns of one type, decoded together because each call has a fixed cost."""
+def _known(group: Sequence[IcebergLeaf], block: Files, metrics: Columns) -> Iterator[tuple[Metrics, _Facts]]:
+    """What manifests have of columns of one type, decoded together because each call has a fixed cost."""
     files, of_columns = len(block), [metrics.get(leaf.field_id) or Metrics.unknown(len(block)) for leaf in group]
     tight = pa.concat_arrays([of_column.tight for of_column in of_columns])
     low, low_exact = decoded([of_column.lower for of_column in of_columns], group[0], upper=False)
     high, high_exact = decoded([of_column.upper for of_column in of_columns], group[0], upper=True)
     is_one = pc.equal(low, high).fill_null(False)  # one value, which both bounds are
     exact = [pc.if_else(is_one, True, _attained(side, tight)) for side in (low_exact, high_exact)]
-    for at, of_column in enumerate(of_columns):
-        yield of_column, _Bounds(*(side.slice(at * files, files) for side in (low, high, *exact)))
+    for at, (leaf, of_column) in enumerate(zip(group, of_columns, strict=True)):
+        nulls = of_column.nulls
+        if leaf.parents and of_column.left_out is not None:
+            nulls = pc.add(nulls, of_column.left_out)
+        bounds = (side.slice(at * files, files) for side in (low, high, *exact))
+        yield of_column, _Facts(nulls, of_column.nans, *bounds)
 
 
 def _attained(exact: pa.Array, tight: pa.Array) -> pa.Array:
@@ -220,18 +209,45 @@ def _attained(exact: pa.Array, tight: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_valid(tight), pc.and_(pc.fill_null(exact, True), tight), exact)
 
 
+def _of_files(of_partitions: Sequence[bool], block: Files) -> pa.Array:
+    """A value of each partition for each file."""
+    return pa.array(of_partitions, pa.bool_()).take(block.partition_of)
+
+
+def _bounds_of_files(of_partitions: Sequence[Any], leaf: IcebergLeaf, block: Files) -> pa.Array:
+    """A bound of each partition for each file."""
+    return typed_array(list(of_partitions), leaf.logical).take(block.partition_of)
+
+
+def _of_rows_left(facts: _Facts, leaf: IcebergLeaf, rows: pa.Array, records: pa.Array) -> _Facts:
+    """What the facts say of live rows (`rows`) where some of all (`records`) are deleted."""
+    whole = pc.equal(rows, records)
+    # of one value, all rows that are left have it
+    others = pc.add(facts.null_count, facts.nan_count) if leaf.logical.kind in FLOATING else facts.null_count
+    is_one = pc.and_(pc.equal(facts.lower, facts.upper).fill_null(False), pc.equal(others, 0).fill_null(False))
+    attained = pc.or_(whole, is_one)
+    return facts._replace(
+        null_count=live_counts(facts.null_count, rows, records, whole),
+        nan_count=live_counts(facts.nan_count, rows, records, whole),
+        lower_exact=pc.if_else(attained, facts.lower_exact, pc.and_(facts.lower_exact, False)),
+        upper_exact=pc.if_else(attained, facts.upper_exact, pc.and_(facts.upper_exact, False)),
+    )
+
+
 def _is_reliable(footer: Footer, leaf: IcebergLeaf) -> bool:
     """True if the file has field ids, and has the column or its values are null."""
     return bool(footer.ids) and (footer.position_of(leaf.field_id) is not None or leaf.initial_default is None)
 
 
-class _Bounds(NamedTuple):
-    """The bounds of a column in each file, and whether they are values of it."""
+class _Facts(NamedTuple):
+    """What is known of a column in each file, by the names of `file_columns.column_rows`."""
 
-    low: pa.Array
-    high: pa.Array
-    low_exact: pa.Array
-    high_exact: pa.Array
+    null_count: pa.Array
+    nan_count: pa.Array
+    lower: pa.Array
+    upper: pa.Array
+    lower_exact: pa.Array
+    upper_exact: pa.Array
 
 
 class _Span(NamedTuple):
