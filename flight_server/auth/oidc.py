@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -16,14 +17,14 @@ from store.model.errors import InvalidArgument, InvalidField, Unauthenticated, W
 from store.model.structs import Struct, Text
 
 if TYPE_CHECKING:
-    from jwt import PyJWK, PyJWKClient
+    from jwt import PyJWK
 
 ALGORITHMS: Final = ("RS256", "ES256", "EdDSA")  # asymmetric only: whoever holds a shared secret could also sign
 KEYS_SECONDS: Final = 600.0  # until keys are fetched again
 COOLDOWN_SECONDS: Final = 30.0  # between fetches for unknown keys, and after a failed fetch
 LEEWAY_SECONDS: Final = 30  # allowed difference of clocks
-FETCH_SECONDS: Final = 5.0
-MAX_DISCOVERY_BYTES: Final = 1 << 20
+FETCH_SECONDS: Final = 5.0  # for the whole answer
+MAX_ANSWER_BYTES: Final = 1 << 20
 
 Find: TypeAlias = "Callable[[str | None], PyJWK | None]"
 """The key with an id, or the only key for a token without one; None if there is none. Raises Unauthenticated if the
@@ -146,50 +147,62 @@ class ProviderKeys:
 
     def __init__(self, *, url: str | None, issuer: str | None):
         self._url, self._issuer = url, issuer
-        self._client: PyJWKClient | None = None
         self._known: Sequence[PyJWK] = ()
-        self._failed_at = float("-inf")
+        self._fetched_at = self._asked_at = float("-inf")
         self._lock = threading.Lock()
 
     def find(self, key_id: str | None) -> PyJWK | None:
         """The key with this id; see `Find`."""
-        from jwt import PyJWKClientConnectionError, PyJWKClientError, PyJWTError
+        if self._is_due(key_id):  # callers whose key is known and fresh wait for no fetch
+            with self._lock:
+                if self._is_due(key_id):
+                    self._fetch()
+        if not self._known:
+            raise Unauthenticated("the token cannot be checked: the identity provider did not answer")
+        return _match(self._known, key_id)
 
-        with self._lock:
-            if time.monotonic() - self._failed_at > COOLDOWN_SECONDS:
-                try:
-                    self._known = _usable(self._fetched(key_id))
-                except PyJWKClientConnectionError:
-                    self._failed_at = time.monotonic()
-                except PyJWKClientError:
-                    pass  # the provider answered that it does not have this key
-                except (PyJWTError, OSError, ValueError, LookupError, TypeError):
-                    self._failed_at = time.monotonic()
-            if not self._known:
-                raise Unauthenticated("the token cannot be checked: the identity provider did not answer")
-            return _match(self._known, key_id)
+    def _is_due(self, key_id: str | None) -> bool:
+        now = time.monotonic()
+        is_needed = _match(self._known, key_id) is None or now - self._fetched_at > KEYS_SECONDS
+        return is_needed and now - self._asked_at > COOLDOWN_SECONDS
 
-    def _fetched(self, key_id: str | None) -> Sequence[PyJWK]:
-        """The provider's keys, as the library caches them; an unknown id makes it fetch them again."""
-        from jwt import PyJWKClient
+    def _fetch(self) -> None:
+        """Replaces the known keys, if the provider tells them."""
+        from jwt import PyJWKSet, PyJWTError
 
-        if self._client is None:
-            url = self._url or _discovered(str(self._issuer))
-            self._client = PyJWKClient(
-                url, lifespan=KEYS_SECONDS, timeout=FETCH_SECONDS, cooldown_duration=COOLDOWN_SECONDS
-            )
-        keys = self._client.get_jwk_set().keys
-        if key_id is not None and _match(keys, key_id) is None:
-            self._client.get_signing_key(key_id)
-            keys = self._client.get_jwk_set().keys
-        return keys
+        try:
+            self._url = self._url or _discovered(str(self._issuer))
+            self._known = _usable(PyJWKSet.from_dict(_read(self._url, _STAYING)).keys)
+            self._fetched_at = time.monotonic()
+        # Besides the library's own errors, these come of hostile answers.
+        except (PyJWTError, OSError, HTTPException, ValueError, AttributeError, LookupError, TypeError, RecursionError):
+            pass
+        self._asked_at = time.monotonic()
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Follows none: keys are those of the address that was named."""
+
+
+_STAYING: Final = urllib.request.build_opener(_NoRedirect)
 
 
 def _discovered(issuer: str) -> str:
     """The address of an issuer's key set."""
     at = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
-    with urllib.request.urlopen(at, timeout=FETCH_SECONDS) as answer:  # noqa: S310  the scheme was checked
-        return str(json.loads(answer.read(MAX_DISCOVERY_BYTES))["jwks_uri"])
+    return str(_read(at, urllib.request.build_opener())["jwks_uri"])
+
+
+def _read(url: str, opener: urllib.request.OpenerDirector) -> Any:
+    """The JSON at an address, whose scheme was checked; an OSError if it is too large or comes too slowly."""
+    end, found = time.monotonic() + FETCH_SECONDS, bytearray()
+    with opener.open(url, timeout=FETCH_SECONDS) as answer:
+        while part := answer.read1(1 << 16):
+            found += part
+            if len(found) > MAX_ANSWER_BYTES or time.monotonic() > end:
+                raise OSError("an endless answer")
+    return json.loads(found)
 
 
 def _usable(keys: Sequence[PyJWK]) -> list[PyJWK]:

@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -310,7 +312,7 @@ def provider():
 
 
 @pytest.mark.parametrize("named", ["issuer", "jwks"])
-def test_provider_keys_are_fetched_once_and_outlive_an_outage(tmp_path, provider, named):
+def test_provider_keys_are_fetched_once_and_outlive_an_outage(tmp_path, provider, named, monkeypatch):
     url = provider.url
     at = url if named == "issuer" else f"{url}/keys"
     authenticator = load_tokens(write_token_file(tmp_path, f"[oidc]\n{named} = '{at}'\naudience = 'statflight'"))
@@ -323,8 +325,46 @@ def test_provider_keys_are_fetched_once_and_outlive_an_outage(tmp_path, provider
     assert [request.path for request in provider.requests] == expected
     provider.answer = lambda _: (500, b"")
     # expired keys stay in use while the provider is down
-    authenticator.oidc.find.__self__._client.jwk_set_cache.lifespan = -1.0
+    monkeypatch.setattr(signed_tokens, "KEYS_SECONDS", -1.0)
+    monkeypatch.setattr(signed_tokens, "COOLDOWN_SECONDS", -1.0)
     assert authenticator.authenticate(signed(iss=url)).name == "eve"
+    assert len(provider.requests) > len(expected)
+
+
+@pytest.mark.parametrize(
+    "answer", [b" " * (1 << 20) + b"{}", b"[" * 100_000, b"[1]", b"null", b'{"keys": 1}', b'{"keys": []}']
+)
+def test_hostile_answers_of_a_provider_are_asked_for_once(tmp_path, provider, answer):
+    url = provider.url
+    authenticator = load_tokens(write_token_file(tmp_path, f"[oidc]\njwks = '{url}/keys'\naudience = 'statflight'"))
+    provider.answer = lambda _: (200, answer)
+    for _ in range(2):
+        with pytest.raises(Unauthenticated, match="did not answer"):
+            authenticator.authenticate(signed(iss=url))
+    assert len(provider.requests) == 1
+
+
+def test_callers_with_known_keys_wait_for_no_fetch_and_an_endless_one_ends(tmp_path, provider, monkeypatch):
+    url = provider.url
+    authenticator = load_tokens(write_token_file(tmp_path, f"[oidc]\njwks = '{url}/keys'\naudience = 'statflight'"))
+    assert authenticator.authenticate(signed(iss=url)).name == "eve"
+    monkeypatch.setattr(signed_tokens, "COOLDOWN_SECONDS", -1.0)
+    asked, answered = threading.Event(), threading.Event()
+
+    def hang(_):
+        asked.set()
+        answered.wait(30)
+        return 200, b" " * 1000
+
+    provider.answer = hang
+    monkeypatch.setattr(signed_tokens, "FETCH_SECONDS", 0.2)
+    with ThreadPoolExecutor() as pool:
+        unknown = pool.submit(authenticator.authenticate, signed(iss=url, kid="unknown"))
+        assert asked.wait(10)
+        assert authenticator.authenticate(signed(iss=url)).name == "eve"
+        with pytest.raises(Unauthenticated, match="not known"):
+            unknown.result()
+        answered.set()
 
 
 def test_unreachable_provider_authenticates_no_token(tmp_path, provider):
