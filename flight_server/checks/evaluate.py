@@ -300,20 +300,19 @@ class _Subject:
     def _limit(self, limit: Limit, rule: Rule, row: Row | None) -> Any:
         if limit.window:
             at = measures.inherited_from(self._facts.table if row is None else row, rule.measure)
-            earlier = [measures.number_in(one, rule.measure) for one in reversed(self._earlier_rows(row, at))]
-            known = [value for value in earlier if value is not None][: limit.window]
-            if len(known) < limit.least_values:
-                raise _NoHistory
+            earlier = [one for one in self._earlier_rows(row, at) if measures.number_in(one, rule.measure) is not None]
+            whole = [one for one in reversed(earlier) if not measures.is_of_sample(one, rule.measure)][: limit.window]
+            if len(whole) < limit.least_values:
+                enough = len(earlier) >= limit.least_values
+                raise measures.of_sample(rule.measure, " of earlier snapshots") if enough else _NoHistory
             try:
-                return limit.of_earlier(known)
+                return limit.of_earlier([measures.value_in(one, rule.measure)[0] for one in whole])
             except (OverflowError, ValueError):
                 raise measures.UnknownValue(f"the {rule.measure} of an earlier snapshot is not finite") from None
         if limit.other is None:
-            if isinstance(limit.value, str):
-                if rule.condition.op.endswith("matches") or row is None:
-                    return limit.value
-                return measures.ordered(limit.value, measures.type_of(row))
-            return limit.value
+            if not isinstance(limit.value, str) or row is None or rule.condition.op.endswith("matches"):
+                return limit.value
+            return measures.ordered(limit.value, measures.type_of(row))
         measure, column = limit.other
         if measure in OF_TABLE:
             if self._facts.table is None:

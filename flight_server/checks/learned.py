@@ -41,6 +41,18 @@ def kind_of(measure: str, rows: Sequence[Row]) -> Kind:
     return COUNT if least is None else expectations.share(least)
 
 
+def known_values(measure: str, rows: Sequence[Row]) -> list[tuple[int, float]]:
+    """The values of a measure in stored records, oldest first, each with the place of its record.
+
+    A sample has another mean, and fewer distinct values, than all rows: records unlike the newest are left out.
+    """
+    return [
+        (place, float(value)) for place, row in enumerate(rows)
+        if measures.is_of_sample(row, measure) == measures.is_of_sample(rows[-1], measure)
+        and (value := measures.number_in(row, measure)) is not None
+    ]  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class _Series:
     measure: str
@@ -51,8 +63,8 @@ class _Series:
 
     @classmethod
     def of(cls, measure: str, column: str | None, rows: Sequence[Row]) -> _Series:
-        known = [(float(value), row) for row in rows if (value := measures.number_in(row, measure)) is not None]
-        return cls(measure, column, kind_of(measure, rows), [one for one, _ in known], [row for _, row in known])
+        known = known_values(measure, rows)
+        return cls(measure, column, kind_of(measure, rows), [one for _, one in known], [rows[i] for i, _ in known])
 
 
 def results(
@@ -135,7 +147,10 @@ def _drifts(reader: Reader, table: str, columns: dict[int, list[Row]]) -> Iterat
     ).to_pylist()  # fmt: skip
     data = {(row["column_id"], row["snapshot_id"]): row["data"] for row in sketches}
     for column_id, rows in columns.items():
-        known = [row for row in rows[-_SKETCHES:] if (column_id, row["snapshot_id"]) in data]
+        known = [
+            row for row in rows[-_SKETCHES:] if (column_id, row["snapshot_id"]) in data
+            and (row["completeness"] == "PARTIAL") == (rows[-1]["completeness"] == "PARTIAL")
+        ]  # fmt: skip
         values, at = [], []
         for before, after in pairwise(known):
             pair = (data[column_id, row["snapshot_id"]] for row in (before, after))

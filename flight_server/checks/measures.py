@@ -19,6 +19,7 @@ _OF_TABLE: Final = {"row_count": "row_count", "size_bytes": "total_size_bytes", 
 OF_DISTRIBUTION: Final = frozenset(
     {"ndv", "distinct_fraction", "mean", "stddev", "avg_width_bytes", "most_common"}
 )  # measures that are not counts or bounds
+_OF_ROWS_READ: Final = OF_DISTRIBUTION | {"nan_count"}  # null counts are of all rows, or unknown
 
 
 class UnknownValue(Exception):
@@ -89,6 +90,11 @@ def number_in(row: Row, measure: str) -> float | Fraction | None:
     return value if isinstance(value, float | Fraction) else None
 
 
+def is_of_sample(row: Row, measure: str) -> bool:
+    """True if a stored record has a measure of a part of the rows."""
+    return measure in _OF_ROWS_READ and row["completeness"] == "PARTIAL"
+
+
 def bound(measure: str, row: Row) -> tuple[Any, str]:
     """A bound: a number of numeric types, else a value that compares as its type does."""
     text = row[measure]
@@ -113,7 +119,7 @@ def extent(measure: str, row: Row, is_sample: bool) -> tuple[Any, Any] | None:
             return None
         low, high = (None if row[name] is None else value_of(row[name], row) for name in ("min", "max"))
         return low, high
-    if not is_sample or measure not in OF_DISTRIBUTION | {"nan_count"}:  # null counts are of all rows, or unknown
+    if not is_sample or measure not in _OF_ROWS_READ:
         return None
     if measure not in ("ndv", "distinct_fraction"):
         raise of_sample(measure)
@@ -122,9 +128,9 @@ def extent(measure: str, row: Row, is_sample: bool) -> tuple[Any, Any] | None:
     return low, high
 
 
-def of_sample(measure: str) -> UnknownValue:
-    """The error of a measure that is known of a part of the rows alone."""
-    return UnknownValue(f"the {measure} is of a sample; capture without sampling")
+def of_sample(measure: str, at: str = "") -> UnknownValue:
+    """The error of a measure that is known of a part of the rows alone; `at` says where, if not now."""
+    return UnknownValue(f"the {measure}{at} is of a sample; capture without sampling")
 
 
 def value_of(text: str, row: Row) -> Any:

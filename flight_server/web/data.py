@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flight_server.checks import learned, measures
+from flight_server.checks import learned
 from flight_server.present import column_labels
 from flight_server.table_names import COLUMNS, full_name
 from flight_server.views import catalog_summary, expectations, history, relationships, shapes, table_summary
@@ -395,8 +395,7 @@ def _expected(rows: Sequence[Row]) -> list[dict[str, list[float]]]:
     """For each snapshot of a column the bounds between which the history before lets values be, by name."""
     bounds: list[dict[str, list[float]]] = [{} for _ in rows]
     for name, measure in (("row_count", "row_count"), ("null_share", "null_fraction"), ("mean", "mean")):
-        found = (measures.number_in(row, measure) for row in rows)
-        known = [(i, float(value)) for i, value in enumerate(found) if value is not None]
+        known = learned.known_values(measure, rows)
         judged = expectations.expectations(
             [value for _, value in known], [rows[i]["committed_at"] for i, _ in known], learned.kind_of(measure, rows)
         )

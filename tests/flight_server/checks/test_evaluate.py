@@ -398,6 +398,22 @@ def test_sample_passes_no_rule_that_other_rows_could_break():
         assert odd_results(app, "change of mean = 0", against=1)[0][:2] == (FAILED, None)
 
 
+def test_samples_are_no_earlier_values_to_compare_with():
+    with app_in() as app:
+        odd(app, 1, mean=9.0, completeness="PARTIAL", rows_scanned=10)
+        odd(app, 2, mean=5.0)
+        texts = ("mean >= 80% of previous", "mean <= 80% of last 2")
+        assert (
+            odd_results(app, *texts)
+            == [(FAILED, None, "the mean of earlier snapshots is of a sample; capture without sampling")] * 2
+        )
+        assert odd_results(app, "null_count <= 80% of previous")[0][:2] == (PASSED, 0)  # of all rows in a sample, too
+        odd(app, 3, mean=1.0, completeness="PARTIAL", rows_scanned=10)
+        odd(app, 4, mean=1.0)
+        assert odd_results(app, *texts) == [(FAILED, 1, "compared with 4"), (PASSED, 1, "compared with 4")]
+        assert odd_results(app, "mean within 3 sigma of last 3")[0][:2] == (FAILED, None)
+
+
 def test_inherited_value_has_no_change_since_its_own_snapshot():
     with app_in() as app:
         odd(app, 1, mean=5.0, ndv=9.0)

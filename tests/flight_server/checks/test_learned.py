@@ -102,6 +102,24 @@ def test_value_called_expected_passes(app):
     assert states(app)["mean"] == (PASSED, "amount") and states(app)["drift"] == (FAILED, "amount")
 
 
+@pytest.mark.parametrize("of_sample", [True, False])
+def test_samples_are_judged_by_samples_and_all_rows_by_all_rows(of_sample):
+    with app_in() as app:
+        for i in range(1, 22):
+            is_sample = (i % 2 == 1) == of_sample
+            at = {"snapshot_id": i, "row_count": 1000, "completeness": "PARTIAL" if is_sample else "COMPLETE"}
+            column = {"column_id": 1, "column_name": "x", "logical_type": "INT", "null_count": 0, "stddev": 10.0,
+                      "ndv": 100.0 if is_sample else 900.0, "mean": 20.0 if is_sample else 50.0}  # fmt: skip
+            put(app, [KEY | at | column])
+        found = check(LocalReader(app.scanner, ANONYMOUS), NAME, LEARNED, now=NOW)
+        told = {one.measure: (one.state, one.detail) for one in found if one.measure in ("mean", "distinct_fraction")}
+        assert {state for state, _ in told.values()} == {PASSED} and len(told) == 2
+        assert all(detail.endswith("by 10 snapshots") for _, detail in told.values())
+        history = data.column(LocalReader(app.scanner, ANONYMOUS), NAME, "x")["history"]
+        low, high = history[-1]["expected"]["mean"]
+        assert low < history[-1]["mean"] < high and high - low < 20 and "mean" not in history[-2]["expected"]
+
+
 def test_learned_rules_are_silent_while_little_is_known():
     with app_in() as app:
         put(app, [KEY | {"snapshot_id": 1, "row_count": 5}], "stats.tables")
