@@ -185,18 +185,12 @@ class Follower(Role):
         lease = leases.newest(self._log.place)
         is_new = lease is not None and (self._lease is None or lease.number != self._lease.number)
         if lease is not None and (self._lease is None or lease.holder != self._lease.holder):
-            self._check_identity()
+            self._log.require(self._identity, "start again with a new --db to follow that one")
         if is_new:
             self._lease, self._lease_seen = lease, leases.clock()
         self._catch_up()
         if is_new and lease is not None and not lease.released and self.generation >= lease.generation:
             self._fresh = began
-
-    def _check_identity(self) -> None:
-        """Raises InvalidArgument if the place has become the replica of another database."""
-        if self._log.existing() != self._identity:
-            raise InvalidArgument(f'"{self._log.place.url}" has become the replica of another database', code="REPLICA",
-                                  hint="start again with a new --db to follow that one")  # fmt: skip
 
     def _catch_up(self, *, is_promoted: bool = False) -> None:
         """Applies all that is there; of an epoch that has ended only what its successor has, once that has begun."""

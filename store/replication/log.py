@@ -191,6 +191,13 @@ class Log:
             )
         return found
 
+    def require(self, identity: str, hint: str) -> None:
+        """Raises InvalidArgument if the place has become the replica of another database."""
+        if self.existing() != identity:
+            raise InvalidArgument(
+                f'"{self.place.url}" has become the replica of another database', code="REPLICA", hint=hint
+            )
+
     def base(self, position: Position) -> Base | None:
         """A base; None if it is not there."""
         data = self.place.read(position.name)

@@ -72,6 +72,7 @@ class Writer(Role):
         interval: float, durable: bool, keep: float,
     ):  # fmt: skip
         self._database, self._log, self._keeper = database, log, keeper
+        self._identity = log.existing()
         self._path = Path(database.path).resolve()
         self._interval, self._durable, self._keep = interval, durable, keep
         self._generation, self._shipped, self._micros = generation, generation, 0
@@ -144,7 +145,8 @@ class Writer(Role):
         self._done.wait(_CLOSE_SECONDS)
         self._done.set()
         if self._keeper.is_valid:
-            with contextlib.suppress(UpstreamError):
+            with contextlib.suppress(StatflightError):
+                self._require_place()
                 self._keeper.renew(self._shipped, released=True)
         self._fail_waiting()
         os.close(self._file)
@@ -235,6 +237,7 @@ class Writer(Role):
             stopping = self._stop.is_set()
             self._wake.clear()
             try:
+                self._require_place()
                 self._ship()
                 self._clean()
                 self._recovered("ship")
@@ -359,6 +362,7 @@ class Writer(Role):
         is_done = False
         while not is_done:  # at once for the first time: a takeover may have lasted long
             try:
+                self._require_place()
                 self._keeper.renew(self._shipped)
                 self._recovered("lease")
             except Exception as error:
@@ -366,6 +370,11 @@ class Writer(Role):
             if not self._keeper.is_valid:
                 self._fail_waiting()
             is_done = self._done.wait(every)
+
+    def _require_place(self) -> None:
+        """Raises an error if the place, which was out of reach, has come back as that of another database."""
+        if self._errors:
+            self._log.require(self._identity, "bring the former one back, or start with another place")
 
     def _failed(self, what: str, error: Exception) -> None:
         self.failures += 1

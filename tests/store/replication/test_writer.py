@@ -165,6 +165,25 @@ def test_a_write_is_not_acknowledged_after_the_lease_has_ended(path, place):
             note(database, "b")
 
 
+def test_a_place_that_comes_back_as_that_of_another_database_is_left_alone(path, place, tmp_path):
+    other, away = tmp_path / "other", tmp_path / "away"
+    with writing(tmp_path / "other.duckdb", other) as (database, _):
+        note(database, "theirs")
+    left = sorted(other.rglob("*"))
+    with writing(path, place, durable=False, interval=0.02) as (database, writer):
+        note(database, "a")
+        place.rename(away)
+        eventually(writer.trouble)
+        other.rename(place)
+        eventually(lambda: "has become the replica of another database" in writer.trouble())
+        note(database, "b")
+        place.rename(other)
+        assert sorted(other.rglob("*")) == left
+        away.rename(place)
+        eventually(lambda: not writer.trouble())
+    assert restored(place) == {"a", "b"}
+
+
 def test_another_directory_is_left_alone(path, place):
     place.mkdir()
     (place / "thesis.txt").write_text("mine")
