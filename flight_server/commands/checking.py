@@ -120,10 +120,11 @@ def _check(
 def _say_unchecked(name: str, rules: Sequence[grammar.Rule], judged: Collection[str]) -> None:
     """Says which rules about a table had nothing to judge by."""
     is_learned = any(rule.startswith(grammar.LEARNED) for rule in judged)
-    if not is_learned and any(rule.measure == grammar.LEARNED for rule in rules):
+    if not is_learned and any(rule.measure == grammar.LEARNED and rule.is_about(name) for rule in rules):
         say(f"{name}: learned: nothing is expected until {LEAST} captured snapshots are known")
     for rule in rules:
-        if rule.compares and rule.is_about(name) and rule.text not in judged:
+        compares = rule.compares or any(limit.window for limit in rule.condition.limits)
+        if compares and rule.is_about(name) and rule.text not in judged:
             say(f"{name}: {rule.text}: not checked, for there is nothing to compare")
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.flight_server.command_line import NAME, column_row
+from tests.flight_server.command_line import KEY, NAME, column_row
 
 
 def test_check_status_is_that_of_the_worst_result(server, run, tables, tmp_path):
@@ -29,6 +29,15 @@ def test_value_that_fails_is_not_shown_as_the_limit(server, run, tables):
     server.rows("stats.columns", column_row(null_count=1_000_001, row_count=10**9))
     _, out, _ = run("check", NAME, "--rule", "null_fraction <= 0.1%")
     assert out.splitlines()[1].split()[-1] == "0.001000001"
+
+
+@pytest.mark.parametrize("rule", ["ndv >= 80% of previous", "ndv within 3 sigma of last 5", "change of ndv >= 0"])
+def test_rules_with_nothing_to_compare_with_are_named(server, run, tables, rule):
+    row = column_row(ndv=9.0)
+    server.rows("stats.columns", row)
+    server.rows("sys.snapshots", {name: row[name] for name in (*KEY, "snapshot_id")} | {"is_current": True})
+    status, out, err = run("check", NAME, "--rule", rule, "--rule", "ndv >= 0", "--against", "previous")
+    assert status == 0 and rule not in out and f"{NAME}: {rule}: not checked" in err
 
 
 def test_check_without_a_rule_is_status_2_unless_the_table_is_unknown(server, run):
