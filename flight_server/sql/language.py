@@ -219,7 +219,8 @@ def _statement(sql: str, tokens: list[Token]) -> Query:
         raise refusal('parameters must be written as "?"')
     if len(marks) > MAX_PARAMETERS:
         raise refusal(f"the statement has more than {MAX_PARAMETERS} parameters")
-    changes = [(mark.start, mark.end, f"${number}") for number, mark in enumerate(marks, 1)]
+    # with a blank, since `$1,$` would begin a text quoted by dollars
+    changes = [(mark.start, mark.end, f"${number} ") for number, mark in enumerate(marks, 1)]
     if any(token.token_type is TokenType.L_BRACE for token in tokens):
         changes = sorted([*changes, *_escapes(tokens)])
     if changes:

@@ -204,6 +204,7 @@ def test_parameter_types_follow_their_context():
         "double", "string", "int64", "double", "double", "timestamp[us]", "bool", "int64", "int64"
     ]  # fmt: skip
     assert plan.make("SELECT '?', ?").parameters == (pa.string(),)
+    assert plan.make("SELECT ndv FROM stats.columns WHERE column_id IN (?,?)").parameters == (pa.int64(), pa.int64())
     numbers = plan.make("SELECT ? + 1, 2.5 * -?, (? - ndv) FROM stats.columns WHERE column_id > ? + 1").parameters
     assert numbers == (pa.int64(), pa.float64(), pa.float64(), pa.int64())
 
