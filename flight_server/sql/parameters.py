@@ -35,7 +35,7 @@ def read(batches: Iterable[pa.RecordBatch], parsed: Plan) -> tuple[int, tuple[An
         The size in bytes, and the values in order.
 
     Raises:
-        InvalidArgument: The values are too large, not one row, or not one for each parameter.
+        InvalidArgument: The values are too large, not one row, not one for each parameter, or cannot be read.
     """
     rows: list[pa.RecordBatch] = []
     size = 0
@@ -53,13 +53,16 @@ def read(batches: Iterable[pa.RecordBatch], parsed: Plan) -> tuple[int, tuple[An
         raise InvalidArgument(
             f"the statement has {len(parsed.parameters)} parameters, and {batch.num_columns} were sent"
         )
-    return size, tuple(_python(column) for column in batch.columns)
+    return size, tuple(_python(number, column) for number, column in enumerate(batch.columns, 1))
 
 
-def _python(column: pa.Array) -> Any:
+def _python(number: int, column: pa.Array) -> Any:
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    return column[0].as_py()
+    try:
+        return column[0].as_py()
+    except (OverflowError, ValueError, LookupError) as error:  # a year after 9999, say, or bytes that are no text
+        raise InvalidArgument(f"parameters: parameter {number} cannot be read: {error}") from None
 
 
 def require(parsed: Plan, values: tuple[Any, ...] | None) -> tuple[Any, ...]:
