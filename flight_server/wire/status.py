@@ -30,6 +30,7 @@ _ARROW_ERRORS: Final[dict[str, type[Exception]]] = {
 }
 
 
+MESSAGE_BYTES: Final = 4000  # clients refuse a status whose headers, where a byte may take three, exceed 16 KiB
 PERMANENT: Final = "UPSTREAM_PERMANENT"  # code of trouble upstream that another try would meet again
 
 to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
@@ -48,12 +49,15 @@ def to_flight(error: BaseException, correlation_id: str) -> BaseException:
         status, code = error.status, error.code
         if isinstance(error, UpstreamError) and not error.retryable:  # UNAVAILABLE would tell clients to try again
             status, code = "INVALID_ARGUMENT", PERMANENT if code == UpstreamError.code else code
-        message = f"[{code}] {error}".encode("utf-8", "replace").decode()  # it may contain lone surrogates
+        message = _bounded(f"[{code}] {error}")
         if plain := _ARROW_ERRORS.get(status):
             return plain(message)
         extra = {"code": code, "params": error.params, "hint": error.hint,
                  "retryable": error.retryable, "correlation_id": correlation_id}  # fmt: skip
-        return _FLIGHT_ERRORS[status](message, json.dumps(extra, default=str).encode())
+        told = json.dumps(extra, default=str).encode()
+        if len(told) > MESSAGE_BYTES:
+            told = json.dumps(extra | {"params": {}, "hint": ""}).encode()
+        return _FLIGHT_ERRORS[status](message, told)
     if isinstance(error, flight.FlightCancelledError | flight.FlightTimedOutError):
         return error
     if isinstance(error, pa.ArrowInvalid):  # raised by Arrow for a caller's stream
@@ -65,6 +69,11 @@ def to_flight(error: BaseException, correlation_id: str) -> BaseException:
     return flight.FlightInternalError(
         f"[INTERNAL] internal error, correlation id {correlation_id}", json.dumps(extra).encode()
     )
+
+
+def _bounded(message: str) -> str:
+    data = message.encode("utf-8", "replace")  # it may contain lone surrogates
+    return data.decode() if len(data) <= MESSAGE_BYTES else f"{data[:MESSAGE_BYTES].decode('utf-8', 'ignore')}…"
 
 
 def code_of(error: BaseException) -> str:

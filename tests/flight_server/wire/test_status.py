@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
 from capture.connectors.storage.places import Unreadable
 from flight_server.wire.status import to_flight
-from store.model.errors import InvalidField, UpstreamError, Words, from_json, to_json
+from store.model.errors import InvalidArgument, InvalidField, NotFound, UpstreamError, Words, from_json, to_json
 
 
 def test_trouble_upstream_that_may_pass_is_unavailable():
@@ -30,3 +32,13 @@ def test_permanent_trouble_upstream_is_not_unavailable():
 def test_wrong_text_is_shown_with_quotes(actual, shown):
     error = InvalidField("limit", "must be an integer", expected="an integer", actual=actual)
     assert str(error).endswith(f"expected an integer, got {shown}")
+
+
+@pytest.mark.parametrize("kind", [InvalidArgument, NotFound, UpstreamError])
+def test_message_is_cut_where_clients_would_refuse_its_status(kind):
+    refusal = to_flight(kind("é" * 50_000, params={"table": "é" * 50_000}), "id")
+    text = refusal.args[0]
+    assert text.startswith(f"[{kind.code}] éé") and text.endswith("é…") and len(text.encode()) < 4100
+    if isinstance(refusal, flight.FlightError):
+        extra = json.loads(refusal.extra_info)
+        assert extra["correlation_id"] == "id" and extra["retryable"] and len(refusal.extra_info) < 4000
