@@ -203,6 +203,8 @@ class Database:
             raise unwritable("another one to this path is under way") from None
         except OSError as error:
             raise unwritable(error.strerror) from None
+        except ValueError:
+            raise unwritable("its path holds a zero byte") from None
         try:
             check_target(self.path, target)
             _remove(partial)  # left by a backup that was killed

@@ -339,7 +339,7 @@ def test_of_two_backups_to_a_path_at_once_one_is_refused(database, tmp_path, mon
 def test_backup_refuses_existing_and_invalid_paths_with_the_reason(database, tmp_path):
     (tmp_path / "taken").write_text("mine")
     for path, reason in ((tmp_path / "taken", "exists or is reserved"), ("relative.db", "absolute"),
-                         (tmp_path / "no" / "b.db", "No such file or directory")):  # fmt: skip
+                         ("/b\0", "zero byte"), (tmp_path / "no" / "b.db", "No such file or directory")):  # fmt: skip
         with pytest.raises(InvalidArgument, match=reason) as refusal:
             database.backup(path)
         assert refusal.value.code == "BACKUP" and str(tmp_path) not in str(refusal.value)
