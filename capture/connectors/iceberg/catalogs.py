@@ -33,7 +33,7 @@ from capture.connectors.retry import retried as again
 from capture.connectors.secrets import mask_uri, redact
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.lake_directories import Lake
-from capture.connectors.storage.places import Place, Unreadable, open_place, unknown_table
+from capture.connectors.storage.places import NoLake, Place, Unreadable, open_place, unknown_table
 from store.duckdb.lru import LruCache
 from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 
@@ -309,7 +309,7 @@ def _check_aws_credentials(properties: Mapping[str, str]) -> None:
 def _check_sqlite(uri: str) -> None:
     path = uri.partition(":///")[2].partition("?")[0]
     if uri.startswith("sqlite") and path and not path.startswith(":memory:") and not Path(path).exists():
-        raise NotFound(f'uri "{uri}" is not a SQLite file', params={"field": "uri"})
+        raise NoLake(f'uri "{uri}" is not a SQLite file', params={"field": "uri"})
 
 
 def _only_catalog(uri: str) -> str:
@@ -376,7 +376,13 @@ def upstream(what: str, options: Mapping[str, str]) -> Iterator[None]:
             f"{what} cannot be read: {module} is not installed", hint="install it where the capture workers run"
         ) from error
     except Exception as error:  # libraries raise undocumented types
-        raise Unreadable(f"{what} cannot be read: {reason(error, options)}") from error
+        kind = UpstreamError if _is_away(error) else Unreadable
+        raise kind(f"{what} cannot be read: {reason(error, options)}") from error
+
+
+def _is_away(error: Exception) -> bool:
+    """True for errors of object stores, which pyarrow raises without a number; of a damaged file it says Thrift."""
+    return type(error) is OSError and error.errno is None and "thrift" not in str(error).lower()
 
 
 _PATHS = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?/{1,3}[^\s'\"\],)]+")

@@ -22,7 +22,7 @@ from capture.connectors.options import storage_options
 from capture.connectors.secrets import mask_uri
 from capture.connectors.storage.catalog_api import CatalogApi
 from capture.connectors.storage.lake_directories import Folder, Lake, Tables
-from capture.connectors.storage.places import Place, Unreadable, open_place, unknown_table
+from capture.connectors.storage.places import NoLake, Place, Unreadable, open_place, unknown_table
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
 
 DATABASE_SUFFIX: Final = ".db"
@@ -97,7 +97,7 @@ class JdbcCatalog(Tables):
     @contextmanager
     def _reading(self) -> Iterator[None]:
         if not self._file.is_file():
-            raise NotFound(f'uri "{self.uri}" does not exist', params={"field": "uri"})
+            raise NoLake(f'uri "{self.uri}" does not exist', params={"field": "uri"})
         try:
             yield
         except sqlite3.Error as error:

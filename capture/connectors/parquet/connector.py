@@ -56,8 +56,7 @@ from capture.connectors.spi import (
 )
 from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Folder, Lake, folder_at
-from capture.connectors.storage.places import Place, Unreadable, batched, unknown_table
-from store.model.errors import NotFound
+from capture.connectors.storage.places import NoLake, Place, Unreadable, batched, unknown_table
 from store.model.logical_types import Kind, LogicalType, parse
 
 OWN_OPTIONS: Final = ("hive_partitioning",)
@@ -269,7 +268,7 @@ class ParquetConnector(Connector):
         files = tuple(sorted(self._files(root, single=only is not None), key=lambda file: file.relative))
         if not files:
             if only is not None:
-                raise NotFound(f'uri "{self._uri}" matches no Parquet file', params={"field": "uri"})
+                raise NoLake(f'uri "{self._uri}" matches no Parquet file', params={"field": "uri"})
             raise unknown_table(namespace, name, [])
         digest = hashlib.sha256()
         for file in files:

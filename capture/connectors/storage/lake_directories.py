@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 from capture.connectors.options import storage_options
 from capture.connectors.progress import report
 from capture.connectors.secrets import mask_uri
-from capture.connectors.storage.places import Place, Unreadable, open_place, read_each, reason, unknown_table
+from capture.connectors.storage.places import NoLake, Place, Unreadable, open_place, read_each, reason, unknown_table
 from store.model.errors import NotFound, StatflightError, UpstreamError
 
 DEFAULT_SCHEMA: Final = "default"
@@ -286,7 +286,7 @@ class Lake(Tables):
                 elif len(parents) < MAX_DEPTH:
                     pending.append((inner, (*parents, name), is_table))
         if not tables:
-            raise NotFound(
+            raise NoLake(
                 f'uri "{self.uri}" holds no {self.format} table, and neither does a directory below it',
                 params={"field": "uri"},
             )
@@ -294,7 +294,7 @@ class Lake(Tables):
 
     def not_there(self) -> NotFound:
         """The error for a lake whose directory does not exist."""
-        return NotFound(f'uri "{self.uri}" does not exist, or is not a directory', params={"field": "uri"})
+        return NoLake(f'uri "{self.uri}" does not exist, or is not a directory', params={"field": "uri"})
 
     @contextmanager
     def reading(self, what: str = "") -> Iterator[None]:

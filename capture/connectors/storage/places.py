@@ -37,6 +37,12 @@ class Unreadable(UpstreamError):
     retryable = False
 
 
+class NoLake(NotFound):
+    """The address of a lake has nothing: it is wrong, or a volume is not mounted for a moment."""
+
+    retryable = True
+
+
 def unknown_table(namespace: str, name: str, known: list[str]) -> NotFound:
     """The error for a table that does not exist, with the most similar name as hint."""
     return NotFound(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from capture.connectors.iceberg.catalogs import upstream
 from capture.connectors.iceberg.connector import IcebergConnector
 from capture.connectors.spi import ConnectorConfig
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
@@ -168,3 +169,17 @@ def test_sql_catalog_is_not_modified(table):
     connector.close()
     assert (lake(table) / "catalog.db").read_bytes() == before
     assert isinstance(built.make_catalog(lake(table)), SqlCatalog)
+
+
+@pytest.mark.parametrize(
+    ("error", "retryable"),
+    [
+        (OSError("AWS Error NETWORK_CONNECTION during HeadObject operation"), True),
+        (OSError("Couldn't deserialize thrift: TProtocolException"), False),
+        (PermissionError(13, "denied"), False),
+    ],
+)
+def test_object_store_that_is_away_may_return(error, retryable):
+    with pytest.raises(UpstreamError) as refused, upstream('table "n.t"', {}):
+        raise error
+    assert refused.value.retryable is retryable

@@ -148,3 +148,12 @@ def test_error_of_an_unreachable_object_store_is_redacted_and_retryable(monkeypa
     ) as down:
         found.namespaces()
     assert down.value.retryable
+
+
+def test_lake_that_is_away_may_return_but_a_missing_table_does_not(tmp_path):
+    make(tmp_path / "lake/orders")
+    with pytest.raises(NotFound) as gone:
+        lake(tmp_path / "lake").find("default", "sales")
+    with pytest.raises(NotFound) as away:
+        lake(tmp_path / "not mounted").find("default", "orders")
+    assert (gone.value.retryable, away.value.retryable) == (False, True)
