@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -53,6 +53,26 @@ def new_among(requests: Iterable[dict[str, Any]], before: Iterable[Row]) -> list
     """The requests for tables and columns that are not among those of `before`."""
     known = {(one["table"], one["target"].get("column_id")) for one in before}
     return [one for one in requests if (one["table"], one["target"].get("column_id")) not in known]
+
+
+def without_missing(
+    outcomes: Sequence[dict[str, Any]], snapshot: str | int, columns: Callable[[str], Container[int]]
+) -> list[dict[str, Any]]:
+    """The outcomes for all columns of tables, without those of columns that the snapshot does not have: the columns
+    asked for were the last known ones, which an older snapshot, or one that the capture found, may lack.
+
+    Args:
+        snapshot: "current", an id, or "all".
+        columns: Reads the ids of a table's columns as known now; called only if the current snapshot lacks one.
+    """
+
+    def is_missing(one: Row) -> bool:
+        return one["outcome"] not in ("CAPTURED", "QUEUED") and "no column with id" in (one.get("detail") or "")
+
+    tables = {one["table"] for one in outcomes if is_missing(one)} if snapshot == "current" else ()
+    known = {table: columns(table) for table in tables}
+    return [one for one in outcomes
+            if not is_missing(one) or one["target"]["column_id"] in known.get(one["table"], ())]  # fmt: skip
 
 
 def pick_column(table: str, column: str, rows: Sequence[Row]) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from flight_server.client.capture_requests import new_among, requests_for
+from flight_server.client.capture_requests import new_among, requests_for, without_missing
 from flight_server.client.notebook import show_tables_as_html
 from flight_server.client.running_captures import RunningCaptures
 from flight_server.client.stats_reader import StatsReader
@@ -151,7 +151,8 @@ class StatsClient(StatsReader):
 
         Returns:
             The requests in order, each with its `outcome`, `engine_id`, `job_id`, `detail` and `attributes`; then those
-            for columns that the capture found to be new.
+            for columns that the capture found to be new. Where all columns of tables were asked for by name, those that
+            the snapshot does not have are left out.
 
         Raises:
             pa.ArrowKeyError: UNKNOWN_TABLE, UNKNOWN_COLUMN.
@@ -176,7 +177,14 @@ class StatsClient(StatsReader):
             new = new_among((one for item in items if isinstance(item, str) for one in ask(item)), requests)
             outcomes += self.captures.call({"requests": new} | more, timeout) if new else []
             requests += new
-        return [{**request, **outcome} for request, outcome in zip(requests, outcomes, strict=True)]
+        ended = [{**request, **outcome} for request, outcome in zip(requests, outcomes, strict=True)]
+        if columns is not None or not all(isinstance(item, str) for item in items):
+            return ended
+        return without_missing(ended, snapshot, self.column_ids)
+
+    def column_ids(self, table: str) -> set[int]:
+        """The ids of the columns of a table, by its full name."""
+        return set(self.read_table("information_schema.columns", table, ["column_id"])["column_id"].to_pylist())
 
     def resolve(
         self, requests: Iterable[Mapping[str, Any]], *, engine: str | None = None, max_bytes: int | None = None,

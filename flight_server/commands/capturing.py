@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from flight_server.client import reason
-from flight_server.client.capture_requests import requests_for
+from flight_server.client.capture_requests import requests_for, without_missing
 from flight_server.commands.common import (
     CONNECTION,
     Answer,
@@ -105,8 +105,7 @@ def capture(
                 failed += 1
                 continue
             if chosen is None:
-                present = _column_ids(client, name) if at == "current" and any(map(_of_no_column, ended)) else ()
-                ended = [o for o in ended if not _of_no_column(o) or o["target"]["column_id"] in present]
+                ended = without_missing(ended, at, client.column_ids)
             rows += [{"table": name, **outcome} for outcome in ended]
             if format is Answer.TEXT:
                 _tell(name, ended, asynchronous)
@@ -132,10 +131,6 @@ def capture(
             raise
     if failed:
         sys.exit(1)
-
-
-def _column_ids(client: StatsClient, name: str) -> set[int]:
-    return set(client.read_table("information_schema.columns", name, ["column_id"])["column_id"].to_pylist())
 
 
 def _seconds(text: str) -> float:
@@ -172,11 +167,6 @@ def _kinds(text: str | None) -> list[str] | None:
     if kinds is not None and (strange := [kind for kind in kinds if kind not in KINDS]):
         misuse(f"--kinds {strange[0]!r}: must be of {', '.join(KINDS)}")
     return kinds
-
-
-def _of_no_column(outcome: Mapping[str, Any]) -> bool:
-    """True if the snapshot does not have the column: names are of current columns, which an older snapshot may lack."""
-    return outcome["outcome"] not in GOOD and "no column with id" in (outcome.get("detail") or "")
 
 
 def _tell(name: str, outcomes: list[dict[str, Any]], asynchronous: bool) -> None:

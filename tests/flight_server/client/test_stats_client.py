@@ -277,6 +277,21 @@ def test_capture_goes_on_with_columns_that_it_finds_to_be_new(server, client):
     assert len(client.capture("lake.sales.orders")) == 3 and len(server.actions) == 3
 
 
+def test_capture_leaves_out_columns_that_it_finds_to_be_gone(server, client):
+    columns = [TABLE | {"column_id": i, "column_name": name, "data_type": "INT"} for i, name in ((1, "id"), (2, "old"))]
+
+    def capture(body):
+        server.rows("information_schema.columns", columns[0])
+        lacks = {"outcome": "DEGRADED", "detail": "no column with id 2 in snapshot 5"}
+        return [lacks if one["target"].get("column_id") == 2 else {"outcome": "CAPTURED"} for one in body["requests"]]
+
+    server.rows("information_schema.columns", *columns)
+    server.answers["capture"] = capture
+    assert [one["target"].get("column_id") for one in client.capture("lake.sales.orders")] == [None, 1]
+    server.rows("information_schema.columns", *columns)
+    assert client.capture("lake.sales.orders", columns=["old"])[1]["outcome"] == "DEGRADED"
+
+
 def test_kinds_are_split_between_table_and_columns(server, client, orders):
     client.capture("lake.sales.orders", columns=["id"], kinds=["MIN_MAX", "ROW_COUNT"], snapshot=4, mode="ASYNC")
     ((_, body),) = server.actions
