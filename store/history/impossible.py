@@ -58,6 +58,8 @@ def first_impossible(columns: Mapping[str, pa.Array], *, within_bounds: bool) ->
         for name in given:
             wrong = pc.and_(columns[name].is_valid(), pc.invert(measured))
             yield wrong, name, "is of numbers alone, not of {type}", "null, or an INT, FLOAT, DOUBLE or DECIMAL column"
+            wrong = pc.and_(pc.is_inf(columns[name]), pc.invert(are(FLOATING)))
+            yield wrong, name, "is infinite, which values of {type} are not", "a finite number"
         if not within_bounds:
             return
         singles = are(frozenset({Kind.FLOAT}))

@@ -168,6 +168,8 @@ BAD_COLUMNS = [
     ({"avg_width_bytes": 8.5, "max_width_bytes": 8}, ["avg_width_bytes", "max_width_bytes", "8.5"]),
     ({"mean": math.nan}, ["mean", "nan"]),
     ({"stddev": -0.5}, ["stddev", "-0.5"]),
+    ({"mean": math.inf}, ["mean", "infinite", "INT"]),
+    ({"logical_type": "DECIMAL(9,2)", "stddev": math.inf}, ["stddev", "infinite", "DECIMAL"]),
     ({"min": "1", "max": "9", "mean": 9.5}, ["mean", "min to max", "9.5"]),
     ({"max": "9", "mean": 9.5}, ["mean", "min to max", "9.5"]),
     ({"min": "1", "max": "9", "mean": 0.5}, ["mean", "min to max", "0.5"]),
