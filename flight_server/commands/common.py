@@ -194,12 +194,12 @@ def pairs_of(texts: Iterable[str] | None, hint: str = "") -> dict[str, str]:
 
 
 def names_of(texts: Sequence[str] | None) -> list[str] | None:
-    """The names in the values of a repeatable option, each `a,b`, those with commas in double quotes; None when the
-    option is absent."""
+    """The names in the values of a repeatable option, each `a,b`: those with commas in double quotes, those with dots
+    may be too. None when the option is absent."""
     if not texts:
         return None
     names = [name.strip() for text in texts for name in _LISTED.findall(text) if name.strip()]
-    names = [dotted_name(name) if "," in name else name for name in names]
+    names = [dotted_name(name) if set(",.") & set(name) else name for name in names]
     return names or misuse("a list of names is empty")
 
 
