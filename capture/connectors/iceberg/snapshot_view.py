@@ -44,7 +44,8 @@ from capture.connectors.spi import (
     no_delete_files,
 )
 from capture.connectors.storage.immutable_cache import FILES
-from capture.connectors.storage.places import Unreadable, unknown_snapshot
+from capture.connectors.storage.places import Unreadable, local_path, unknown_snapshot
+from store.model.errors import Unimplemented
 from store.model.names import dotted_name
 
 _CONTENTS: Final = {"POSITION_DELETES": "position-deletes", "EQUALITY_DELETES": "equality-deletes"}
@@ -257,12 +258,21 @@ class SnapshotView:
             with deletes → its path, its number of rows with the deleted ones, and indexes into `delete_files`. The path
             is the one in the metadata if its rows are deleted by position, because readers compare it as text with the
             one in the delete file or beside the vector; else None.
+
+        Raises:
+            Unimplemented: Rows of a file at another location than its path (`path_rewrite`) are deleted by position.
         """
         numbers = {id(delete): number for number, delete in enumerate(self._deletes)}
         touched: dict[str, tuple[str | None, int, list[int]]] = {}
         for entry in self._data() if self._deletes else ():
             if applying := self._index.positional(entry) + self._index.equality(entry):
                 named = any(delete.content != "EQUALITY_DELETES" for delete in applying)
+                if named and entry.location != local_path(entry.path):
+                    raise Unimplemented(
+                        f"rows of {entry.location} are deleted by the path it had before the table was moved, which"
+                        " readers of a plan cannot open, and no other matches",
+                        hint="move its metadata too, as by Spark's procedure rewrite_table_path",
+                    )
                 path = entry.path if named else None
                 touched[entry.location] = path, entry.rows, [numbers[id(delete)] for delete in applying]
         return {"delete_files": list(map(_content_file, self._deletes)), "data_files": touched}

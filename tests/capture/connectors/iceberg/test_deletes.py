@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from capture.connectors.column_values import matching
 from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.roaring import positions, unframed
 from capture.connectors.storage.places import Unreadable
-from store.model.errors import UpstreamError
+from store.model.errors import Unimplemented, UpstreamError
 from tests.capture.connectors import iceberg_tables as built
 from tests.capture.connectors.iceberg.lake import current, directory, file_columns, home, live, stats
 
@@ -64,6 +65,17 @@ def test_position_deletes_count_once(table):
     again = built.position_deletes(table, [(first, 3)])
     built.commit_deletes(table, both, again)
     check_live(table, expected(3, 99, 100))
+
+
+def test_plans_of_a_moved_table_refuse_deletes_by_position(tmp_path, table):
+    """A reader would look for the file where the metadata says, and for its deletes by that path."""
+    keys = built.commit_deletes(table, built.equality_deletes(table, {"id": [5]}))
+    both = built.commit_deletes(table, built.position_deletes(table, [(paths(table)[0], 3)]))
+    shutil.move(home(table), tmp_path / "moved" / "t")
+    moved = directory(tmp_path / "moved", path_rewrite=f"{home(table)}={tmp_path / 'moved' / 't'}")
+    assert len(moved.row_deletes("default", "t", keys)["delete_files"]) == 1
+    with pytest.raises(Unimplemented, match="before the table was moved"):
+        moved.row_deletes("default", "t", both)
 
 
 def test_delete_file_is_listed_with_its_row_count(table):
