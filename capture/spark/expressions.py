@@ -38,8 +38,9 @@ _SIGNED: Final = {
 }  # fmt: skip
 _WIDTHS: Final = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
 # Expressions come from clients: they may use the row only, not read other data or call Java methods.
+_COMMENT: Final = re.compile(r"/\*|--|;")
+_QUOTED: Final = re.compile(r"""`(?:[^`]|``)*`|'[^']*'|"[^"]*\"""")  # where there is no backslash
 _REFUSED: Final = (
-    (re.compile(r"/\*|--|;"), "comments and semicolons are not allowed"),
     (re.compile(r"\(\s*(select|from|table|values|with|map|reduce|describe)\s", re.I), "a subquery is not allowed"),
     (re.compile(r"\b(try_)?(reflect|java_method)\b", re.I), "calls of Java methods are not allowed"),
     (re.compile(r"[(,.]\s*\*"), "* is not allowed: name the columns"),
@@ -69,6 +70,8 @@ def checked(key: bytes) -> str:
         text = key.decode()
     except UnicodeDecodeError:
         raise InvalidArgument("engine_expression_key: is not the UTF-8 text of a Spark SQL expression") from None
+    if _COMMENT.search(text if "\\" in text else _QUOTED.sub("``", text)):  # Spark's raw strings have no escapes
+        raise InvalidArgument("engine_expression_key: comments and semicolons are not allowed outside of quotes")
     for pattern, why in _REFUSED:
         if pattern.search(text):
             raise InvalidArgument(f"engine_expression_key: {why}")
