@@ -127,7 +127,7 @@ def _line(row: table_summary.Row, summary: table_summary.TableSummary) -> dict[s
         **{f"{share:.0%}".replace("%", " %"): quartiles.get(share) or "" for share in (0.25, 0.5, 0.75)},
         "avg bytes": "" if width is None else f"{width:.1f}",
         "shape": shapes.sparkline([bar.rows for bar in summary.bars(row, SHAPE_BINS)]),
-        "freshness": table_summary.freshness(row),
+        "freshness": table_summary.freshness(row, sampled=row["column_id"] in summary.sampled),
     }
 
 

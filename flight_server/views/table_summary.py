@@ -32,6 +32,7 @@ class TableSummary:
     histograms: dict[int, list[Row]] = field(default_factory=dict)  # by column id, buckets in order
     common_values: dict[int, list[Row]] = field(default_factory=dict)  # by column id, most common first
     quantiles: dict[int, dict[float, str | None]] = field(default_factory=dict)  # by column id, value by rank
+    sampled: set[int] = field(default_factory=set)  # ids of columns whose quantiles are of a sample
 
     @property
     def rows(self) -> list[Row]:
@@ -91,10 +92,10 @@ def gather(
         summary.histograms = by_column("stats.histograms", "bucket", "lower", "upper", "row_count")
         counts = ("count", "count_lower", "count_upper")
         summary.common_values = by_column("stats.most_common_values", "rank", "value", *counts)
-        summary.quantiles = {
-            column: {row["quantile"]: row["value"] for row in rows}
-            for column, rows in by_column("stats.quantiles", "quantile", "value").items()
-        }
+        for column, rows in by_column("stats.quantiles", "quantile", "value", "completeness").items():
+            summary.quantiles[column] = {row["quantile"]: row["value"] for row in rows}
+            if rows[0]["completeness"] == "PARTIAL":
+                summary.sampled.add(column)
     return summary
 
 
@@ -174,8 +175,12 @@ def size(value: float | None) -> str:
     return "" if value is None else bytes_text(value)
 
 
-def freshness(row: Row) -> str:
-    """EXACT, or the row's label and its snapshot; also that of its distribution if it differs, and a sample's rows."""
+def freshness(row: Row, *, sampled: bool = False) -> str:
+    """EXACT, or the row's label and its snapshot; also that of its distribution if it differs, and a sample's rows.
+
+    Args:
+        sampled: True if the column's quantiles are of a sample; the row may be complete all the same.
+    """
 
     def label(fresh: str, snapshot: int) -> str:
         return fresh if fresh in ("EXACT", "") else f"{fresh} (from {snapshot})"
@@ -187,6 +192,8 @@ def freshness(row: Row) -> str:
             labels.append(f"distribution {of_distribution}")
     if row.get("completeness") == "PARTIAL" and row.get("rows_scanned") is not None:
         labels.append(f"sample of {counted(row['rows_scanned'], 'row')}")
+    elif sampled:
+        labels.append("quantiles of a sample")
     return ", ".join(labels)
 
 

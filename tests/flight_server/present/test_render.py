@@ -188,6 +188,13 @@ def test_freshness_names_what_the_distribution_is_of(changed, text):
     )
 
 
+def test_quantiles_of_a_sample_do_not_pass_for_those_of_a_complete_record():
+    row = {"freshness": "EXACT", "snapshot_id": 5, "completeness": "COMPLETE"}
+    assert table_summary.freshness(row, sampled=True) == "EXACT, quantiles of a sample"
+    sample = row | {"completeness": "PARTIAL", "rows_scanned": 8}
+    assert table_summary.freshness(sample, sampled=True) == "EXACT, sample of 8 rows"
+
+
 def test_inexact_bound_has_its_sign():
     assert table_summary.bound("5", True, "≥") == table_summary.bound("5", None, "≥") == "5"
     assert table_summary.bound("5", False, "≥") == "≥ 5"
