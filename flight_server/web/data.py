@@ -250,7 +250,7 @@ def _column(row: Row, summary: table_summary.TableSummary) -> dict[str, Any]:
     column = row["column_id"]
     return {
         **row, "null_share": null_share(row), "notes": notes(row),
-        "quantiles": summary.quantiles.get(column, {}),
+        "quantiles": summary.quantiles.get(column, {}), "sampled": column in summary.sampled,
         "histogram": bars_of(summary, row), "infinite": shapes.infinite(summary.histograms.get(column, ())),
         "most_common": _most_common(summary.common_values.get(column, []), row["nan_count"]),
     }  # fmt: skip

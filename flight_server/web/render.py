@@ -96,7 +96,9 @@ def label(row: Row) -> str:
 
 
 def _freshness(row: Row) -> str:
-    return table_summary.freshness(dict(row)) if row["freshness"] else "not captured"
+    if not row["freshness"]:
+        return "not captured"
+    return table_summary.freshness(dict(row), sampled=row.get("sampled", False))
 
 
 def _nulls(row: Row) -> str:

@@ -67,6 +67,15 @@ def test_columns_with_the_same_name_have_separate_files(server):
         assert json.loads(found[f"{file_name('lake.s.t', f'#{i}')}.json"])["statistics"]["max"] == str(i)
 
 
+def test_quantiles_of_a_sample_beside_a_complete_record_are_labelled(server):
+    server.rows("stats.quantiles", *(KEY | {"column_id": 1, "quantile": share, "value": "7", "completeness": "PARTIAL"}
+                                     for share in (0.25, 0.75)))  # fmt: skip
+    with StatsClient(server.uri) as client:
+        found = dict(files.pages_of(client, "lake.s.t", "current"))
+    labelled = [name for name, text in found.items() if "EXACT, quantiles of a sample" in text]
+    assert labelled == [f"{file_name('lake.s.t')}.html", f"{file_name('lake.s.t', 'id')}.html"]
+
+
 class Tags(HTMLParser):
     """Collects tags and attributes, and checks that every element is closed."""
 
