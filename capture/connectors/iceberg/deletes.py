@@ -14,9 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.avro.file import AvroFile
 from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import VoidTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, NestedField, StringType
 
 from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.iceberg.manifests import PATH_ID, POSITION_ID, Entry
@@ -25,6 +29,8 @@ from capture.connectors.roaring import Rows, positions, unframed
 from capture.connectors.storage.places import Unreadable
 from store.duckdb.lru import LruCache
 
+_PATH = NestedField(PATH_ID, "file_path", StringType(), required=True)
+_POSITION = NestedField(POSITION_ID, "pos", LongType(), required=True)
 CACHED_POSITIONS = 4_000_000  # cached positions of delete files that apply to many data files, 32 MB
 
 
@@ -95,17 +101,33 @@ class DeleteIndex:
 
     def _read_positions(self, delete: Entry) -> dict[str, Rows]:
         """Data file → positions, from one position delete file."""
-        with open_parquet(self._io, delete) as file:
-            paths = FileLayout.of(file.schema_arrow, self._metadata).paths
-            names = [paths.get(PATH_ID, "file_path"), paths.get(POSITION_ID, "pos")]
-            table = file.read(columns=names)
-        encoded = table[names[0]].combine_chunks().cast(pa.string()).dictionary_encode()
+        table = self._path_and_position(delete)
+        encoded = table[0].combine_chunks().cast(pa.string()).dictionary_encode()
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         order = np.argsort(codes, kind="stable")
-        rows = table[names[1]].to_numpy().astype(np.int64)[order]
+        rows = table[1].to_numpy().astype(np.int64)[order]
         edges = np.searchsorted(codes[order], np.arange(1, len(encoded.dictionary)))
         split = np.split(rows, edges)
         return {self._io.resolve(path): part for path, part in zip(encoded.dictionary.to_pylist(), split, strict=False)}
+
+    def _path_and_position(self, delete: Entry) -> pa.Table:
+        """The two columns of a position delete file, which has the format that the table's files had when it was
+        written."""
+        names = [_PATH.name, _POSITION.name]
+        if delete.format == "AVRO":
+            with AvroFile[Record](self._io.new_input(delete.path), Schema(_PATH, _POSITION)) as records:
+                rows = [(each[0], each[1]) for each in records]
+            types = pa.string(), pa.int64()
+            return pa.table([pa.array([row[i] for row in rows], type) for i, type in enumerate(types)], names)
+        if delete.format == "ORC":
+            from pyarrow import orc  # some builds of pyarrow lack it
+
+            with self._io.new_input(delete.path).open() as stream:
+                return pa.table(orc.ORCFile(stream).read(names)).select(names)
+        with open_parquet(self._io, delete) as file:
+            ids = FileLayout.of(file.schema_arrow, self._metadata).paths
+            names = [ids.get(PATH_ID, names[0]), ids.get(POSITION_ID, names[1])]
+            return file.read(columns=names).select(names)
 
     def layout(self, delete: Entry) -> FileLayout:
         """Paths of the columns in an equality delete file."""

@@ -9,8 +9,11 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.avro.file import AvroOutputFile
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -281,8 +284,34 @@ def test_matching_treats_null_and_nan_as_values():
     assert matching([pa.array([1, 2])], [pa.array([], pa.int64())]).tolist() == [False, False]
 
 
+def as_orc(path: Path, deleted: list[tuple[str, int]]) -> None:
+    orc.write_table(pa.table(list(zip(*deleted, strict=True)), ["file_path", "pos"]), path)
+
+
+def as_avro(path: Path, deleted: list[tuple[str, int]]) -> None:
+    """With the deleted rows beside their positions, as writers may leave them."""
+    named = ((built.POSITION_SCHEMA.field(0), StringType()), (built.POSITION_SCHEMA.field(1), LongType()))
+    fields = [NestedField(int(f.metadata[b"PARQUET:field_id"]), f.name, type, required=True) for f, type in named]
+    schema = Schema(*fields, NestedField(2147483544, "row", LongType(), required=True))
+    output = PyArrowFileIO().new_output(str(path))
+    with AvroOutputFile(output, schema, "delete") as records:
+        records.write_block([Record(name, position, 7) for name, position in deleted])
+
+
+@pytest.mark.parametrize("write", [as_orc, as_avro])
+def test_position_deletes_in_other_formats_than_parquet(table, write):
+    first, second = paths(table)[0], paths(table)[100]
+    gone = built.position_deletes(table, [(first, 3)])
+    name = write.__name__.removeprefix("as_")
+    path = home(table) / "data" / f"deletes.{name}"
+    write(path, [(second, 0), (first, 3), (second, 49)])
+    gone[1], gone[2], gone[5] = str(path), built.FileFormat[name.upper()], path.stat().st_size
+    built.commit_deletes(table, gone)
+    check_live(table, expected(3, 100, 149))
+
+
 def test_error_names_the_format_of_files_that_are_not_parquet(table):
-    gone = built.position_deletes(table, [(paths(table)[0], 1)])
+    gone = built.equality_deletes(table, {"id": [1]})
     gone[1] = str(gone.file_path)
     gone[2] = built.FileFormat.AVRO
     built.commit_deletes(table, gone)
