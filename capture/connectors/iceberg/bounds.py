@@ -33,13 +33,11 @@ from pyiceberg.types import (
     IntegerType,
     LongType,
     StringType,
-    TimestampNanoType,
     TimestampType,
-    TimestamptzNanoType,
     TimestamptzType,
 )
 
-from capture.connectors.iceberg.schema import IcebergLeaf, typed_array
+from capture.connectors.iceberg.schema import NANOS, IcebergLeaf, typed_array
 from store.model.logical_types import Kind, LogicalType, to_arrow
 
 _DAY_US = 86_400_000_000
@@ -81,13 +79,10 @@ def _decoded(raw: bytes, leaf: IcebergLeaf, upper: bool) -> tuple[Any, bool | No
             return raw, None
         if isinstance(type, FixedType):
             return raw, len(raw) == len(type) or None
-        if (
-            isinstance(type, TimestampType | TimestamptzType | TimestampNanoType | TimestamptzNanoType)
-            and len(raw) == 4
-        ):
+        if isinstance(type, TimestampType | TimestamptzType | NANOS) and len(raw) == 4:
             return from_bytes(DateType(), raw) * _DAY_US, True
         value = from_bytes(type, raw)
-        if isinstance(type, TimestampNanoType | TimestamptzNanoType):
+        if isinstance(type, NANOS):
             micros, rest = divmod(value, 1000)
             return micros + (1 if upper and rest else 0), not rest
         if isinstance(type, FloatType | DoubleType) and value != value:

@@ -67,6 +67,7 @@ _WORDS: dict[type, str] = {
     MapType: "MAP",
     StructType: "STRUCT",
 }
+NANOS = TimestampNanoType | TimestamptzNanoType  # their logical type has microseconds
 _FIELD_ID = b"PARQUET:field_id"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -117,6 +118,12 @@ class IcebergLeaf:
             return None, None
         within = None if all(parent.required for parent in present) else present[-1].field_id
         return self.initial_default, within
+
+    def constant(self, value: Any) -> pa.Array:
+        """A partition value or default as an array of one, of the column's own precision."""
+        if isinstance(self.type, NANOS):
+            return pa.array([value], pa.timestamp("ns", "UTC" if isinstance(self.type, TimestamptzNanoType) else None))
+        return typed_array([value], self.logical)
 
 
 def logical_text(type: IcebergType) -> str:
@@ -211,9 +218,12 @@ def partition_json(spec: PartitionSpec, schema: IcebergSchema, partition: tuple[
     values: dict[str, str | int | None] = {}
     for part, value in zip(spec.fields, partition, strict=False):
         try:
-            logical = logical_text(part.transform.result_type(schema.find_type(part.source_id)))
+            type = part.transform.result_type(schema.find_type(part.source_id))
+            logical = logical_text(type)
         except ValueError:  # the source column was dropped since
-            logical = "VARIANT"
+            type, logical = None, "VARIANT"
+        if isinstance(type, NANOS) and value is not None:
+            value //= 1000
         values[part.name] = None if value is None else _partition_value(value, logical)
     return json.dumps(values, ensure_ascii=False)
 

@@ -27,7 +27,6 @@ from capture.connectors.iceberg.schema import (
     leaves,
     partition_json,
     schema_of,
-    typed_array,
 )
 from capture.connectors.iceberg.sketches import source_statistics
 from capture.connectors.iceberg.statistics import ColumnStatistics, rows_left
@@ -357,7 +356,7 @@ class SnapshotView:
                     leaf.name,
                     leaf.logical.text,
                     path,
-                    typed_array([value], leaf.logical) if path is None else None,
+                    leaf.constant(value) if path is None else None,
                     leaf.width_bytes,
                     None if within is None else layout.paths[within],
                 )

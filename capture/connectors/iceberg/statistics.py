@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform
-from pyiceberg.types import TimestampNanoType, TimestamptzNanoType
 
 from capture.connectors.file_columns import alike, joined, live_counts, numbers, rows_of_groups
 from capture.connectors.footers.reader import Footer
@@ -26,7 +25,7 @@ from capture.connectors.footers.statistics import (
 )
 from capture.connectors.iceberg.bounds import decoded, span
 from capture.connectors.iceberg.manifests import Columns, Files, Metrics
-from capture.connectors.iceberg.schema import IcebergLeaf, identity_values, typed_array
+from capture.connectors.iceberg.schema import NANOS, IcebergLeaf, identity_values, typed_array
 from capture.connectors.storage.places import Place, batched
 from store.model.logical_types import FLOATING
 
@@ -128,7 +127,7 @@ class ColumnStatistics:
 
     def _transforms(self, leaf: IcebergLeaf, block: Files) -> list[tuple[int, Transform[Any, Any]]]:
         """Positions and transforms of the partition fields of a block that say something of a column."""
-        if isinstance(leaf.type, TimestampNanoType | TimestamptzNanoType):  # ranges end at a microsecond
+        if isinstance(leaf.type, NANOS):  # ranges end at a microsecond
             return []
         fields = self._specs[block.spec_id].fields
         return [
@@ -150,10 +149,15 @@ class ColumnStatistics:
         """The constant value of a column in files without metrics; None if the files may contain the column."""
         identity = identity_values(self._specs[block.spec_id], partition)
         if leaf.field_id in identity:
-            return _OnlyValue(identity[leaf.field_id], True)
-        if not block.known_ids or leaf.field_id in block.known_ids:
+            value, within = identity[leaf.field_id], None
+        elif not block.known_ids or leaf.field_id in block.known_ids:
             return None
-        value, within = leaf.value_where_missing(block.known_ids)
+        else:
+            value, within = leaf.value_where_missing(block.known_ids)
+        if isinstance(leaf.type, NANOS) and value is not None:
+            value, beyond = divmod(value, 1000)
+            if beyond:  # no bound can be that value
+                return None
         return _OnlyValue(value, within is None)
 
     # Footers.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -199,3 +200,29 @@ def test_rows_of_null_structs_that_counts_leave_out_are_null(tmp_path, counts, e
     found = file_columns(stats(directory(home(table))))
     assert found[0, "s.x"]["null_count"] == expected
     assert found[0, "id"]["null_count"] == counts.get("null_value_counts", {}).get(1)  # a column is in no struct
+
+
+def test_partition_values_in_nanoseconds(tmp_path):
+    """Written as whole numbers, since pyiceberg writes no such columns, and named timestamp_ns afterwards."""
+    table = built.simple_table(
+        tmp_path, Schema(NestedField(1, "at", LongType()), NestedField(2, "n", LongType())), name="db.t",
+        properties={"write.metadata.metrics.default": "none"},
+        partition_spec=PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "at")),
+    )  # fmt: skip
+    whole, beyond = (int(datetime(2026, 3, 5, tzinfo=UTC).timestamp()) * 10**9 + rest for rest in (1000, 1))
+    table.append(pa.table({"at": [whole, whole, beyond], "n": [1, 2, 3]}))
+    document = json.loads(built.latest(home(table) / "metadata").read_text())
+    document["format-version"] = 3
+    document["schemas"][0]["fields"][0]["type"] = "timestamp_ns"
+    built.write_metadata(home(table) / "metadata", document | {"next-row-id": 0})
+    for path in table.inspect.data_files()["file_path"].to_pylist():
+        Path(path.removeprefix("file://")).write_bytes(b"without a footer")
+    connector = directory(home(table))
+    found = stats(connector)
+    day = "2026-03-05T00:00:00.00000"
+    columns = [row for (_, name), row in file_columns(found).items() if name == "at"]
+    assert sorted((str(row["min"]), str(row["max"]), row["row_count"]) for row in columns) == [
+        (f"{day}1", f"{day}1", 2), ("None", "None", 1)
+    ]  # fmt: skip
+    texts = {json.loads(row["partition_data_json"])["at"] for row in found.files.to_pylist()}
+    assert texts == {f"{day}1", "2026-03-05T00:00:00"}
