@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,8 +40,8 @@ class DeleteIndex:
         self._io, self._metadata = io, metadata
         self._vectors: dict[str, list[Entry]] = defaultdict(list)
         self._by_path: dict[str, list[Entry]] = defaultdict(list)
-        self._by_scope: dict[tuple[int, tuple[Any, ...]], list[Entry]] = defaultdict(list)
-        self._equality: dict[tuple[int, tuple[Any, ...]], list[Entry]] = defaultdict(list)
+        self._by_scope: dict[tuple[int, str], list[Entry]] = defaultdict(list)
+        self._equality: dict[tuple[int, str], list[Entry]] = defaultdict(list)
         self._everywhere: list[Entry] = []
         self._unpartitioned = {spec.spec_id for spec in metadata.partition_specs if _is_unpartitioned(spec)}
         self._positions: LruCache[str, dict[str, Rows]] = LruCache(CACHED_POSITIONS)

@@ -8,7 +8,6 @@ are cached, as arrays, which take a twentieth of the memory of pyiceberg's objec
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -79,9 +78,10 @@ class Entry:
     path_bounds: tuple[bytes | None, bytes | None] = (None, None)
 
     @property
-    def scope(self) -> tuple[int, tuple[Any, ...]]:
-        """Spec id and partition values, which a partition-scoped delete must match."""
-        return self.spec_id, self.partition
+    def scope(self) -> tuple[int, str]:
+        """Spec id and partition values, which a partition-scoped delete must match. As text NaN equals itself, and -0.0
+        is not 0.0, as for Iceberg's Java library."""
+        return self.spec_id, repr(self.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +266,7 @@ def _at(file: list[Any], position: int) -> Any:
 
 
 def _values(partition: Any) -> tuple[Any, ...]:
-    """The values of a partition. NaN is one object, so that tuples with it are equal."""
-    values = (partition[i] for i in range(len(partition)))
-    return tuple(math.nan if value != value else value for value in values)
+    return tuple(partition[i] for i in range(len(partition)))
 
 
 def _blocks(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[Files, Columns]]:
@@ -288,13 +286,14 @@ class _Block:
 
     paths: list[str] = field(default_factory=list)
     measures: list[tuple[int, int, int, str, int]] = field(default_factory=list)
-    partitions: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    partitions: dict[str, tuple[int, tuple[Any, ...]]] = field(default_factory=dict)  # by text, see `Entry.scope`
     known_ids: frozenset[int] = frozenset()
     maps: tuple[_Maps, ...] = field(default_factory=lambda: tuple(_Maps() for _ in _MAPS))
 
     def add(self, file: list[Any], sequence: int, known_ids: frozenset[int]) -> None:
         self.known_ids = known_ids
-        partition = self.partitions.setdefault(_values(file[_PARTITION]), len(self.partitions))
+        values = _values(file[_PARTITION])
+        partition, _ = self.partitions.setdefault(repr(values), (len(self.partitions), values))
         for maps, at in zip(self.maps, _MAPS, strict=True):
             if (entries := _at(file, at)) is not None:
                 maps.add(len(self.paths), entries)
@@ -313,7 +312,7 @@ class _Block:
             pa.array(sequences, pa.int64()),
             pc.utf8_upper(pa.array(formats, pa.string())),
             spec_id,
-            tuple(self.partitions),
+            tuple(values for _, values in self.partitions.values()),
             pa.array(partition_of, pa.int32()),
             self.known_ids,
         )

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
@@ -319,23 +320,37 @@ def test_error_names_the_format_of_files_that_are_not_parquet(table):
         stats(directory(home(table)))
 
 
-def test_partition_by_nan_counts_its_nans_and_its_deletes_apply(tmp_path):
-    """NaN equals no value, not even itself."""
+def by_number(root: Path, *values: float):
+    """A table partitioned by a number, with ids 1 to 3 in the file of each value, which has no other column."""
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "x", DoubleType()))
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "x"))
-    table = built.simple_table(tmp_path, schema, partition_spec=spec)
-    path, written = tmp_path / "nan.parquet", pa.table({"id": [1, 2, 3]}, schema.select("id").as_arrow())
-    pq.write_table(written, path, write_statistics=False)
-    file = DataFile.from_args(
-        content=DataFileContent.DATA, file_path=f"file://{path}", file_format=FileFormat.PARQUET,
-        partition=Record(math.nan), record_count=3, file_size_in_bytes=path.stat().st_size,
-    )  # fmt: skip
-    file.spec_id = table.spec().spec_id
+    table = built.simple_table(root, schema, partition_spec=spec)
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as update:
-        update.append_data_file(file)
-    deletes = built.position_deletes(table, [(file.file_path, 1)], Record(math.nan))
+        for value in values:
+            path, written = root / f"{value}.parquet", pa.table({"id": [1, 2, 3]}, schema.select("id").as_arrow())
+            pq.write_table(written, path, write_statistics=False)
+            file = DataFile.from_args(
+                content=DataFileContent.DATA, file_path=f"file://{path}", file_format=FileFormat.PARQUET,
+                partition=Record(value), record_count=3, file_size_in_bytes=path.stat().st_size,
+            )  # fmt: skip
+            file.spec_id = table.spec().spec_id
+            update.append_data_file(file)
+    return table
+
+
+def test_partition_by_nan_counts_its_nans_and_its_deletes_apply(tmp_path):
+    """NaN equals no value, not even itself."""
+    table = by_number(tmp_path, math.nan)
+    deletes = built.position_deletes(table, [(f"file://{tmp_path / 'nan.parquet'}", 1)], Record(math.nan))
     built.commit_deletes(table, deletes)
     native = stats(directory(home(table)))
     row = file_columns(native)[0, "x"]
     assert native.row_count == 2
     assert [row[name] for name in ("row_count", "null_count", "nan_count", "min", "max")] == [2, 0, 2, None, None]
+
+
+def test_partitions_of_both_zeros_are_two(tmp_path):
+    table = by_number(tmp_path, 0.0, -0.0)
+    built.commit_deletes(table, built.equality_deletes(table, {"id": [1]}, Record(-0.0)))
+    data = stats(directory(home(table))).files.filter(pc.field("file_content") == "DATA").to_pylist()
+    assert {Path(row["file_path"]).stem: row["row_count"] for row in data} == {"0.0": 3, "-0.0": 2}
