@@ -26,6 +26,7 @@ from capture.connectors.parquet.files import (
     Merged,
     glob_pattern,
     is_data,
+    may_hold,
     partition_group,
     partition_json,
     partition_of,
@@ -73,13 +74,12 @@ class ParquetConnector(Connector):
     def __init__(self, config: ConnectorConfig):
         check_options(self.format, config.options, OWN_OPTIONS)
         self._hive = check_choice(config.options, "hive_partitioning", ("auto", "true", "false"))
-        pattern = config.uri if isinstance(config.uri, str) and _WILD.search(config.uri) else None
-        top = config.uri
-        if pattern:
-            top = pattern[: _WILD.search(pattern).start()].rpartition("/")[0] or "."  # type: ignore[union-attr]
+        top, self._glob = config.uri, ""
+        if isinstance(config.uri, str) and (wild := _WILD.search(config.uri)):
+            slash = config.uri.rfind("/", 0, wild.start())
+            top, self._glob = config.uri[: max(slash, 0)] or ("/" if slash == 0 else "."), config.uri[slash + 1 :]
         self._uri = mask_uri(config.uri)
         self._lake = Lake(self.format, top, config.options, self._holds_table)
-        self._glob = pattern and pattern[len(top) :].lstrip("/")
         self._scope = scope(config)
         self._footers = FooterCache(self._scope)
         self._layouts: dict[tuple[str, str], tuple[int, Layout]] = {}  # table → snapshot id and layout
@@ -103,7 +103,7 @@ class ParquetConnector(Connector):
         """The table's name if the URI is a glob or a single file, else None."""
         root = self._lake.root
         if self._glob:
-            return root.stem
+            return root.stem or "root"  # of a glob at the root of a file system
         if not root.path.lower().endswith(SUFFIXES):
             return None
         with self._lake.reading():
@@ -282,7 +282,8 @@ class ParquetConnector(Connector):
                 info = root.file_system.get_file_info(root.path)
                 yield DataFile(root, info.size, info.mtime_ns or 0, root.stem)
                 return
-            pattern = glob_pattern(self._glob) if single and self._glob else None
+            glob = self._glob if single else None
+            pattern = glob_pattern(glob) if glob else None
             pending = [(root, "")]
             while pending:
                 folder, prefix = pending.pop()
@@ -290,7 +291,8 @@ class ParquetConnector(Connector):
                 pending.extend(
                     (folder.below(base), f"{prefix}{base}/")
                     for base in sorted(folders)
-                    if not base.startswith((".", "_")) and (pattern or partition_of(base))
+                    if not base.startswith((".", "_"))
+                    and (may_hold(glob, f"{prefix}{base}") if glob else partition_of(base))
                 )
                 for info in infos:
                     base, relative = info.base_name, f"{prefix}{info.base_name}"

@@ -123,6 +123,21 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
         raise InvalidArgument(f"uri: {glob!r} is not a glob", params={"field": "uri"}) from None
 
 
+def may_hold(glob: str, folder: str) -> bool:
+    """True if files in or below a folder may match a glob.
+
+    Args:
+        folder: Its path where the glob begins, without a slash at the end.
+    """
+    parts = glob.split("/")
+    for number, name in enumerate(folder.split("/")):
+        if "**" in parts[number]:
+            return True
+        if number == len(parts) - 1 or not glob_pattern(parts[number]).fullmatch(name):
+            return False
+    return True
+
+
 # Columns.
 
 

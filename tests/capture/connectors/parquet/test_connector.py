@@ -16,7 +16,8 @@ import pytest
 from capture.compute.readers import tasks
 from capture.connectors import open_connector
 from capture.connectors.footers.leaf_types import promoted
-from capture.connectors.parquet.connector import ParquetConnector
+from capture.connectors.parquet import connector as connector_module
+from capture.connectors.parquet.connector import ParquetConnector, folder_at
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.places import Unreadable
 from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
@@ -322,6 +323,31 @@ def test_bounds_that_no_row_attains_are_not_exact(tmp_path):
 # Locations.
 
 
+def test_only_folders_that_may_hold_files_of_a_glob_are_listed(tmp_path, monkeypatch):
+    for name in ("a/x/1", "a/y/1", "b/x/1", "a/x/z/1", "1"):
+        write(tmp_path / f"{name}.parquet", pa.table({"v": [1]}))
+    listed = []
+    monkeypatch.setattr(connector_module, "folder_at", lambda place: listed.append(place.path) or folder_at(place))
+
+    def read(glob):
+        listed.clear()
+        count = captured(connector(f"{tmp_path}/{glob}"), tmp_path.name)[0].data_file_count
+        return count, {str(Path(path).relative_to(tmp_path)) for path in listed}
+
+    assert read("[1-9].parquet") == (1, {"."})
+    assert read("*/x/*.parquet") == (2, {".", "a", "b", "a/x", "b/x"})
+    assert read("*/x/**") == (3, {".", "a", "b", "a/x", "b/x", "a/x/z"})
+
+
+def test_glob_without_a_folder_is_one_of_the_working_directory(tmp_path, monkeypatch):
+    for name in ("ab", "xb"):
+        write(tmp_path / f"{name}.parquet", pa.table({"v": [1]}))
+    monkeypatch.chdir(tmp_path)
+    assert captured(connector("a*.parquet"), tmp_path.name)[0].data_file_count == 1
+    with pytest.raises(NotFound):
+        connector("/xb.par*").list_namespaces()
+
+
 def test_uri_may_be_a_file_or_a_glob(tmp_path):
     for name in ("a-1", "a-2", "b-1"):
         write(tmp_path / f"data/{name}.parquet", pa.table({"v": [1]}))
@@ -333,6 +359,7 @@ def test_uri_may_be_a_file_or_a_glob(tmp_path):
     assert captured(glob, "data")[0].data_file_count == 2
     assert captured(connector(f"{tmp_path}/**/*-1.parquet"), tmp_path.name)[0].data_file_count == 2
     assert captured(connector(f"{tmp_path}/data/[ab]-[!2].parquet"), "data")[0].data_file_count == 2
+    assert captured(connector(f"{tmp_path}/*/[ab]-1.parquet"), tmp_path.name)[0].data_file_count == 2
     with pytest.raises(NotFound, match=r"c-\*.parquet"):
         connector(f"{tmp_path}/data/c-*.parquet").list_namespaces()
     with pytest.raises(NotFound, match=r"nowhere\.parquet"):
