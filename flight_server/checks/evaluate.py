@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from flight_server.checks import drift, learned, measures, references, statements
+from flight_server.checks.found import Found
 from flight_server.checks.limits import Limit
 from flight_server.checks.results import Result, State
 from flight_server.checks.rules import CONTAINMENT, LEARNED, OF_TABLE, PREVIOUS, SELECT, Rule
@@ -131,11 +131,11 @@ class _Subject:
                 value, detail = self._change(rule, row)
             else:
                 value, detail = self._of_table(rule) if row is None else self._of_column(rule, row)
-            limits, told = self._limits(rule, row)
+            found, told = self._limits(rule, row)
+            limits = [limit.value for limit in found]
             detail = "; ".join(filter(None, (detail, told)))
             measures.require_comparable(row, value, limits)
-            if row is not None and not rule.of_change:
-                self._require_certain(rule, row, value, limits)
+            self._require_certain(rule, row, value, found)
         except measures.UnknownValue as why:
             return self._judged(
                 rule, column, None, snapshot_id, str(why), pending=not isinstance(why, measures.NeverKnown)
@@ -149,6 +149,7 @@ class _Subject:
             role = "NDV" if rule.measure == CONTAINMENT else "QUANTILES"
             sketch = self._sketch(self._at, about["column_id"], role)
             inherited = sketch is not None and sketch["freshness"] == "INHERITED"
+        inherited = inherited or any(limit.inherited for limit in found)
         return self._judged(rule, column, value, snapshot_id, detail, inherited, limits)
 
     def _judged(
@@ -163,20 +164,25 @@ class _Subject:
             self._table, column, rule.text, rule.measure, rule.level, state, shown, snapshot_id, detail, pending
         )
 
-    def _require_certain(self, rule: Rule, row: Row, value: Any, limits: Sequence[Any]) -> None:
+    def _require_certain(self, rule: Rule, row: Row | None, value: Any, limits: Sequence[Found]) -> None:
         """Raises `UnknownValue` if rows or digits that the statistics lack could make a rule fail that passes."""
-        if not rule.condition.holds(value, limits):
+        if not rule.condition.holds(value, [limit.value for limit in limits]):
             return
-        extent = measures.extent(rule.measure, row, self._is_sample(rule, row))
-        if extent is not None and not rule.condition.holds_between(*extent, limits):
-            low, high = ("?" if end is None else measures.text_of(end) for end in extent)
-            hint = "; reading the column tells" if rule.measure in ("min", "max") else ""
-            raise measures.UnknownValue(f"between {low} and {high}{hint}")
+        mine = Found(value, None if row is None or rule.of_change else self._extent(rule.measure, row))
+        if not any(one.extent for one in (mine, *limits)) or rule.condition.holds_between(*mine.ends, limits):
+            return
+        open_ended = [("", mine), *(("the limit is ", limit) for limit in limits)]
+        told = [what + measures.text_between(*one.extent) for what, one in open_ended if one.extent]
+        hint = "; reading the column tells" if mine.extent and rule.measure in ("min", "max") else ""
+        raise measures.UnknownValue(", ".join(told) + hint)
 
-    def _is_sample(self, rule: Rule, row: Row) -> bool:
+    def _extent(self, measure: str, row: Row, of: str = "") -> tuple[Any, Any] | None:
+        return measures.extent(measure, row, self._is_sample(measure, row), of)
+
+    def _is_sample(self, measure: str, row: Row) -> bool:
         """True if the record of a column, or its distribution, is of a part of the rows."""
         at = row["distribution_snapshot_id"]
-        if rule.measure not in measures.OF_DISTRIBUTION or at in (None, row["snapshot_id"]):
+        if measure not in measures.OF_DISTRIBUTION or at in (None, row["snapshot_id"]):
             return bool(row["completeness"] == "PARTIAL")
         return any(one["snapshot_id"] == at and one["completeness"] == "PARTIAL" for one in self._stored(row))
 
@@ -194,7 +200,7 @@ class _Subject:
             old = self._record_at(earlier[-1]["snapshot_id"], row)
         if old is None or new is None:
             raise measures.UnknownValue("not captured at both snapshots")
-        if rule.measure in measures.OF_DISTRIBUTION and any(self._is_sample(rule, one) for one in (old, new)):
+        if rule.measure in measures.OF_DISTRIBUTION and any(self._is_sample(rule.measure, one) for one in (old, new)):
             raise measures.of_sample(rule.measure)
         was, now = (measures.value_in(one, rule.measure)[0] for one in (old, new))
         if not isinstance(was, float | Fraction) or not isinstance(now, float | Fraction):
@@ -283,21 +289,22 @@ class _Subject:
         ).sort_by("rank").to_pylist()  # fmt: skip
         if not found:
             raise measures.UnknownValue("no most common values; capture the kind MCV")
-        pattern, (limits, _) = rule.condition.op.endswith("matches"), self._limits(rule, row)
+        pattern = rule.condition.op.endswith("matches")
+        limits = [limit.value for limit in self._limits(rule, row)[0]]
         values = [one["value"] if pattern else measures.value_of(one["value"], row) for one in found]
         for value in values:
             measures.require_comparable(row, value, limits)
         worst = next((i for i, value in enumerate(values) if not rule.condition.holds(value, limits)), 0)
         return values[worst], f"{found[worst]['count']:,} rows; the most common of {len(found)} values are judged"
 
-    def _limits(self, rule: Rule, row: Row | None) -> tuple[list[Any], str]:
+    def _limits(self, rule: Rule, row: Row | None) -> tuple[list[Found], str]:
         """The values of a rule's limits, and what they are where the rule does not say so."""
-        values = [self._limit(limit, rule, row) for limit in rule.condition.limits]
+        found = [self._limit(limit, rule, row) for limit in rule.condition.limits]
         relative = any(limit.is_relative for limit in rule.condition.limits)
-        numbers = [number(value) for value in values if isinstance(value, float | Fraction)]
-        return values, f"compared with {' and '.join(numbers)}" if relative and numbers else ""
+        told = [one.told for one in found if one.note or isinstance(one.value, float | Fraction)]
+        return found, f"compared with {' and '.join(told)}" if relative and told else ""
 
-    def _limit(self, limit: Limit, rule: Rule, row: Row | None) -> Any:
+    def _limit(self, limit: Limit, rule: Rule, row: Row | None) -> Found:
         if limit.window:
             at = measures.inherited_from(self._facts.table if row is None else row, rule.measure)
             earlier = [one for one in self._earlier_rows(row, at) if measures.number_in(one, rule.measure) is not None]
@@ -306,30 +313,21 @@ class _Subject:
                 enough = len(earlier) >= limit.least_values
                 raise measures.of_sample(rule.measure, " of earlier snapshots") if enough else _NoHistory
             try:
-                return limit.of_earlier([measures.value_in(one, rule.measure)[0] for one in whole])
+                return Found(limit.of_earlier([measures.value_in(one, rule.measure)[0] for one in whole]))
             except (OverflowError, ValueError):
                 raise measures.UnknownValue(f"the {rule.measure} of an earlier snapshot is not finite") from None
         if limit.other is None:
             if not isinstance(limit.value, str) or row is None or rule.condition.op.endswith("matches"):
-                return limit.value
-            return measures.ordered(limit.value, measures.type_of(row))
+                return Found(limit.value)
+            return Found(measures.ordered(limit.value, measures.type_of(row)))
         measure, column = limit.other
-        if measure in OF_TABLE:
-            if self._facts.table is None:
-                raise measures.UnknownValue("nothing captured at the current snapshot")
-            value, _ = measures.value_in(self._facts.table, measure)
-        else:
-            other = row if column is None else self._row_of(column)
-            assert other is not None, "a rule of the table names the column of another measure"
-            value, _ = measures.value_in(other, measure)
-            if row is not None and not isinstance(value, float | Fraction):
-                return measures.ordered(other[measure], measures.type_of(row))
-        assert isinstance(limit.value, Fraction)
-        if limit.value == 1:
-            return value
-        if isinstance(value, float) and not math.isfinite(value):
-            raise measures.UnknownValue(f"{number(value)} has no share to compare with")
-        return Fraction(value) * limit.value
+        of_table = measure in OF_TABLE
+        about = self._facts.table if of_table else row if column is None else self._row_of(column)
+        if about is None:
+            raise measures.UnknownValue("nothing captured at the current snapshot")
+        value, note = measures.value_in(about, measure)
+        extent = None if of_table else self._extent(measure, about, f" of {about['column_name']}")
+        return Found.of_share(limit, row, value, extent, note, measures.inherited_from(about, measure))
 
     def _row_of(self, column: str) -> Row:
         for row in self._facts.rows:

@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from flight_server.views.table_summary import nearest_float
 
@@ -95,6 +95,14 @@ class Limit:
         return float(mean) + float(self.value) * statistics.stdev(numbers) if self.sigma else mean * self.value
 
 
+class HasEnds(Protocol):
+    """A limit's value, as surely as it is known."""
+
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """The least and the greatest value that it may be; None where there is no end."""
+
+
 @dataclass(frozen=True)
 class Condition:
     """A condition on the value of a measure.
@@ -119,22 +127,28 @@ class Condition:
             return OPERATORS[self.op](value, limits[0])
         return (value in limits) == (self.op == "in")
 
-    def holds_between(self, low: Any, high: Any, limits: Sequence[Any]) -> bool:
-        """True if each value from `low` to `high` meets the condition.
+    def holds_between(self, low: Any, high: Any, limits: Sequence[HasEnds]) -> bool:
+        """True if each value from `low` to `high` meets the condition, whatever its limits are within their ends.
 
         Args:
             low, high: The least and the greatest value; None where there is no end.
         """
-        is_low, is_high = (end is not None and self.holds(end, limits) for end in (low, high))
+        ends = [limit.ends for limit in limits]
+        least, most = ends[0]
         if self.op in ("<", "<="):
-            return is_high
+            return _surely(self.op, high, least)
         if self.op in (">", ">="):
-            return is_low
+            return _surely(self.op, low, most)
         if self.op == "between":
-            return is_low and is_high
+            return _surely(">=", low, most) and _surely("<=", high, ends[1][0])
         if self.op in ("!=", "not in"):
-            return all((low is not None and limit < low) or (high is not None and limit > high) for limit in limits)
-        return is_low and low == high
+            return all(_surely(">", low, most) or _surely("<", high, least) for least, most in ends)
+        return low == high and any(_surely("=", low, least) and least == most for least, most in ends)
+
+
+def _surely(op: str, value: Any, limit: Any) -> bool:
+    """True if an end of a value and one of a limit compare so; False if there is no such end."""
+    return value is not None and limit is not None and Condition(op, ()).holds(value, [limit])
 
 
 def parse(text: str, measure: str, measures: Sequence[str], of_change: bool = False) -> Condition:

@@ -105,11 +105,12 @@ def bound(measure: str, row: Row) -> tuple[Any, str]:
     return value_of(text, row), "inexact" if row[f"{measure}_is_exact"] is False else ""
 
 
-def extent(measure: str, row: Row, is_sample: bool) -> tuple[Any, Any] | None:
+def extent(measure: str, row: Row, is_sample: bool, of: str = "") -> tuple[Any, Any] | None:
     """The least and the greatest value that a measure may have, None for no end; None if its value is certain.
 
     Args:
         is_sample: True if the record, or its distribution, is of a part of the rows.
+        of: Says whose measure it is, if not the rule's own.
 
     Raises:
         UnknownValue: The rows that a sample lacks may make it any value.
@@ -122,14 +123,14 @@ def extent(measure: str, row: Row, is_sample: bool) -> tuple[Any, Any] | None:
     if not is_sample or measure not in _OF_ROWS_READ:
         return None
     if measure not in ("ndv", "distinct_fraction"):
-        raise of_sample(measure)
+        raise of_sample(measure, of)
     ends = (None if row[name] is None else row | {"ndv": row[name]} for name in ("ndv_lower", "ndv_upper"))
     low, high = (None if end is None else value_in(end, measure)[0] for end in ends)
     return low, high
 
 
 def of_sample(measure: str, at: str = "") -> UnknownValue:
-    """The error of a measure that is known of a part of the rows alone; `at` says where, if not now."""
+    """The error of a measure that is known of a part of the rows alone; `at` says where, if not here and now."""
     return UnknownValue(f"the {measure}{at} is of a sample; capture without sampling")
 
 
@@ -176,6 +177,11 @@ class Ordered:
 def text_of(value: Any) -> str:
     """A value of a measure as text."""
     return value.text if isinstance(value, Ordered) else value if isinstance(value, str) else number(value)
+
+
+def text_between(low: Any, high: Any) -> str:
+    """Two ends as text, None for no end."""
+    return "between {} and {}".format(*("?" if end is None else text_of(end) for end in (low, high)))
 
 
 def require_comparable(row: Row | None, value: Any, limits: Sequence[Any]) -> None:
