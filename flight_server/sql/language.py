@@ -267,6 +267,8 @@ def _check(statement: Query) -> None:
             for name, value in node.args.items():
                 if value and name not in known:
                     raise refusal(f"{name.strip('_').upper()} is not allowed in {_named(node)}", hint=_KIND)
+        if isinstance(node, exp.Select) and not node.expressions:
+            raise refusal("a SELECT without columns is not allowed")
         if isinstance(node, exp.Table) and not isinstance(node.this, exp.Identifier):
             raise refusal(f"{_named(node.this)} is not allowed as a table", hint=_KIND)
         if isinstance(node, exp.WithinGroup) and node.find_ancestor(exp.WithinGroup):

@@ -57,9 +57,11 @@ def read(batches: Iterable[pa.RecordBatch], parsed: Plan) -> tuple[int, tuple[An
 
 
 def _python(number: int, column: pa.Array) -> Any:
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     try:
+        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+            column = column.cast(pa.timestamp("us", column.type.tz))  # fails if digits would be lost
+        if column.type == pa.time64("ns"):
+            column = column.cast(pa.time64("us"))
         return column[0].as_py()
     except (OverflowError, ValueError, LookupError) as error:  # a year after 9999, say, or bytes that are no text
         raise InvalidArgument(f"parameters: parameter {number} cannot be read: {error}") from None

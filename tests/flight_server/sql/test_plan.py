@@ -75,6 +75,7 @@ REJECTED = {
     "INSERT INTO stats.columns VALUES (1)": "INSERT", "EXPLAIN SELECT 1": "EXPLAIN", "VALUES (1)": "VALUES", "SHOW TABLES": "SHOW",
     "WITH RECURSIVE x AS (SELECT 1 UNION ALL SELECT 1 FROM x) SELECT * FROM x": "RECURSIVE", "PRAGMA version": "PRAGMA", "SET x = 1": "SET",
     "WITH x AS (DELETE FROM stats.columns RETURNING *) SELECT * FROM x": "DELETE",
+    "SELECT /* /* */ 1 */ FROM sys.flights": "without columns",
     "WITH x AS (SELECT 1 UNION ALL SELECT 1 FROM x) SELECT * FROM x": "circular", "SELECT 1 INTO x": "INTO",
     "SELECT * FROM read_csv('/etc/passwd')": "read_csv", "SELECT read_text('/etc/passwd')": "read_text",
     'SELECT "read_text"(\'x\')': "read_text", "SELECT getenv('HOME')": "getenv", "SELECT * FROM range(9)": "generate_series",
