@@ -29,12 +29,11 @@ from flight_server.process import audit_log
 from flight_server.process.lazy_endpoint import LazyEndpoint
 from flight_server.reads import scan_plan
 from flight_server.reads.streams import Stream
-from flight_server.wire import flight_sql, plan_request, scan_request, status, tickets
+from flight_server.wire import flight_sql, lag, plan_request, scan_request, status, tickets
 from flight_server.writes import ingest
 from store.model.errors import (
     Cancelled,
     InvalidArgument,
-    InvalidField,
     StatflightError,
     Unauthenticated,
     Unimplemented,
@@ -45,7 +44,6 @@ from store.replication.role import Role
 if TYPE_CHECKING:
     from flight_server.process.metrics import Metrics
 
-MAX_LAG: Final = "x-statflight-max-lag-ms"
 MAX_BODY_BYTES: Final = 64 << 20
 WRITTEN: Final = pa.ipc.IpcWriteOptions()  # the default, made once: making it reads the environment
 
@@ -104,8 +102,8 @@ class _Answering:
 
     def tell(self, role: Role, generation: int | None) -> None:
         """Adds the headers of a follower's answers, which are of a generation."""
-        self._context.add_header("x-statflight-generation", str(generation))
-        self._context.add_header("x-statflight-lag-ms", str(role.lag_ms))
+        for name, value in lag.headers(role.lag_ms, generation).items():
+            self._context.add_header(name, value)
 
     def get(self, name: str) -> str | None:
         values = self._headers.get(name)
@@ -119,12 +117,7 @@ class _Answering:
         Raises:
             InvalidField: The header is not a number of milliseconds.
         """
-        given = self.get(MAX_LAG)
-        if given is None:
-            return None
-        if not (given.isascii() and given.isdigit()):
-            raise InvalidField(MAX_LAG, "must be milliseconds ≥ 0", expected="digits", actual=given)
-        return int(given)
+        return lag.most_ms(self.get(lag.MAX_LAG))
 
     def is_cancelled(self) -> bool:
         """True once the caller has disconnected or the call has ended; from any thread, at any time.

@@ -22,6 +22,7 @@ from flight_server.iceberg_rest.expressions import columns_of
 from flight_server.iceberg_rest.plans import Plans, texts
 from flight_server.iceberg_rest.tables import Tables
 from flight_server.reads.local_reader import LocalReader
+from flight_server.wire import lag
 from flight_server.wire.scan_request import MAX_COMMAND_BYTES, parse_json
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, NotFound, PermissionDenied, ResourceExhausted, StatflightError
@@ -97,6 +98,7 @@ class Door:
 
     def _answer(self, request: Request, body: bytes | None) -> Answer:
         caller = self._guard.authenticate(request.headers.get("authorization"))
+        self._app.role.check_lag(lag.most_ms(request.headers.get(lag.MAX_LAG)))
         # split before it is unquoted: names may contain slashes
         path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1").partition("?")[0]
         parts = [unquote(part) for part in path.removeprefix(f"{PREFIX}/").split("/")]

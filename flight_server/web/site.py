@@ -21,6 +21,7 @@ from flight_server.web import data, render
 from flight_server.web.data import Asked
 from flight_server.web.sessions import COOKIE, SECONDS, Sessions
 from flight_server.web.urls import LiveUrls
+from flight_server.wire import lag
 from store.model.errors import NotFound, PermissionDenied, ResourceExhausted, StatflightError, Unauthenticated
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Site:
             ],
             exception_handlers={404: self._missing, 405: self._refused, Exception: self._broken},
         )  # fmt: skip
-        self.asgi.add_middleware(_Confined, hosts=_names(settings))
+        self.asgi.add_middleware(_Confined, hosts=_names(settings), follower=app)
 
     # Pages.
 
@@ -146,6 +147,7 @@ class Site:
         as_json = request.url.path.endswith(".json")
         try:
             caller, by_cookie = self._caller(request)
+            self._app.role.check_lag(lag.most_ms(request.headers.get(lag.MAX_LAG)))
             select = self._select
             run = None if select is None else lambda statement: select(statement, caller, data.ANSWERED + 1)
             values = read(LocalReader(self._app.scanner, caller, run))
@@ -238,16 +240,19 @@ class Site:
 
 
 class _Confined:
-    """Adds security headers to each answer unless it has set them; refuses unknown host names."""
+    """Adds security headers to each answer unless it has set them, and a follower's; refuses unknown host names."""
 
-    def __init__(self, app: Any, hosts: frozenset[str]):
-        self._app, self._hosts = app, hosts
+    def __init__(self, app: Any, hosts: frozenset[str], follower: App):
+        self._app, self._hosts, self._follower = app, hosts, follower
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        role = self._follower.role
+        told = lag.headers(role.lag_ms, role.generation) if role.tells else {}  # before the rows, which may be newer
+
         async def with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in (HEADERS | told).items():
                     headers.setdefault(name, value)
             await send(message)
 

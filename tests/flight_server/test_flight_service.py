@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flight_server.flight_service import MAX_LAG, _Answering
+from flight_server.flight_service import _Answering
+from flight_server.wire.lag import MAX_LAG
 from store.model.errors import InvalidField
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from flight_server.app import App
 from flight_server.auth.tokens import Guard
+from flight_server.iceberg_rest.door import Door
 from flight_server.process.http import Http, Probes
 from flight_server.process.lazy_endpoint import LazyEndpoint
 from flight_server.process.metrics import Metrics
@@ -31,7 +32,8 @@ def pages_of(app: App, tokens: Path | None = None) -> Iterator[str]:
     """The URL of the pages of an app."""
     guard = Guard(tokens, "internal secret")
     probes = Probes(Metrics(app, "0", guard.authenticate))
-    site = Site(replace(app.settings, auth=tokens), app, guard, probes, LazyEndpoint(app, "0").select)
+    site = Site(replace(app.settings, auth=tokens), app, guard, probes, LazyEndpoint(app, "0").select,
+                Door(app, guard, lambda table, snapshot: None))  # fmt: skip
     pages = Http(site.asgi, app.settings.host, 0, "http-port")
     try:
         yield pages.uri
