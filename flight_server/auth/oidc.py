@@ -170,22 +170,16 @@ class ProviderKeys:
         """Replaces the known keys, if the provider tells them."""
         from jwt import PyJWKSet, PyJWTError
 
+        from capture.connectors.storage.http import OPENER  # slow to import for commands
+
         try:
             self._url = self._url or _discovered(str(self._issuer))
-            self._known = _usable(PyJWKSet.from_dict(_read(self._url, _STAYING)).keys)
+            self._known = _usable(PyJWKSet.from_dict(_read(self._url, OPENER)).keys)
             self._fetched_at = time.monotonic()
         # Besides the library's own errors, these come of hostile answers.
         except (PyJWTError, OSError, HTTPException, ValueError, AttributeError, LookupError, TypeError, RecursionError):
             pass
         self._asked_at = time.monotonic()
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        """Follows none: keys are those of the address that was named."""
-
-
-_STAYING: Final = urllib.request.build_opener(_NoRedirect)
 
 
 def _discovered(issuer: str) -> str:

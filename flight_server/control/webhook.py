@@ -12,9 +12,10 @@ import urllib.error
 import urllib.request
 from contextlib import suppress
 from email import message_from_bytes
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 
+from capture.connectors.storage.http import OPENER
 from flight_server.alarm_address import alarm_address
 from flight_server.control.alarms import Message, bodies
 
@@ -41,7 +42,6 @@ class Webhook:
         self._waiting: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._opener = urllib.request.build_opener(_NoRedirect)
 
     def post(self, *messages: Message) -> None:
         """Queues messages and returns at once."""
@@ -113,12 +113,5 @@ class Webhook:
         if self._secret:
             headers[SIGNATURE] = self.signature(body)
         request = urllib.request.Request(self._url, body, headers, method="POST")  # noqa: S310  checked by the settings
-        with self._opener.open(request, timeout=SECONDS) as answer:
+        with OPENER.open(request, timeout=SECONDS) as answer:
             answer.read(1024)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects: the body goes to the configured receiver only."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None

@@ -49,13 +49,13 @@ class NotJson(HttpError):
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """Rejects redirects, which would send the credentials to another host."""
+    """Rejects redirects, which would send credentials or messages to another host, or have its answer believed."""
 
     def redirect_request(self, *args: Any, **named: Any) -> None:  # noqa: ARG002  the signature of the base
         return None
 
 
-_OPENER: Final = build_opener(_NoRedirect)
+OPENER: Final = build_opener(_NoRedirect)
 
 
 def ask_json(
@@ -77,7 +77,7 @@ def ask_json(
         raise ValueError(f"not a web address: {url!r}")
     request = Request(url, data, {"User-Agent": "statflight"} | dict(headers or {}))  # noqa: S310  checked above
     try:
-        with _OPENER.open(request, timeout=timeout_seconds) as response:
+        with OPENER.open(request, timeout=timeout_seconds) as response:
             answer = json.loads(response.read(MAX_ANSWER_BYTES))
     except HTTPError as refusal:
         with refusal:
