@@ -87,7 +87,7 @@ class Site:
             ],
             exception_handlers={404: self._missing, 405: self._refused, Exception: self._broken},
         )  # fmt: skip
-        self.asgi.add_middleware(_Confined, hosts=_names(settings), follower=app)
+        self.asgi.add_middleware(_Confined, hosts=_names(settings), server=app)
 
     # Pages.
 
@@ -240,13 +240,13 @@ class Site:
 
 
 class _Confined:
-    """Adds security headers to each answer unless it has set them, and a follower's; refuses unknown host names."""
+    """Adds security headers that an answer has not set, and those of a follower; refuses unknown host names."""
 
-    def __init__(self, app: Any, hosts: frozenset[str], follower: App):
-        self._app, self._hosts, self._follower = app, hosts, follower
+    def __init__(self, app: Any, hosts: frozenset[str], server: App):
+        self._app, self._hosts, self._server = app, hosts, server
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        role = self._follower.role
+        role = self._server.role
         told = lag.headers(role.lag_ms, role.generation) if role.tells else {}  # before the rows, which may be newer
 
         async def with_headers(message: Any) -> None:

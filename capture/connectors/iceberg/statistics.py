@@ -193,7 +193,7 @@ def rows_left(block: Files, live: Mapping[int, int]) -> pa.Array:
 
 
 def _known(group: Sequence[IcebergLeaf], block: Files, metrics: Columns) -> Iterator[tuple[Metrics, _Facts]]:
-    """What manifests have of columns of one type, decoded together because each call has a fixed cost."""
+    """The facts that manifests have of columns of one type. They are decoded together: each call has a fixed cost."""
     files, of_columns = len(block), [metrics.get(leaf.field_id) or Metrics.unknown(len(block)) for leaf in group]
     tight = pa.concat_arrays([of_column.tight for of_column in of_columns])
     low, low_exact = decoded([of_column.lower for of_column in of_columns], group[0], upper=False)
@@ -224,7 +224,7 @@ def _bounds_of_files(of_partitions: Sequence[Any], leaf: IcebergLeaf, block: Fil
 
 
 def _of_rows_left(facts: _Facts, leaf: IcebergLeaf, rows: pa.Array, records: pa.Array) -> _Facts:
-    """What the facts say of live rows (`rows`) where some of all (`records`) are deleted."""
+    """The facts of the live rows, `rows` of each file, given those of all rows, `records` of each file."""
     whole = pc.equal(rows, records)
     # of one value, all rows that are left have it
     others = pc.add(facts.null_count, facts.nan_count) if leaf.logical.kind in FLOATING else facts.null_count
@@ -244,7 +244,7 @@ def _is_reliable(footer: Footer, leaf: IcebergLeaf) -> bool:
 
 
 class _Facts(NamedTuple):
-    """What is known of a column in each file, by the names of `file_columns.column_rows`."""
+    """The facts of a column, one value per file. They are named as the arguments of `file_columns.column_rows`."""
 
     null_count: pa.Array
     nan_count: pa.Array

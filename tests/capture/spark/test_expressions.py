@@ -1,4 +1,4 @@
-"""What of the text of an expression is refused before Spark reads it."""
+"""Texts of expressions that are refused before Spark reads them."""
 
 from __future__ import annotations
 
