@@ -9,6 +9,7 @@ the span of file listings they belong to, so that a snapshot takes space only fo
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import threading
 import time
@@ -195,22 +196,18 @@ class DuckDBStatsStore(StatsStore):
     ) -> tuple[list[Put], pa.Table]:
         """The puts that have rows, with `table_key` added, and all snapshots (`snapshots_of`); registers new tables,
         which it adds to the set, and snapshots."""
-        firsts = [
-            self._with_table_keys(connection, each.first, new_tables, each.table_key if each.is_new else None)
-            for each in staged
-        ]
-        if any(first["table_key"][0].as_py() != each.table_key for first, each in zip(firsts, staged, strict=True)):
+        puts = [put for put in puts if put.rows.num_rows]
+        if not (staged or puts):
+            return [], pa.table({})
+        reserved = {(place_of(each.first) or ())[:3]: each.table_key for each in staged if each.is_new}
+        rows = self._with_table_keys(
+            connection, [*(each.first for each in staged), *(put.rows for put in puts)], new_tables, reserved
+        )
+        if any(first["table_key"][0].as_py() != each.table_key for first, each in zip(rows, staged, strict=False)):
             raise ListingChanged  # another put has registered the table, or it was dropped
-        keyed = [
-            replace(put, rows=self._with_table_keys(connection, put.rows, new_tables))
-            for put in puts
-            if put.rows.num_rows
-        ]
-        seen = pa.table({})
-        if rows := firsts + [put.rows for put in keyed]:
-            seen = snapshots_of(rows)  # together: a schema hash that comes only with a later put would change spans
-            self.catalog.register_snapshots(connection, seen, new_tables)
-        return keyed, seen
+        seen = snapshots_of(rows)  # together: a schema hash that comes only with a later put would change spans
+        self.catalog.register_snapshots(connection, seen, new_tables)
+        return [replace(put, rows=keyed) for put, keyed in zip(puts, rows[len(staged) :], strict=True)], seen
 
     def _store(
         self, connection: Connection, put: Put, generation: int, new_tables: set[int],
@@ -245,10 +242,16 @@ class DuckDBStatsStore(StatsStore):
         return self.catalog.by_key(table_key).full_name
 
     def _with_table_keys(
-        self, connection: Connection, rows: pa.Table, new_tables: set[int], key: int | None = None
-    ) -> pa.Table:
-        """The rows with a column `table_key` (int64); registers new tables, the only one by its reserved key if it has
-        one, and adds them to the set."""
+        self, connection: Connection, parts: Sequence[pa.Table], new_tables: set[int],
+        reserved: Mapping[tuple[Any, ...], int],
+    ) -> list[pa.Table]:  # fmt: skip
+        """Rows with a column `table_key` (int64); registers new tables, by their reserved keys if they have one, and
+        adds them to the set."""
+        wanted = (*_TABLE, "table_id", "snapshot_id")
+        rows = pa.concat_tables(
+            [part.select([name for name in wanted if name in part.column_names]) for part in parts],
+            promote_options="default",
+        )  # fmt: skip
         numbers = codes(rows, _TABLE)
         distinct, first, places = np.unique(numbers, return_index=True, return_inverse=True)
         order = np.argsort(first)
@@ -265,17 +268,21 @@ class DuckDBStatsStore(StatsStore):
             given = {name: ids.get(int(distinct[at])) for name, at in zip(names, order, strict=True)}
             latest = _greatest_snapshots(rows, places, len(distinct))
             current = {name: latest[at] for name, at in zip(names, order, strict=True)}
-            wanted = {name: given[name] for name in unknown}
-            entries = self.catalog.register_all(connection, wanted, current=current, key=key)
+            new = {name: given[name] for name in unknown}
+            entries = self.catalog.register_all(connection, new, current=current, keys=reserved)
             new_tables.update(entry.table_key for entry in entries.values())
         keys: Codes = np.empty(len(distinct), np.int64)
         for name, at in zip(names, order, strict=True):
             entry = self.catalog.find(name)
             assert entry is not None
             keys[at] = entry.table_key
-        keyed = rows.append_column("table_key", pa.array(keys[places]))
-        self._check_ids(keyed)
-        return keyed
+        rows = rows.append_column("table_key", pa.array(keys[places]))
+        self._check_ids(rows)
+        ends = itertools.accumulate(part.num_rows for part in parts)
+        return [
+            part.append_column("table_key", rows["table_key"].slice(end - part.num_rows, part.num_rows))
+            for part, end in zip(parts, ends, strict=True)
+        ]
 
     def _check_ids(self, rows: pa.Table) -> None:
         """Refuses rows about another table than the one that a lake has under the name now, by its id."""

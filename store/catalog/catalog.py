@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 from store.catalog.changes import Changes
@@ -278,23 +279,23 @@ class Catalog(Publications, SnapshotRegistry):
 
     def register_all(
         self, connection: Connection, names: Mapping[tuple[str, str, str], str | None], format: str = EXTERNAL,
-        current: Mapping[tuple[str, str, str], int] | None = None, key: int | None = None,
+        current: Mapping[tuple[str, str, str], int] = MappingProxyType({}),
+        keys: Mapping[tuple[Any, ...], int] = MappingProxyType({}),
     ) -> dict[tuple[str, str, str], TableEntry]:  # fmt: skip
         """The entry of each table, by name; new ones are stored first.
 
         Args:
             names: Catalog, schema and name → the id of a new table, None to derive it from the name.
             current: Current snapshot ids of new tables by name.
-            key: Reserved key of the only table, if it is new.
+            keys: Reserved keys of new tables by name.
         """
         entries: dict[tuple[str, str, str], TableEntry] = {}
         new = []
         for name, table_id in names.items():
             if (entry := self.uncommitted.by_name.get(name)) is None:
-                current_id = (current or {}).get(name)
                 entry = TableEntry(
-                    key or self.reserve_key(), *name, table_id or table_uuid(*name), format,
-                    current_snapshot_id=current_id,
+                    keys.get(name) or self.reserve_key(), *name, table_id or table_uuid(*name), format,
+                    current_snapshot_id=current.get(name),
                 )  # fmt: skip
                 new.append(entry)
             entries[name] = entry
