@@ -200,8 +200,10 @@ class _Subject:
             old = self._record_at(earlier[-1]["snapshot_id"], row)
         if old is None or new is None:
             raise measures.UnknownValue("not captured at both snapshots")
-        if rule.measure in measures.OF_DISTRIBUTION and any(self._is_sample(rule.measure, one) for one in (old, new)):
-            raise measures.of_sample(rule.measure)
+        is_sampled = rule.measure in measures.OF_DISTRIBUTION
+        for one in (old, new):
+            if measures.is_uncertain(one, rule.measure) or (is_sampled and self._is_sample(rule.measure, one)):
+                raise measures.uncertain(rule.measure)
         was, now = (measures.value_in(one, rule.measure)[0] for one in (old, new))
         if not isinstance(was, float | Fraction) or not isinstance(now, float | Fraction):
             raise measures.DoesNotApply(f"the {rule.measure} of a {measures.kind_of(new)} is no number")
@@ -308,10 +310,10 @@ class _Subject:
         if limit.window:
             at = measures.inherited_from(self._facts.table if row is None else row, rule.measure)
             earlier = [one for one in self._earlier_rows(row, at) if measures.number_in(one, rule.measure) is not None]
-            whole = [one for one in reversed(earlier) if not measures.is_of_sample(one, rule.measure)][: limit.window]
+            whole = [one for one in reversed(earlier) if not measures.is_uncertain(one, rule.measure)][: limit.window]
             if len(whole) < limit.least_values:
                 enough = len(earlier) >= limit.least_values
-                raise measures.of_sample(rule.measure, " of earlier snapshots") if enough else _NoHistory
+                raise measures.uncertain(rule.measure, " of earlier snapshots") if enough else _NoHistory
             try:
                 return Found(limit.of_earlier([measures.value_in(one, rule.measure)[0] for one in whole]))
             except (OverflowError, ValueError):

@@ -48,7 +48,7 @@ def known_values(measure: str, rows: Sequence[Row]) -> list[tuple[int, float]]:
     """
     return [
         (place, float(value)) for place, row in enumerate(rows)
-        if measures.is_of_sample(row, measure) == measures.is_of_sample(rows[-1], measure)
+        if measures.is_uncertain(row, measure) == measures.is_uncertain(rows[-1], measure)
         and (value := measures.number_in(row, measure)) is not None
     ]  # fmt: skip
 

@@ -90,8 +90,10 @@ def number_in(row: Row, measure: str) -> float | Fraction | None:
     return value if isinstance(value, float | Fraction) else None
 
 
-def is_of_sample(row: Row, measure: str) -> bool:
-    """True if a stored record has a measure of a part of the rows."""
+def is_uncertain(row: Row, measure: str) -> bool:
+    """True if a stored record has a measure of a part of the rows, or a bound that may lie beyond all values."""
+    if measure in ("min", "max"):
+        return row[f"{measure}_is_exact"] is False
     return measure in _OF_ROWS_READ and row["completeness"] == "PARTIAL"
 
 
@@ -123,15 +125,16 @@ def extent(measure: str, row: Row, is_sample: bool, of: str = "") -> tuple[Any, 
     if not is_sample or measure not in _OF_ROWS_READ:
         return None
     if measure not in ("ndv", "distinct_fraction"):
-        raise of_sample(measure, of)
+        raise uncertain(measure, of)
     ends = (None if row[name] is None else row | {"ndv": row[name]} for name in ("ndv_lower", "ndv_upper"))
     low, high = (None if end is None else value_in(end, measure)[0] for end in ends)
     return low, high
 
 
-def of_sample(measure: str, at: str = "") -> UnknownValue:
-    """The error of a measure that is known of a part of the rows alone; `at` says where, if not here and now."""
-    return UnknownValue(f"the {measure}{at} is of a sample; capture without sampling")
+def uncertain(measure: str, at: str = "") -> UnknownValue:
+    """The error of a measure that `is_uncertain`; `at` says where, if not here and now."""
+    why = "inexact; reading the column tells" if measure in ("min", "max") else "of a sample; capture without sampling"
+    return UnknownValue(f"the {measure}{at} is {why}")
 
 
 def value_of(text: str, row: Row) -> Any:

@@ -414,6 +414,19 @@ def test_samples_are_no_earlier_values_to_compare_with():
         assert odd_results(app, "mean within 3 sigma of last 3")[0][:2] == (FAILED, None)
 
 
+def test_inexact_bounds_are_no_earlier_values_to_compare_with():
+    with app_in() as app:
+        odd(app, 1, min="1.0", max="50.0")
+        odd(app, 2, min="1.0", max="90.0", max_is_exact=False)
+        odd(app, 3, min="1.0", max="60.0", max_is_exact=True)
+        assert odd_results(app, "max <= 100% of previous")[0] == (FAILED, 60, "compared with 50")
+        assert odd_results(app, "max <= 100% of last 2")[0][:2] == (FAILED, 60)
+        inexact = (FAILED, None, "the max is inexact; reading the column tells")
+        assert odd_results(app, "change of max <= 0", against=2)[0] == inexact
+        assert odd_results(app, "change of max <= 10", against=1)[0][:2] == (PASSED, 10)
+        assert odd_results(app, "change of min = 0", against=2)[0][:2] == (PASSED, 0)
+
+
 def test_inherited_value_has_no_change_since_its_own_snapshot():
     with app_in() as app:
         odd(app, 1, mean=5.0, ndv=9.0)
