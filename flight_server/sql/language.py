@@ -98,7 +98,8 @@ INSTANTS: Final = _words("""
     current_date current_timestamp date date_add date_bin date_diff datediff date_from_parts date_part date_sub
     date_trunc timestamp_trunc day dayname dayofmonth dayofweek day_of_month day_of_week day_of_year dayofyear epoch
     epoch_ms epoch_us hour last_day localtimestamp make_date make_timestamp minute month monthname now quarter second
-    strftime strptime str_to_time time_bucket time_to_str time_to_unix today to_days week week_of_year weekofyear year
+    strftime strptime str_to_time time_bucket time_to_str time_to_unix timestamp_from_parts today to_days unix_to_time
+    week week_of_year weekofyear year
 """)
 LISTS: Final = _words("array_contains array_length array_size list_contains")
 FUNCTIONS: Final = AGGREGATES | WINDOWS | TEXTS | NUMBERS | CHOICES | INSTANTS | LISTS

@@ -43,6 +43,7 @@ ACCEPTED = [
     "SELECT date_bin(interval '60 second', captured_at, timestamp '1970-01-01T00:00:00Z') AS t, count(*) FROM stats_all.tables GROUP BY 1",  # Grafana
     'select "_"."a0" from (select sum("ndv") as "a0" from "statflight"."stats"."columns" "$Table" where "ndv" > 1) "_" limit 1001',  # Power BI
     'SELECT SUM(1) AS "cnt:columns:ok" FROM "stats"."columns" "columns" HAVING (COUNT(1) > 0)',  # Tableau
+    "SELECT make_timestamp(2026, 1, 31, 12, 0, 0.5), make_timestamp(row_count), epoch_ms(row_count), epoch_ms(captured_at) FROM stats.columns",
     "SELECT strftime(captured_at, '%Y'), length(column_name), round(ndv, 1), string_agg(column_name, ',') FROM stats.columns GROUP BY 1, 2, 3",
 ]  # fmt: skip
 
