@@ -174,8 +174,8 @@ class Follower(Role):
                 self.failures += 1
                 if self._error is None:
                     log.error("the replica cannot be followed, it is tried again: %s", error, exc_info=not isinstance(
-                        error, StatflightError))  # fmt: skip
-                self._error = str(error)
+                        error, StatflightError | OSError))  # fmt: skip
+                self._error = _reason(error)
             self._looked.set()
             self._stop.wait(self._interval / 2)
 
@@ -224,6 +224,7 @@ class Follower(Role):
             file.seek(self._copy.last.end)
             file.write(data)
         self._serve(copy)
+        self._record(copy)
         if is_followed:
             self._catch_up(is_promoted=is_promoted)
 
@@ -265,7 +266,9 @@ class Follower(Role):
             wal(self._path).unlink(missing_ok=True)
             fetched.replace(self._path)
         self._misses = 0
-        self._serve(_Copy(base, base.position, Commit(base.generation, base.micros, 0)))
+        copy = _Copy(base, base.position, Commit(base.generation, base.micros, 0))
+        self._serve(copy)
+        self._record(copy)
         self._catch_up(is_promoted=is_promoted)
 
     @contextlib.contextmanager
@@ -289,7 +292,6 @@ class Follower(Role):
         with self._replacing():
             self._database.replace(root)
             self._copy = copy
-        self._record(copy)
 
     @contextlib.contextmanager
     def _replacing(self) -> Iterator[None]:
@@ -393,3 +395,12 @@ class Follower(Role):
         with self._replacing():
             self._database.promote()
         return self.generation, self._copy.position
+
+
+def _reason(error: Exception) -> str:
+    """What callers are told of an error: no path of this machine."""
+    if isinstance(error, StatflightError):
+        return str(error)
+    if isinstance(error, OSError):  # of the copy: those of the place are StatflightErrors
+        return f"the copy cannot be written: {error.strerror or type(error).__name__}"
+    return f"internal error: {type(error).__name__}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +69,27 @@ def test_a_follower_goes_on_with_its_copy(tmp_path, place):
                 note(database, text)
                 follower.look()
                 assert text in notes(copy)
+
+
+def test_a_follower_starts_with_its_copy_on_a_full_disk(tmp_path, place, monkeypatch):
+    with writing(tmp_path / "a.duckdb", place) as (database, _):
+        note(database, "a")
+        with following(tmp_path / "b.duckdb", place):
+            pass
+        monkeypatch.setattr(Path, "write_text", full)
+        with following(tmp_path / "b.duckdb", place) as (copy, _):
+            assert notes(copy) == {"a"}
+
+
+def test_an_error_of_the_copy_names_no_path(tmp_path, place, monkeypatch):
+    with writing(tmp_path / "a.duckdb", place):
+        monkeypatch.setattr(Follower, "look", full)
+        with following(tmp_path / "b.duckdb", place) as (_, follower):
+            assert follower.row()["last_error"] == "the copy cannot be written: No space left on device"
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/srv/b.duckdb")
 
 
 def test_a_follower_does_not_overwrite_another_file(tmp_path, place):
