@@ -20,6 +20,8 @@ from store.model.errors import InvalidArgument
 
 log = logging.getLogger("statflight.server")
 
+REPLICA_SETTING: Final = "replica"  # in the table `settings`: of which replica the file is, and its last lease
+
 _COPY: Final = """
 import os, shutil, sys
 for source, target in zip(sys.argv[1::2], sys.argv[2::2]):
@@ -67,20 +69,17 @@ def copy_files(database: str, target: Path) -> None:
 
 
 def settle(path: Path) -> None:
-    """Merges a copied database and its write-ahead log into one file, and syncs it.
+    """Merges a copied database and its write-ahead log into one file, which belongs to no replica, and syncs it.
 
     Raises:
-        InvalidArgument: The copy cannot be opened or written.
+        duckdb.Error: DuckDB cannot open the copy.
+        OSError: It cannot be written.
     """
-    try:
-        with duckdb.connect(str(path)) as connection:
-            connection.execute("CHECKPOINT")
-        with path.open("rb+") as file:
-            os.fsync(file.fileno())
-    except duckdb.Error:
-        raise unwritable("the copy does not open") from None
-    except OSError as error:
-        raise unwritable(error.strerror) from None
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("DELETE FROM settings WHERE name = ?", [REPLICA_SETTING])
+        connection.execute("CHECKPOINT")
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def unwritable(reason: str | None) -> InvalidArgument:

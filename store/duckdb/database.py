@@ -212,6 +212,8 @@ class Database:
             settle(partial)
             partial.replace(target)
             return target.stat().st_size
+        except duckdb.Error:
+            raise unwritable("the copy does not open") from None
         except OSError as error:
             raise unwritable(error.strerror) from None
         finally:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from store.duckdb.backup import REPLICA_SETTING
 from store.duckdb.database import Connection, Database
 from store.model.errors import InvalidArgument
 from store.replication import lease as leases
@@ -20,7 +21,7 @@ from store.replication.followed_database import FollowedDatabase, note_of
 from store.replication.follower import Follower
 from store.replication.log import Log, Position
 from store.replication.place import IDENTITY, open_place
-from store.replication.restore import REPLICA_SETTING, bases
+from store.replication.restore import bases
 from store.replication.role import Role
 from store.replication.writer import Writer
 

@@ -13,7 +13,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 import duckdb
 
-from store.duckdb.backup import wal
+from store.duckdb.backup import settle, wal
 from store.duckdb.opening import locked
 from store.model.errors import InvalidArgument, NotFound
 from store.replication.log import (
@@ -30,7 +30,6 @@ from store.replication.log import (
     iso,
 )
 
-REPLICA_SETTING: Final = "replica"  # in the table `settings`: of which replica the file is, and its last lease
 DOWNLOADS: Final = 8
 
 
@@ -267,13 +266,9 @@ def _restored(log: Log, path: Path, state: State) -> State:
             raise error if whole is None else _damaged(error.message, whole) from None
         wal(partial).write_bytes(state.log)
         try:
-            with duckdb.connect(str(partial)) as connection:
-                connection.execute("DELETE FROM settings WHERE name = ?", [REPLICA_SETTING])
-                connection.execute("CHECKPOINT")
+            settle(partial)
         except duckdb.Error as error:
             raise Damaged(f'replica "{log.place.url}": DuckDB cannot open it: {str(error).splitlines()[0]}') from None
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
         partial.replace(path)
     finally:
         for left in (partial, wal(partial)):

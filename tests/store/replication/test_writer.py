@@ -144,6 +144,18 @@ def test_only_that_file_goes_on(path, place, tmp_path):
         pass
 
 
+def test_a_backup_written_into_that_file_is_refused(path, place, tmp_path):
+    """It lacks what was acknowledged since; its inode is that of the file."""
+    with writing(path, place) as (database, _):
+        note(database, "a")
+        database.backup(tmp_path / "backup.duckdb")
+        note(database, "b")
+    shutil.copyfile(tmp_path / "backup.duckdb", path)
+    with pytest.raises(InvalidArgument, match="of another database"), writing(path, place):
+        pass
+    assert restored(place) == {"a", "b"}
+
+
 def test_a_writer_whose_lease_was_taken_refuses_writes(path, place):
     with writing(path, place) as (database, writer):
         note(database, "a")
