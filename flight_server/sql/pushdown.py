@@ -92,13 +92,31 @@ def bind(node: Node | None, values: Sequence[Any]) -> Node | None:
 
 
 def _bound(slot: Slot, values: Sequence[Any]) -> Any:
-    literal = literal_of(values[slot.number], slot.number + 1)
-    if not is_readable(literal, slot.field.type):
+    value, type_ = values[slot.number], slot.field.type
+    if pa.types.is_boolean(type_) and value in (0, 1):
+        return bool(value)
+    literal = literal_of(value, slot.number + 1)
+    if not _suits(value, literal, type_):
         raise BadLiteral(
             f"parameter {slot.number + 1}", f"cannot be compared with {slot.field.name}",
-            expected=f"a value of type {slot.field.type}", actual=literal,
+            expected=f"a value of type {type_}", actual=literal,
         )  # fmt: skip
     return literal
+
+
+def _suits(value: Any, literal: Any, type_: pa.DataType) -> bool:
+    """True if predicates and DuckDB compare a parameter with a column of a type in the same way."""
+    match value:
+        case None:
+            return True
+        case str():
+            return is_readable(literal, type_)
+        case bool():
+            return False
+        case int() | float() | Decimal():
+            is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
+            return is_number and value == value  # DuckDB orders NaN above all numbers
+    return pa.types.is_timestamp(type_)
 
 
 def literal_of(value: Any, number: int) -> Any:

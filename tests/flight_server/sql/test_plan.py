@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+from datetime import date
 
 import duckdb
 import pyarrow as pa
@@ -12,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flight_server.sql import plan
+from flight_server.sql import plan, pushdown
 from flight_server.sql.flights import naive
 from flight_server.sql.sandbox import _SETTINGS, Sandbox
 from store.model.errors import StatflightError
 from store.model.predicates.arrow import to_arrow
-from store.model.predicates.tree import Leaf, Op
+from store.model.predicates.tree import BadLiteral, Leaf, Op
 from store.model.schemas import FLIGHTS
 
 ACCEPTED = [
@@ -250,6 +252,17 @@ def test_direct_condition_selects_the_rows_of_duckdb(duck, condition):
     (batch,) = ROWS.to_batches()
     kept = batch.take(to_arrow(made.sources[0].node, ROWS.schema)(batch))["column_id"].to_pylist()
     assert kept == [i for (i,) in duck.sql(f"SELECT column_id FROM t WHERE {condition}").fetchall()]
+
+
+@pytest.mark.parametrize(("column", "value", "bound"), [
+    ("ndv_exact", 1, True), ("ndv_exact", 0, False), ("ndv_exact", 2, None), ("ndv", math.nan, None), ("row_count", math.nan, None),
+    ("ndv", math.inf, "Infinity"), ("row_count", 1.5, 1.5), ("column_name", 10, None), ("column_name", date(2026, 1, 31), None), ("captured_at", 1.5, None),
+    ("captured_at", date(2026, 1, 31), "2026-01-31T00:00Z"), ("column_id", True, None), ("min", "10", "10"), ("ndv", " 7 ", " 7 "),
+])  # fmt: skip
+def test_parameter_is_compared_as_in_duckdb_or_refused(column, value, bound):
+    node = plan.make(f"SELECT ndv FROM stats.columns WHERE {column} < ?").sources[0].node
+    with pytest.raises(BadLiteral, match=column) if bound is None else contextlib.nullcontext():
+        assert pushdown.bind(node, [value]).values == (bound,)
 
 
 # The sandbox that runs statements.
