@@ -20,13 +20,14 @@ logging.getLogger("pypaimon").setLevel(logging.ERROR)
 
 
 class _FileIO(PyArrowFileIO):
-    """Maps paths to those of our file system; pypaimon does not support containers of Azure."""
+    """Maps addresses to paths of our file system; pypaimon does not support containers of Azure, nor `?` and `#` in the
+    name of an object."""
 
     def to_filesystem_path(self, path: str) -> str:
-        if self.filesystem.type_name != "abfs" or "://" not in path:
-            return str(super().to_filesystem_path(path))
+        if "://" not in path:
+            return path
         host, _, rest = path.partition("://")[2].partition("/")
-        return f"{host.partition('@')[0]}/{rest}"
+        return f"{host.partition('@')[0]}/{re.sub('/+', '/', rest)}".rstrip("/")
 
 
 def open_table(place: Place) -> Any:
