@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 from pypaimon.common.json_util import JSON
 
 from capture.connectors.footers.statistics import FooterCache
@@ -204,7 +205,9 @@ def _tagged(table: Any) -> dict[int, _Tag]:
     manager = table.tag_manager()
     if not table.file_io.exists(manager.tag_directory()):
         return {}
-    names = sorted(str(name) for name in manager.list_tags())
+    files = table.file_io.list_status(manager.tag_directory()) or ()  # a tag `a/b` is in a directory, `tag-a`
+    found = [str(file.path).rpartition("/")[2] for file in files if file.type == pafs.FileType.File]
+    names = sorted(name.removeprefix("tag-") for name in found if name.startswith("tag-"))
     tags = (_Tag(name, snapshot) for name in names if (snapshot := manager.get(name)) is not None)
     return {int(tag.snapshot.id): tag for tag in tags}
 

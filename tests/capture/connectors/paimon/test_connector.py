@@ -145,6 +145,15 @@ def test_tagged_snapshot_is_live_after_it_expired(append, warehouse):
         stats(connector, "events", 1)
 
 
+def test_files_that_are_no_tags_do_not_hide_the_table(append, warehouse):
+    warehouse.catalog.create_tag("sales.events", "a-b ü", 1)
+    (append / "snapshot/snapshot-1").unlink()
+    (append / "tag/tag-a").mkdir()
+    (append / "tag/tag-a/b").write_bytes((append / "tag/tag-a-b ü").read_bytes())
+    (append / "tag/.DS_Store").touch()
+    assert connect(warehouse.path).enumerate_snapshots("sales", "events").live_snapshot_ids == {1, 2}
+
+
 # Rows and bounds.
 
 
