@@ -52,7 +52,8 @@ def catalog(append):
                 case ["v1", "mine", "databases", "bare", "table-details"]:
                     return {"tableDetails": []}, 200
                 case ["v1", "mine", "databases", "sales", "tables", name]:
-                    found = [table for table in tables if table["name"] == unquote(name)]
+                    name = unquote(name).removesuffix("$snapshots")  # as Paimon's own server
+                    found = [table for table in tables if table["name"] == name]
                     return (found[0], 200) if found else ({}, 404)
             return {}, 404
 
@@ -79,6 +80,8 @@ def test_only_tables_of_paimon_are_listed(catalog):
     assert connector.describe("sales", "events").table_id == "t-1"
     with pytest.raises(NotFound, match=r'"sales.csv"'):
         connector.describe("sales", "csv")
+    with pytest.raises(NotFound, match=r"events\$snapshots"):
+        connector.describe("sales", "events$snapshots")
     with pytest.raises(UpstreamError, match=r'"sales.lost": the catalog has no path'):
         connector.describe("sales", "lost")
 
