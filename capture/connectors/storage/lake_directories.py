@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -68,16 +69,23 @@ class _GcsFolders(AbstractSet[str]):
 
 
 def folder_at(place: Place) -> tuple[list[pafs.FileInfo], AbstractSet[str]]:
-    """The files of a directory, and the names of its subdirectories."""
+    """The files of a directory, and the names of its subdirectories, without links to a directory around them."""
     system = place.file_system
     at_google = system.type_name == "gcs"
     entries = system.get_file_info(pafs.FileSelector(place.path, allow_not_found=at_google, recursive=False))
     files = [entry for entry in entries if entry.type == pafs.FileType.File]
     if not at_google:
-        return files, frozenset(entry.base_name for entry in entries if entry.type == pafs.FileType.Directory)
+        folders = (entry for entry in entries if entry.type == pafs.FileType.Directory)
+        return files, frozenset(entry.base_name for entry in folders if not (place.is_local and _is_loop(entry.path)))
     if not entries and system.get_file_info(place.path).type != pafs.FileType.Directory:
         raise FileNotFoundError(place.name)  # pyarrow raises a plain OSError here
     return files, _GcsFolders(place)
+
+
+def _is_loop(path: str) -> bool:
+    """True for a symbolic link to a directory that contains it."""
+    link = Path(path)
+    return link.is_symlink() and link.parent.resolve().is_relative_to(link.resolve())
 
 
 TableName = tuple[str, str]

@@ -59,10 +59,14 @@ def test_new_table_is_found(tmp_path):
     assert found.names("default") == ["a", "b"]
 
 
-def test_loop_of_symlinks_ends(tmp_path):
-    make(tmp_path / "a")
-    (tmp_path / "loop").symlink_to(tmp_path)
-    assert "default" in lake(tmp_path).namespaces()
+def test_links_to_directories_around_them_are_not_followed(tmp_path):
+    make(tmp_path / "lake/a")
+    make(tmp_path / "b")
+    (tmp_path / "lake/self").symlink_to(".")
+    (tmp_path / "lake/up").symlink_to(tmp_path)
+    (tmp_path / "lake/b").symlink_to(tmp_path / "b")
+    found = lake(tmp_path / "lake")
+    assert (found.namespaces(), found.names("default")) == (["default"], ["a", "b"])
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "file://localhost{}"])
