@@ -12,7 +12,14 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
-from capture.connectors.lance.statistics import COLUMN_VERSION, ENVELOPE_VERSION, PREFIX, entries_of, schema_hash
+from capture.connectors.lance.statistics import (
+    COLUMN_VERSION,
+    ENVELOPE_VERSION,
+    PREFIX,
+    dataset_uri,
+    entries_of,
+    schema_hash,
+)
 from capture.connectors.options import patient, storage_options
 from capture.connectors.storage.places import open_place, unknown_snapshot
 from capture.publishers.external_values import catalog_entries, spark_bound
@@ -94,7 +101,8 @@ class LancePublisher(Publisher):
 
         statistics = self.statistics
         try:
-            return lance.dataset(self.table_location, version=version, storage_options=self._storage or None)
+            uri = dataset_uri(self.table_location)
+            return lance.dataset(uri, version=version, storage_options=self._storage or None)
         except (ValueError, OSError):
             if version is None:
                 raise UpstreamError(f'lance: table "{statistics.full_name}" cannot be opened') from None

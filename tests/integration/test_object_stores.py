@@ -84,6 +84,15 @@ def test_lance_on_s3_is_captured_and_scanned(aws):
     )
 
 
+def test_lance_on_s3_below_a_folder_with_an_odd_name_is_captured_and_scanned(aws):
+    lance = pytest.importorskip("lance")
+    lance.write_dataset(ROWS, f"s3://{aws.bucket}/a%2520b%3Fc%23d/points.lance", storage_options=aws.options)
+    place = f"s3://{aws.bucket}/a%20b?c#d"
+    found = capture_and_scan(ConnectorConfig("c", "lance", place, aws.options), "default", "points", bounds=False)
+    assert found["table"].location == f"{place}/points.lance"
+    assert found["native"].files["file_path"][0].as_py().startswith(f"{place}/points.lance/data/")
+
+
 def write_paimon(warehouse: Path) -> None:
     """Table `sales.points`."""
     import pypaimon

@@ -13,6 +13,7 @@ import lance
 import pyarrow.fs as pafs
 
 from capture.connectors.lance.snapshot_view import SnapshotView, to_schema
+from capture.connectors.lance.statistics import dataset_uri
 from capture.connectors.options import check_options, patient
 from capture.connectors.spi import (
     ColumnIds,
@@ -52,7 +53,7 @@ class LanceConnector(Connector):
         with self._opened(namespace, name) as (dataset, place):
             properties = {n: v for n, v in dataset.config().items() if not n.startswith("lance.stats.")}
             return TableDescriptor(
-                namespace, name, None, str(dataset.uri), to_schema(dataset.schema), properties=properties,
+                namespace, name, None, place.name, to_schema(dataset.schema), properties=properties,
                 metadata_location=_manifests(place).get(dataset.version),
             )  # fmt: skip
 
@@ -98,7 +99,7 @@ class LanceConnector(Connector):
         place = self._place(namespace, name)
         storage = self._lake.storage if place.is_local else patient(self._lake.storage, self._lake.options)
         with self._lake.reading_table(namespace, name, place):
-            dataset = lance.dataset(place.name, storage_options=storage or None)
+            dataset = lance.dataset(dataset_uri(place.name), storage_options=storage or None)
             if version is not None and version != dataset.version:
                 try:
                     dataset = dataset.checkout_version(version)

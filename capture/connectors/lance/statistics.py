@@ -7,8 +7,10 @@ of ANALYZE (`lance.stats.*` in the dataset's config) apply only to the version a
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote, unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +29,11 @@ COLUMN_VERSION = 2  # version of Spark's CatalogColumnStat
 _ZONE_MAP = "ZoneMapIndexDetails"
 
 
+def dataset_uri(location: str) -> str:
+    """The URI by which Lance opens a dataset; in object stores it decodes what is percent-encoded."""
+    return re.sub("[%?#]", lambda found: quote(found[0]), location) if "://" in location else location
+
+
 # Zone maps.
 
 
@@ -39,6 +46,7 @@ class Fragment:
         self.deleted = int(fragment.num_deletions)
         files = fragment.data_files()
         home = str(dataset.uri).rstrip("/")
+        home = unquote(home) if "://" in home else home  # see `dataset_uri`
         paths = dataset.base_paths() if hasattr(dataset, "base_paths") else {}  # of a shallow clone
         bases = {base.id: base.path.rstrip("/") for base in paths.values()}
         self.paths = [f"{bases.get(getattr(f, 'base_id', None), home)}/data/{f.path}" for f in files]

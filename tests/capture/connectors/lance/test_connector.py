@@ -14,7 +14,7 @@ import pytest
 
 from capture.compute.readers.tasks import read
 from capture.connectors.lance.connector import LanceConnector
-from capture.connectors.lance.statistics import schema_hash, spark_type
+from capture.connectors.lance.statistics import dataset_uri, schema_hash, spark_type
 from capture.connectors.spi import ConnectorConfig
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.connectors.contract import METADATA, ConnectorContract, Truth
@@ -350,3 +350,8 @@ def test_missing_data_file_is_an_error_of_its_task_only(path):
 def test_error_names_the_unknown_option(tmp_path):
     with pytest.raises(InvalidArgument, match="colour"):
         connect(tmp_path, colour="red")
+
+
+def test_locations_in_object_stores_are_encoded():
+    assert dataset_uri("s3://b/a%20é ?#/t") == "s3://b/a%2520é %3F%23/t"
+    assert dataset_uri("/a%20b?/t") == "/a%20b?/t"
