@@ -204,8 +204,8 @@ class Rows:
 def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
     """The scalar columns of a record of the rows read, by name; unknown values are None or absent.
 
-    For a sample, counts and ndv are scaled to all rows, and bounds come from metadata only, because unread rows may lie
-    outside those of the sample.
+    If some rows were not read, counts are scaled to all rows, as is the ndv of a sample, and bounds come from metadata
+    only, because those rows may lie outside.
     """
     count = part.row_count - part.null_count
     row: dict[str, Any] = {
@@ -229,9 +229,9 @@ def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
 def _counts(part: Partial, covers: Coverage) -> dict[str, int | None]:
     """Numbers of rows, nulls and NaNs, which never add up to more than the rows.
 
-    Those of a sample are scaled one after the other, each to the rows that are left, and leave room for what was read.
+    Those of a part are scaled one after the other, each to the rows that are left, and leave room for what was read.
     """
-    if not covers.row_groups:
+    if covers.complete:
         return {"row_count": part.row_count, "null_count": part.null_count, "nan_count": part.nan_count}
     rows, values = covers.rows_total, part.row_count - part.null_count
 

@@ -19,7 +19,7 @@ _OF_TABLE: Final = {"row_count": "row_count", "size_bytes": "total_size_bytes", 
 OF_DISTRIBUTION: Final = frozenset(
     {"ndv", "distinct_fraction", "mean", "stddev", "avg_width_bytes", "most_common"}
 )  # measures that are not counts or bounds
-_OF_ROWS_READ: Final = OF_DISTRIBUTION | {"nan_count"}  # null counts are of all rows, or unknown
+_OF_ROWS_READ: Final = OF_DISTRIBUTION | {"nan_count"}  # null counts are of all rows, by metadata or scaled
 
 
 class UnknownValue(Exception):

@@ -381,7 +381,8 @@ def test_follow_up_job_reads_only_the_files_that_failed(tmp_path):
         first = job(client, queued["job_id"], "SUCCEEDED")
         assert first["degraded"] and bad.name in first["message"], first
         (row,) = rows(client, "stats.columns")
-        assert (row["row_count"], row["completeness"], row["usable_for"]) == (20, "PARTIAL", "PLANNING")
+        assert (row["row_count"], row["completeness"], row["usable_for"]) == (30, "PARTIAL", "PLANNING")
+        assert (row["rows_scanned"], row["ndv_upper"]) == (20, 30.0)
         bad.write_bytes(content)
         for file in good:  # a second read of these would fail
             file.write_bytes(b"damaged")

@@ -197,7 +197,8 @@ def test_damaged_file_is_named_and_the_others_are_captured(engine, table, lake):
     assert result.outcome is Outcome.CAPTURED
     assert result.detail.startswith('file "t/a.parquet": ')
     row = sink.columns()["id"]
-    assert (row["completeness"], row["row_count"], row["min"], row["ndv_exact"]) == ("PARTIAL", 1000, None, False)
+    assert (row["completeness"], row["row_count"], row["min"], row["ndv_exact"]) == ("PARTIAL", 1001, None, False)
+    assert (row["rows_scanned"], row["ndv"], row["ndv_upper"]) == (1000, 1000.0, 1001.0)
     (lake.path / "b.parquet").write_bytes(b"")
     sink = MemorySink()
     (result,) = engine.capture_batch([column(table, "id")], sink)
