@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
-from functools import cache
+from functools import cache, reduce
 from typing import Any, Final
 
 import duckdb
@@ -66,28 +66,20 @@ def statistics(adds: pa.Table, schema: DeltaSchema, partitions: Sequence[str]) -
 
 
 def partition_values(adds: pa.Table, schema: DeltaSchema, partitions: Sequence[str]) -> pa.Array:
-    """A struct of the typed values of the partition columns by name, one per add; null if there are none.
-
-    Raises:
-        ValueError: A value is not of its column's type.
-    """
+    """A struct of the typed values of the partition columns by name, one per add; null if there are none, or one of the
+    values is not of its column's type, as in a removed file, after which the type was changed."""
     leaves = [leaf for leaf in schema.columns if len(leaf.logical) == 1 and leaf.logical[0] in partitions]
     if not leaves:
         return pa.nulls(len(adds))
     logged = one_array(adds["partitionValues"])
-    try:
-        arrays = [typed(_partition_text(logged, leaf), parse(leaf.column.logical_type)) for leaf in leaves]
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"a partition value has the wrong type: {error}") from None
-    return pa.StructArray.from_arrays(arrays, [leaf.logical[0] for leaf in leaves])
+    texts = [_partition_text(logged, leaf) for leaf in leaves]
+    arrays = [typed(text, parse(leaf.column.logical_type)) for text, leaf in zip(texts, leaves, strict=True)]
+    wrong = (pc.and_not(pc.is_null(array), pc.is_null(text)) for text, array in zip(texts, arrays, strict=True))
+    return pa.StructArray.from_arrays(arrays, [leaf.logical[0] for leaf in leaves], mask=reduce(pc.or_, wrong))
 
 
-def typed(values: pa.Array, kind: LogicalType, *, lenient: bool = False) -> pa.Array:
-    """Texts or similar values of a log in the type of their column; `lenient` makes what is not of the type null.
-
-    Raises:
-        pyarrow.ArrowInvalid: A value is not of the type.
-    """
+def typed(values: pa.Array, kind: LogicalType) -> pa.Array:
+    """Texts or similar values of a log in the type of their column, null where they are not of the type."""
     if kind.kind in TEMPORAL and pa.types.is_string(values.type):
         if kind.kind is Kind.TIMESTAMPTZ:
             zone = pc.if_else(pc.match_substring_regex(values, _ZONE), "", "Z")
@@ -98,14 +90,11 @@ def typed(values: pa.Array, kind: LogicalType, *, lenient: bool = False) -> pa.A
         if kind.kind is Kind.DECIMAL and pa.types.is_string(values.type):  # a cast wraps around
             values = pa.array(None if text is None else Decimal(text) for text in values.to_pylist())
         return values.cast(to_arrow(kind))
-    except ArithmeticError:
-        raise pa.ArrowInvalid("a text is not a decimal number") from None
-    except pa.ArrowInvalid:
-        if not lenient:
-            raise
-    if len(values) == 1:
-        return pa.nulls(1, to_arrow(kind))
-    return pa.concat_arrays([typed(values.slice(i, 1), kind, lenient=True) for i in range(len(values))])
+    except (ArithmeticError, pa.ArrowInvalid):  # ArithmeticError: a text is no decimal number
+        if len(values) == 1:
+            return pa.nulls(1, to_arrow(kind))
+    half = len(values) // 2
+    return pa.concat_arrays([typed(values.slice(0, half), kind), typed(values.slice(half), kind)])
 
 
 def _partition_text(logged: pa.MapArray, leaf: DeltaColumn) -> pa.Array:

@@ -123,7 +123,7 @@ def _facts(
     was_float = kind.kind is Kind.DOUBLE and "float" in group[0].widened_from
     for side, values in zip(("lower", "upper"), bounds, strict=True):
         if values is not None and kind.orderable:
-            in_type = typed(values, kind, lenient=True)
+            in_type = typed(values, kind)
             facts[side], attained = enclosing(in_type, kind, upwards=side == "upper", was_float=was_float)
             facts[f"{side}_exact"] = pc.and_(attained, tight)
     if not footers:

@@ -185,6 +185,7 @@ class TableLog:
                 key = hashlib.sha256(f"{self._key(source)}\0{number}\0".encode("utf-8", "surrogatepass") + mask)
                 of_slice = files if live is None else files.filter(live)
                 if len(of_slice):
+                    _check_partitions(of_slice)
                     yield LogSlice(key.hexdigest(), of_slice, self, ((source, number, live),))
             if source.is_commit:  # overrides older sources
                 seen.append(read.paths)
@@ -252,6 +253,14 @@ class TableLog:
     @cached_property
     def _head_digest(self) -> str:
         return hashlib.sha256(json.dumps(self._heads, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _check_partitions(files: pa.Table) -> None:
+    """Raises ValueError if a live file has a partition value that is not of its column's type."""
+    values = files["partition"]
+    if pa.types.is_struct(values.type) and values.null_count:
+        path = files["path"][pc.index(pc.is_null(values), True).as_py()]
+        raise ValueError(f'a partition value of the file "{path}" is not of its column\'s type')
 
 
 def _joined(parts: Sequence[LogSlice]) -> LogSlice:
