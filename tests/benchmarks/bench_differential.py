@@ -23,20 +23,17 @@ server = bounds.server
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("format", FORMATS)
-def test_every_capture_method_in_process(tmp_path, format, seed):
-    for number, check in enumerate((differential.check_computed, differential.check_native,
-                                    differential.check_partitioned)):  # fmt: skip
-        (place := tmp_path / str(number)).mkdir()
-        check(format, seed, place)
+def test_every_capture_method_in_process(format, seed):
+    for check in (differential.check_computed, differential.check_native, differential.check_partitioned):
+        check(format, seed)
     for method in (Sampling.RANDOM_ROW_GROUP, Sampling.METADATA_GUIDED):
-        (place := tmp_path / method).mkdir()
-        differential.check_sampled(format, seed, place, method)
+        differential.check_sampled(format, seed, method)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("format", FORMATS)
-def test_random_histories(tmp_path, format, seed):
-    histories.check_history(format, seed, tmp_path)
+def test_random_histories(format, seed):
+    histories.check_history(format, seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -47,8 +44,8 @@ def test_published_statistics(tmp_path, home, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("format", FORMATS)
-def test_conditions_on_bounds(tmp_path, server, format, seed):
-    bounds.check_skipped(format, seed, tmp_path, server, count=4)
+def test_conditions_on_bounds(server, format, seed):
+    bounds.check_skipped(format, seed, server, count=4)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

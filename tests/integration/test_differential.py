@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from store.model.targets import Target
 from tests.capture.engines.compute.lake import MemorySink
 from tests.integration.random_lakes import FORMATS, Lake, int96
 from tests.integration.random_tables import Truth, bound, leaves
+from tests.kept_lakes import kept_lake
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 
@@ -38,10 +40,20 @@ class Sink(MemorySink):
         super().put(flight, rows, checked=checked)
 
 
-def lake_of(format: str, seed: int, root: Path) -> Lake:
-    rng = random.Random(f"{format} {seed}")
-    rows = 300 if seed % 4 else rng.choice((1, 2, 40))
-    return FORMATS[format](rng, root, rows)
+def lake_of(format: str, seed: int) -> Lake:
+    """A random lake, for tests that only read it."""
+    return kept_lake(_builder(format, seed))
+
+
+@cache
+def _builder(format: str, seed: int) -> Callable[[Path], Lake]:
+    def build(root: Path) -> Lake:
+        root.mkdir()
+        rng = random.Random(f"{format} {seed}")
+        rows = 300 if seed % 4 else rng.choice((1, 2, 40))
+        return FORMATS[format](rng, root, rows)
+
+    return build
 
 
 def targets(table: TableHandle) -> list[Target]:
@@ -102,9 +114,9 @@ def check_files(sink: Sink, table: TableHandle, where: str, computed: bool) -> N
             truth.check(row, f"{where}, {row['file_path']}, {row['column_name']}", computed=False, deletes=True)
 
 
-def check_computed(format: str, seed: int, root: Path) -> None:
+def check_computed(format: str, seed: int) -> None:
     """Captures each version in process: from all its files, and incrementally after the version before."""
-    lake = lake_of(format, seed, root)
+    lake = lake_of(format, seed)
     incremental = Sink()
     for version, table in enumerate(lake.handles()):
         expected = truths(lake, version, table)
@@ -118,8 +130,8 @@ def check_computed(format: str, seed: int, root: Path) -> None:
         table.connector.close()
 
 
-def check_native(format: str, seed: int, root: Path) -> None:
-    lake = lake_of(format, seed, root)
+def check_native(format: str, seed: int) -> None:
+    lake = lake_of(format, seed)
     for version, table in enumerate(lake.handles()):
         where = f"{format} {seed}, version {version}, native"
         sink, results = capture(NativeEngine(), table, [Target.table(), *targets(table)])
@@ -131,8 +143,8 @@ def check_native(format: str, seed: int, root: Path) -> None:
         table.connector.close()
 
 
-def check_sampled(format: str, seed: int, root: Path, method: Sampling) -> None:
-    lake = lake_of(format, seed, root)
+def check_sampled(format: str, seed: int, method: Sampling) -> None:
+    lake = lake_of(format, seed)
     table = lake.handles()[-1]
     expected = truths(lake, -1, table)
     sink, results = capture(ComputeEngine(), table, targets(table), sampling=method, budget=Budget(max_rows=40))
@@ -152,9 +164,9 @@ def check_sampled(format: str, seed: int, root: Path, method: Sampling) -> None:
     table.connector.close()
 
 
-def check_partitioned(format: str, seed: int, root: Path) -> None:
+def check_partitioned(format: str, seed: int) -> None:
     """Checks the records of the files of one partition, and that the table gets none."""
-    lake = lake_of(format, seed, root)
+    lake = lake_of(format, seed)
     table = lake.handles()[-1]
     rows = lake.versions[-1]
     if lake.key is None or not len(rows):
@@ -182,26 +194,26 @@ def check_partitioned(format: str, seed: int, root: Path) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("format", FORMATS)
-def test_computed_statistics_are_true(tmp_path, format, seed):
-    check_computed(format, seed, tmp_path)
+def test_computed_statistics_are_true(format, seed):
+    check_computed(format, seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("format", FORMATS)
-def test_statistics_from_metadata_are_true(tmp_path, format, seed):
-    check_native(format, seed, tmp_path)
+def test_statistics_from_metadata_are_true(format, seed):
+    check_native(format, seed)
 
 
-def test_statistics_of_int96_are_true(tmp_path, monkeypatch):
+def test_statistics_of_int96_are_true(monkeypatch):
     monkeypatch.setitem(FORMATS, "int96", int96)
-    check_computed("int96", 0, tmp_path / "computed")
-    check_native("int96", 0, tmp_path / "native")
+    check_computed("int96", 0)
+    check_native("int96", 0)
 
 
 @pytest.mark.parametrize("method", [Sampling.RANDOM_ROW_GROUP, Sampling.METADATA_GUIDED])
 @pytest.mark.parametrize("format", FORMATS)
-def test_sampled_statistics_claim_nothing_false(tmp_path, format, method):
-    check_sampled(format, 1, tmp_path, method)
+def test_sampled_statistics_claim_nothing_false(format, method):
+    check_sampled(format, 1, method)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -225,8 +237,8 @@ def test_samples_of_nulls_and_nans_are_accepted(tmp_path, method, seed):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("format", ["parquet", "delta"])
-def test_statistics_of_a_partition_are_true(tmp_path, format, seed):
-    check_partitioned(format, seed, tmp_path)
+def test_statistics_of_a_partition_are_true(format, seed):
+    check_partitioned(format, seed)
 
 
 @pytest.fixture(scope="module")
@@ -238,8 +250,8 @@ def spark_engine():
 
 @pytest.mark.spark
 @pytest.mark.parametrize("format", FORMATS)
-def test_spark_computes_the_same_true_statistics_as_in_process(tmp_path, spark_engine, format):
-    lake = lake_of(format, 1, tmp_path)
+def test_spark_computes_the_same_true_statistics_as_in_process(spark_engine, format):
+    lake = lake_of(format, 1)
     table = lake.handles()[-1]
     sink, results = capture(spark_engine, table, targets(table))
     assert {(r.outcome, r.detail, r.engine_id) for r in results} == {(Outcome.CAPTURED, "", "spark")}

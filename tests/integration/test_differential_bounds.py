@@ -8,7 +8,6 @@ import operator
 import random
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -98,10 +97,10 @@ class Skips:
         return set(self.live.get(write_any("CommandStatementQuery", (1, sql.encode())))["file_path"].to_pylist())
 
 
-def check_skipped(format: str, seed: int, root: Path, server: LiveServer, count: int = LITERALS) -> int:
+def check_skipped(format: str, seed: int, server: LiveServer, count: int = LITERALS) -> int:
     """Checks conditions on the files of a lake's newest version; returns their number."""
     rng = random.Random(f"{format} {seed} skipped")
-    lake = lake_of(format, seed, root)
+    lake = lake_of(format, seed)
     table = lake.handles()[-1]
     sink, _ = capture(ComputeEngine(inline_max_cells=10**12), table, targets(table), Sink())
     catalog = f"{format} {seed}"
@@ -151,5 +150,5 @@ def check_skipped(format: str, seed: int, root: Path, server: LiveServer, count:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("format", FORMATS)
-def test_no_file_with_a_matching_row_is_skipped(tmp_path, server, format, seed):
-    assert check_skipped(format, seed, tmp_path, server) > 20
+def test_no_file_with_a_matching_row_is_skipped(server, format, seed):
+    assert check_skipped(format, seed, server) > 20

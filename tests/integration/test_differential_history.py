@@ -182,9 +182,9 @@ def history(lake: Lake, where: str) -> Iterator[History]:
         state.handle.connector.close()
 
 
-def check_history(format: str, seed: int, root: Path) -> None:
+def check_history(format: str, seed: int) -> None:
     """Captures random columns at random versions: from metadata, computed, or sampled."""
-    lake = lake_of(format, seed, root)
+    lake = lake_of(format, seed)
     rng = random.Random(f"history of {format} {seed}")
     snapshots = [table.snapshot_id for table in lake.handles()]
     with history(lake, f"{format} {seed}") as state:
@@ -256,8 +256,8 @@ def stored(state: History, snapshot_id: int) -> TableStatistics:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("format", FORMATS)
-def test_records_of_a_random_history_are_true_and_labelled_by_snapshot(tmp_path, format, seed):
-    check_history(format, seed, tmp_path)
+def test_records_of_a_random_history_are_true_and_labelled_by_snapshot(format, seed):
+    check_history(format, seed)
 
 
 @pytest.mark.parametrize("home", HOMES)

@@ -172,8 +172,7 @@ def app_with(sinks: Sequence[Sink], root: Path, table: TableHandle) -> Iterator[
 
 def check_scans(format: str, seed: int, root: Path, count: int = CONDITIONS) -> int:
     """Checks scans of a random lake; returns how many files they skip."""
-    (root / "lake").mkdir()
-    return check_lake(lake_of(format, seed, root / "lake"), format, seed, root, count)
+    return check_lake(lake_of(format, seed), format, seed, root, count)
 
 
 def check_lake(lake: Lake, format: str, seed: int, root: Path, count: int = CONDITIONS) -> int:
