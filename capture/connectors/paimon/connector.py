@@ -14,14 +14,13 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 from pypaimon.common.json_util import JSON
 
 from capture.connectors.footers.statistics import FooterCache
 from capture.connectors.options import check_options
 from capture.connectors.paimon.analyzed import analyzed_rows
 from capture.connectors.paimon.catalogs import open_catalog
-from capture.connectors.paimon.library import open_table, snapshot_ids
+from capture.connectors.paimon.library import file_names, open_table, snapshot_ids
 from capture.connectors.paimon.schema import to_schema
 from capture.connectors.paimon.snapshot_view import FoundStatistics, SnapshotView, fingerprint
 from capture.connectors.paimon.statistics import ColumnStatistics
@@ -203,10 +202,7 @@ class _Tag(NamedTuple):
 def _tagged(table: Any) -> dict[int, _Tag]:
     """Snapshot id → tag; a tag retains the files of a snapshot after it expires."""
     manager = table.tag_manager()
-    if not table.file_io.exists(manager.tag_directory()):
-        return {}
-    files = table.file_io.list_status(manager.tag_directory()) or ()  # a tag `a/b` is in a directory, `tag-a`
-    found = [str(file.path).rpartition("/")[2] for file in files if file.type == pafs.FileType.File]
+    found = file_names(table, manager.tag_directory())  # without a tag `a/b`, which is in a directory, `tag-a`
     names = sorted(name.removeprefix("tag-") for name in found if name.startswith("tag-"))
     tags = (_Tag(name, snapshot) for name in names if (snapshot := manager.get(name)) is not None)
     return {int(tag.snapshot.id): tag for tag in tags}

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow.fs as pafs
 from pypaimon.common.options import Options
 from pypaimon.filesystem.pyarrow_file_io import PyArrowFileIO
 from pypaimon.schema.schema_manager import SchemaManager
@@ -55,10 +56,15 @@ def quiet() -> Iterator[None]:
         yield
 
 
+def file_names(table: Any, directory: str) -> list[str]:
+    """Names of the files of a table's directory; none if that does not exist."""
+    if not table.file_io.exists(directory):
+        return []
+    entries = table.file_io.list_status(directory) or ()
+    return [str(entry.path).rpartition("/")[2] for entry in entries if entry.type == pafs.FileType.File]
+
+
 def snapshot_ids(table: Any) -> list[int]:
     """Ids of the existing snapshots, from their file names."""
-    manager = table.snapshot_manager()
-    if not table.file_io.exists(manager.snapshot_dir):
-        return []
-    names = (str(file.path).rpartition("/")[2] for file in table.file_io.list_status(manager.snapshot_dir) or ())
+    names = file_names(table, table.snapshot_manager().snapshot_dir)
     return [int(match[1]) for name in names if (match := re.fullmatch(r"snapshot-(\d{1,18})", name))]
