@@ -398,7 +398,7 @@ class Follower(Role):
 
 
 def _reason(error: Exception) -> str:
-    """What callers are told of an error: no path of this machine."""
+    """The message of an error for callers, without paths of this machine."""
     if isinstance(error, StatflightError):
         return str(error)
     if isinstance(error, OSError):  # of the copy: those of the place are StatflightErrors
