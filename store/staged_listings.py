@@ -82,7 +82,7 @@ class StagedListing:
         self.table_key, self.is_new, self._generation = table_key or 0, not table_key, generation
         self.whole, self._base, self._is_cancelled = whole, base, is_cancelled
         *names, self._snapshot_id = self._place = place_of(first) or ()
-        self._full_name = join_name(*names)
+        self.name, self._full_name = tuple(names), join_name(*names)
         self._physical, self._file = BY_SPAN[family], IDENTITY[family][0]
         self._pos, self._has_rows, self._is_own = 0, False, False
         self._carried, self._near = 0, 0  # rows of earlier listings that this one has; the greatest id among the last

@@ -9,7 +9,6 @@ the span of file listings they belong to, so that a snapshot takes space only fo
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import threading
 import time
@@ -54,6 +53,7 @@ Entries = list[TableEntry]
 Ids = list[int]
 Texts = list[str]
 _TABLE = ("table_catalog", "table_schema", "table_name")
+_PLACED = (*_TABLE, "table_id", "snapshot_id", "schema_hash")  # what says where rows belong
 _NONE = Counts()
 
 
@@ -199,15 +199,25 @@ class DuckDBStatsStore(StatsStore):
         puts = [put for put in puts if put.rows.num_rows]
         if not (staged or puts):
             return [], pa.table({})
-        reserved = {(place_of(each.first) or ())[:3]: each.table_key for each in staged if each.is_new}
-        rows = self._with_table_keys(
-            connection, [*(each.first for each in staged), *(put.rows for put in puts)], new_tables, reserved
-        )
-        if any(first["table_key"][0].as_py() != each.table_key for first, each in zip(rows, staged, strict=False)):
+        # together: a schema hash that comes only with a later put would change spans
+        parts = [*(each.first for each in staged), *(put.rows for put in puts)]
+        rows = pa.concat_tables(
+            [part.select([name for name in _PLACED if name in part.column_names]) for part in parts],
+            promote_options="default",
+        )  # fmt: skip
+        reserved = {each.name: each.table_key for each in staged if each.is_new}
+        rows = self._with_table_keys(connection, rows, new_tables, reserved)
+        keys = rows["table_key"]
+        if keys.slice(0, len(staged)).to_pylist() != [each.table_key for each in staged]:
             raise ListingChanged  # another put has registered the table, or it was dropped
-        seen = snapshots_of(rows)  # together: a schema hash that comes only with a later put would change spans
+        seen = snapshots_of(rows)
         self.catalog.register_snapshots(connection, seen, new_tables)
-        return [replace(put, rows=keyed) for put, keyed in zip(puts, rows[len(staged) :], strict=True)], seen
+        keyed, start = [], len(staged)
+        for put in puts:
+            column = keys.slice(start, put.rows.num_rows)
+            keyed.append(replace(put, rows=put.rows.append_column("table_key", column)))
+            start += put.rows.num_rows
+        return keyed, seen
 
     def _store(
         self, connection: Connection, put: Put, generation: int, new_tables: set[int],
@@ -242,16 +252,10 @@ class DuckDBStatsStore(StatsStore):
         return self.catalog.by_key(table_key).full_name
 
     def _with_table_keys(
-        self, connection: Connection, parts: Sequence[pa.Table], new_tables: set[int],
-        reserved: Mapping[tuple[Any, ...], int],
-    ) -> list[pa.Table]:  # fmt: skip
-        """Rows with a column `table_key` (int64); registers new tables, by their reserved keys if they have one, and
-        adds them to the set."""
-        wanted = (*_TABLE, "table_id", "snapshot_id")
-        rows = pa.concat_tables(
-            [part.select([name for name in wanted if name in part.column_names]) for part in parts],
-            promote_options="default",
-        )  # fmt: skip
+        self, connection: Connection, rows: pa.Table, new_tables: set[int], reserved: Mapping[tuple[Any, ...], int]
+    ) -> pa.Table:
+        """The rows with a column `table_key` (int64); registers new tables, by their reserved keys if they have one,
+        and adds them to the set."""
         numbers = codes(rows, _TABLE)
         distinct, first, places = np.unique(numbers, return_index=True, return_inverse=True)
         order = np.argsort(first)
@@ -276,13 +280,9 @@ class DuckDBStatsStore(StatsStore):
             entry = self.catalog.find(name)
             assert entry is not None
             keys[at] = entry.table_key
-        rows = rows.append_column("table_key", pa.array(keys[places]))
-        self._check_ids(rows)
-        ends = itertools.accumulate(part.num_rows for part in parts)
-        return [
-            part.append_column("table_key", rows["table_key"].slice(end - part.num_rows, part.num_rows))
-            for part, end in zip(parts, ends, strict=True)
-        ]
+        keyed = rows.append_column("table_key", pa.array(keys[places]))
+        self._check_ids(keyed)
+        return keyed
 
     def _check_ids(self, rows: pa.Table) -> None:
         """Refuses rows about another table than the one that a lake has under the name now, by its id."""

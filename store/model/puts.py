@@ -231,18 +231,15 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else text[:100] + "…"
 
 
-def snapshots_of(parts: Sequence[pa.Table]) -> pa.Table:
+def snapshots_of(rows: pa.Table) -> pa.Table:
     """The distinct snapshots of rows: table_key, snapshot_id, and the first schema_hash that is not null, if any."""
-    pairs, place = [], ["table_key", "snapshot_id"]
-    for rows in parts:
-        first = first_of_each(rows, place)
-        each = rows.select(place).take(first)
-        hashes = pa.nulls(each.num_rows, pa.string())
-        if "schema_hash" in rows.column_names:
-            hashes = rows["schema_hash"].take(first)
-            if hashes.null_count:
-                grouped = rows.select([*place, "schema_hash"]).group_by(place, use_threads=False)
-                firsts = grouped.aggregate([("schema_hash", "first")])
-                each, hashes = firsts.select(place), firsts["schema_hash_first"]
-        pairs.append(each.append_column("schema_hash", hashes))
-    return pairs[0] if len(pairs) == 1 else snapshots_of([pa.concat_tables(pairs)])
+    place = ["table_key", "snapshot_id"]
+    if "schema_hash" not in rows.column_names:
+        rows = rows.append_column("schema_hash", pa.nulls(rows.num_rows, pa.string()))
+        return rows.select([*place, "schema_hash"]).take(first_of_each(rows, place))
+    rows = rows.select([*place, "schema_hash"])
+    seen = rows.take(first_of_each(rows, place))
+    if seen["schema_hash"].null_count:
+        seen = rows.group_by(place, use_threads=False).aggregate([("schema_hash", "first")])
+        seen = seen.rename_columns({"schema_hash_first": "schema_hash"})
+    return seen
