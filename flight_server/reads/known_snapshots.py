@@ -18,10 +18,9 @@ from store.model.catalog_entries import TableEntry
 from store.model.errors import NotFound
 from store.model.schemas import Flight
 
-# A snapshot that was put is never out of its lake.
-_KNOWN: Final = (
-    f"SELECT table_key FROM snapshots n WHERE snapshot_id = ? AND (is_live IS DISTINCT FROM false OR {HAS_RECORDS})"
-)
+# A snapshot that was put is never out of its lake. That is asked first: to look for records takes ten times as long.
+_IN_LAKE: Final = "SELECT table_key FROM snapshots WHERE snapshot_id = ? AND is_live IS DISTINCT FROM false"
+_WITH_RECORDS: Final = f"SELECT table_key FROM snapshots n WHERE snapshot_id = ? AND ({HAS_RECORDS})"
 
 
 def check(database: Database, tables: Sequence[TableEntry], snapshot_id: int) -> None:
@@ -36,7 +35,7 @@ def check(database: Database, tables: Sequence[TableEntry], snapshot_id: int) ->
     if not tables or any(table.current_snapshot_id == snapshot_id for table in tables):
         return
     keys = {table.table_key for table in tables}
-    if not any(key in keys for (key,) in database.rows(_KNOWN, snapshot_id)):
+    if not any(key in keys for sql in (_IN_LAKE, _WITH_RECORDS) for (key,) in database.rows(sql, snapshot_id)):
         who = f'table "{tables[0].full_name}" has no' if len(tables) == 1 else f"none of {len(tables)} tables has"
         raise NotFound(
             f"{who} snapshot {snapshot_id}", code="UNKNOWN_SNAPSHOT", hint="see the flight sys.snapshots",
