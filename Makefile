@@ -33,16 +33,14 @@ $(INSTALLED): pyproject.toml .ci/constraints.txt
 demo: install
 	$(BIN)/statflight demo --keep
 
-# Spark's tests share one session, so they are a run of their own, beside the others and beside what ASIDE names; the
-# output of both follows at the end. All of them wait for processes of their own: three workers keep two cores busy, and
-# each takes tests of the same files, whose servers it then starts once.
-ASIDE ?= true
+# Spark's tests share one session, so they are a run of their own, beside the others; its output follows at the end. All
+# tests wait for processes of their own: three workers keep two cores busy, and each takes tests of the same files, whose
+# servers it then starts once.
 test: install
-	@$(BIN)/pytest -m spark tests/integration >$(VENV)/spark_tests.log 2>&1 & spark=$$!; \
-	($(ASIDE)) >$(VENV)/aside.log 2>&1 & aside=$$!; trap "kill $$spark $$aside" INT TERM; \
+	@$(BIN)/pytest -m spark tests/integration >$(VENV)/spark_tests.log 2>&1 & spark=$$!; trap "kill $$spark" INT TERM; \
 	$(BIN)/pytest -n $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2)) --dist worksteal \
 		-m "not spark and not benchmark and not interop"; result=$$?; \
-	wait $$aside || result=1; cat $(VENV)/aside.log; wait $$spark || result=1; cat $(VENV)/spark_tests.log; exit $$result
+	wait $$spark || result=1; cat $(VENV)/spark_tests.log; exit $$result
 
 lint: install
 	$(BIN)/ruff check .
