@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
 from itertools import takewhile
-from typing import Any, Final
+from typing import Any
 
 from flight_server.checks import drift, learned, measures, references, statements
 from flight_server.checks.found import Found
@@ -19,10 +19,8 @@ from flight_server.views import history, table_summary
 from flight_server.views.reader import Reader, equal, read_table
 from flight_server.views.table_summary import Row, TableSummary, nearest_float, number
 from store.model.errors import InvalidArgument
-from store.model.logical_types import MEASURED, NESTED
+from store.model.logical_types import MEASURED, NESTED, NUMERIC
 from store.model.names import is_pattern
-
-_NOT_DRIFTING: Final = frozenset({"STRING", "BINARY", "UUID", "JSON", "VARIANT"})  # types without a number line
 
 
 class _NoHistory(Exception):
@@ -115,7 +113,8 @@ class _Subject:
             except measures.DoesNotApply as why:
                 # A rule for all columns skips those it does not apply to; for a named column that is an error.
                 if not all(map(is_pattern, rule.columns)):
-                    yield self._judged(rule, row["column_name"], None, row["snapshot_id"], str(why))
+                    at = row["snapshot_id"]
+                    yield self._judged(rule, row["column_name"], None, at, str(why), why.pending)
 
     def _may_come(self, rule: Rule) -> bool:
         """True if a rule's columns have no statistics yet; False if there are no such columns."""
@@ -289,6 +288,8 @@ class _Subject:
             self._reader, "stats.most_common_values", self._table, None, equal("column_id", row["column_id"]),
             snapshot=self._at,
         ).sort_by("rank").to_pylist()  # fmt: skip
+        if not found and measures.kind_of(row) in NESTED:
+            raise measures.DoesNotApply(f"a {measures.kind_of(row)} has no most common values")
         if not found:
             raise measures.UnknownValue("no most common values; capture the kind MCV")
         pattern = rule.condition.op.endswith("matches")
@@ -359,7 +360,7 @@ class _Subject:
         return self._records[column_id]
 
     def _drift(self, rule: Rule, row: Row, kind: str) -> tuple[float, str]:
-        if not kind or kind in _NOT_DRIFTING:
+        if kind not in NUMERIC:
             raise measures.DoesNotApply(
                 f"drift compares distributions of numbers, dates and times, and a {kind or 'column without a type'} "
                 "has none; use ndv, distinct_fraction, null_fraction or avg_width_bytes"

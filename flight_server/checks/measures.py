@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from flight_server.views.table_summary import Row, number
 from store.model import bounds
-from store.model.logical_types import MEASURED, Kind, LogicalType, parse
+from store.model.logical_types import FLOATING, HASHED, MEASURED, NESTED, UNORDERED, Kind, LogicalType, parse
 
 _OF_TABLE: Final = {"row_count": "row_count", "size_bytes": "total_size_bytes", "file_count": "data_file_count"}
 
@@ -32,6 +32,14 @@ class NeverKnown(UnknownValue):
 
 class DoesNotApply(Exception):
     """Raised when a measure does not apply to a column, such as the mean of strings."""
+
+    pending = False  # True if a capture may tell it all the same
+
+
+class LeftOut(DoesNotApply):
+    """Raised when captures of all columns leave a measure out, such as the nulls of lists."""
+
+    pending = True
 
 
 def value_in(row: Row, measure: str) -> tuple[Any, str]:
@@ -56,7 +64,7 @@ def value_in(row: Row, measure: str) -> tuple[Any, str]:
         rows, nulls = _known(row, "row_count"), _known(row, "null_count")
         return (Fraction(nulls, rows) if rows else Fraction(0)), ""
     if measure == "distinct_fraction":
-        rows, nulls, ndv = _known(row, "row_count"), _known(row, "null_count"), _known(row, "ndv")
+        ndv, rows, nulls = _known(row, "ndv"), _known(row, "row_count"), _known(row, "null_count")
         return (Fraction(ndv) / (rows - nulls) if rows > nulls else Fraction(1)), _error_of_ndv(row)
     if measure == "ndv":
         return Fraction(_known(row, "ndv")), _error_of_ndv(row)
@@ -101,8 +109,10 @@ def bound(measure: str, row: Row) -> tuple[Any, str]:
     """A bound: a number of numeric types, else a value that compares as its type does."""
     text = row[measure]
     if text is None:
-        if row["null_count"] is not None and row["null_count"] == row["row_count"]:
+        if _is_all_null(row):
             raise DoesNotApply("all values are null")
+        if kind_of(row) in UNORDERED:
+            raise DoesNotApply(f"values of type {kind_of(row)} have no order")
         raise UnknownValue("unknown")
     return value_of(text, row), "inexact" if row[f"{measure}_is_exact"] is False else ""
 
@@ -213,9 +223,20 @@ def ordered(text: str, lt: LogicalType) -> Ordered:
 
 def _known(row: Row, name: str) -> Any:
     value = row.get(name)
-    if value is None:
-        raise UnknownValue(f"{name} is unknown")
-    return value
+    if value is not None:
+        return value
+    kind = kind_of(row)
+    if (name == "ndv" and kind and kind not in HASHED) or (name == "nan_count" and kind and kind not in FLOATING):
+        raise DoesNotApply(f"the {name} of type {kind} is not captured")
+    if name == "avg_width_bytes" and _is_all_null(row):
+        raise DoesNotApply("all values are null")
+    if kind in NESTED:
+        raise LeftOut(f"{name} is unknown; capture the column by its name")
+    raise UnknownValue(f"{name} is unknown")
+
+
+def _is_all_null(row: Row) -> bool:
+    return row["null_count"] is not None and row["null_count"] == row["row_count"]
 
 
 def _error_of_ndv(row: Row) -> str:
