@@ -21,7 +21,7 @@ from flight_server.commands.common import (
 from flight_server.commands.output import note, tell, tell_json
 from flight_server.commands.parameters import option
 
-_HOMES = "iceberg, spark, trino, paimon, lance, glue or hive."
+_HOMES = "iceberg, spark, trino, paimon, lance, ducklake, glue or hive."
 Options = Annotated[
     list[str] | None, option("-o", "--option", metavar="KEY=VALUE", help="Option of the home. Repeatable.")
 ]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
+from capture.homes import HOMES
 from flight_server.commands.common import names_of
 from tests.flight_server.command_line import KEY, NAME, set_capture_outcome
 
@@ -251,3 +252,9 @@ def test_publish_sends_its_flags_and_options(server, run):
         "options": {"uri": "thrift://h:1"},
     }  # fmt: skip
     assert run("publish", NAME, "--to", "hive", "-o", "nonsense")[0] == 2
+
+
+def test_help_lists_all_homes(run):
+    for command in ("publish", "withdraw"):
+        _, out, _ = run(command, "--help")
+        assert not {home for home in HOMES.built_in if home not in out}
