@@ -78,10 +78,22 @@ def _outside(what: str) -> pa.ArrowInvalid:
 
 
 def _mistake(error: Exception) -> str:
-    error_at = next(iter(getattr(error, "errors", [])), None)
-    if not error_at or not error_at.get("highlight"):
+    place = place_of(error)
+    if place is None:
         return "cannot be read, a quote or parenthesis may be open"
-    return f'cannot be read at "{error_at["highlight"][:50]}" (line {error_at["line"]}, column {error_at["col"]})'
+    word, where = place
+    is_name = word.isidentifier() and word.upper() not in _BEFORE_PARENTHESIS
+    return f"cannot be read at {where}" + (f'; a column of this name is written "{word}"' if is_name else "")
+
+
+def place_of(error: Exception) -> tuple[str, str] | None:
+    """The word that SQLGlot cannot read, and the text that tells where it begins; None if it is at no word."""
+    found = next(iter(getattr(error, "errors", [])), None)
+    if not found or not found.get("highlight"):
+        return None
+    word = found["highlight"]
+    column = max(1, found["col"] - len(word) + 1)  # SQLGlot counts to the end of the word
+    return word, f'"{word[:50]}" (line {found["line"]}, column {column})'
 
 
 def tree_of(

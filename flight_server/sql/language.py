@@ -16,6 +16,7 @@ from sqlglot import Dialect, exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
+from flight_server.conditions.sql import place_of
 from store.model.errors import InvalidArgument, nearest
 
 DIALECT: Final = "duckdb"
@@ -311,7 +312,7 @@ def _named(node: Any) -> str:
 
 
 def _mistake(error: SqlglotError) -> str:
-    place = next(iter(getattr(error, "errors", [])), None)
-    if not place or not place.get("highlight"):
+    place = place_of(error)
+    if place is None:
         return "the statement cannot be read: a quote or parenthesis may be open"
-    return f'the statement cannot be read at "{place["highlight"][:50]}" (line {place["line"]}, column {place["col"]})'
+    return f"the statement cannot be read at {place[1]}"

@@ -75,6 +75,7 @@ REJECTED = {
     "": "empty", " ; ": "empty", "SELECT lenght(table_name) FROM stats.columns": 'did you mean "length"?',
     "SELECT x.ndv FROM stats.columns c": 'no table "x" in the FROM clause',
  "SELECT 1; SELECT 2": "2 statements", "SELEC 1": "cannot be read", "SELECT 'x": "quote",
+    "SELECT when": 'cannot be read at "when" (line 1, column 8)',
     "INSERT INTO stats.columns VALUES (1)": "INSERT", "EXPLAIN SELECT 1": "EXPLAIN", "VALUES (1)": "VALUES", "SHOW TABLES": "SHOW",
     "WITH RECURSIVE x AS (SELECT 1 UNION ALL SELECT 1 FROM x) SELECT * FROM x": "RECURSIVE", "PRAGMA version": "PRAGMA", "SET x = 1": "SET",
     "WITH x AS (DELETE FROM stats.columns RETURNING *) SELECT * FROM x": "DELETE",
