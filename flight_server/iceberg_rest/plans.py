@@ -62,6 +62,9 @@ class Plans:
         served = self._tables.load(table)
         table = self._app.catalog.by_key(table.table_key)
         snapshot: str | int = "current"
+        answer: dict[str, Any] = {"status": "completed", "plan-tasks": []}
+        if body.get("snapshot-id") is None and table.current_snapshot_id is None:
+            return answer  # nothing was written to it yet
         if body.get("snapshot-id") is not None:
             snapshot = served.stored(_integer(body, "snapshot-id"))
             self._app.catalog.snapshot(table, snapshot)
@@ -73,7 +76,6 @@ class Plans:
         find = served.finder(columns, by_snapshot=by_snapshot, exact=exact)
         filter = body.get("filter")
         node = True if filter is None else condition(filter, find)
-        answer: dict[str, Any] = {"status": "completed", "plan-tasks": []}
         if node is False:
             return answer
         plan = self._app.planner.plan(

@@ -154,6 +154,18 @@ def test_names_are_those_of_the_current_schema(site):
     assert found.scan(row_filter="id = 101").to_arrow()["b"].to_pylist() == [1]
 
 
+def test_a_table_that_nothing_was_written_to_has_no_rows(site):
+    table = built.simple_table(site.root / "empty", Schema(NestedField(1, "id", LongType())))
+    site.connect("empty", "iceberg", site.root / "empty/warehouse")
+    name = ("empty", *_namespace(site, "empty"), "t")
+    assert ids(site.table(*name).scan()) == ids(site.table(*name).scan(row_filter="id = 1")) == []
+    place = "%1F".join(name[:-1])
+    assert site.ask(f"namespaces/{place}/tables/t/plan", {}) == (200, {"status": "completed", "plan-tasks": []})
+    table.append(pa.table({"id": [1, 2]}))
+    site.client.act("discover", {"catalog": "empty"})
+    assert ids(site.table(*name).scan(row_filter="id = 1")) == [1]
+
+
 def test_vectors_of_one_file_have_counts_of_their_own(site):
     schema = Schema(NestedField(1, "id", LongType()))
     table = built.simple_table(
