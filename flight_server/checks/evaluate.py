@@ -140,14 +140,13 @@ class _Subject:
                 rule, column, None, snapshot_id, str(why), pending=not isinstance(why, measures.NeverKnown)
             )
         at = measures.inherited_from(about, rule.measure)
+        if rule.measure in ("drift", CONTAINMENT) and about is not None:
+            sketch = self._sketch(self._at, about["column_id"], "NDV" if rule.measure == CONTAINMENT else "QUANTILES")
+            at = sketch["snapshot_id"] if sketch is not None and sketch["freshness"] == "INHERITED" else None
         inherited = at is not None and rule.measure != "age_seconds"
         if inherited:
             snapshot_id = at
             detail = "; ".join(filter(None, (detail, f"inherited from {snapshot_id}")))
-        if rule.measure in ("drift", CONTAINMENT) and about is not None:
-            role = "NDV" if rule.measure == CONTAINMENT else "QUANTILES"
-            sketch = self._sketch(self._at, about["column_id"], role)
-            inherited = sketch is not None and sketch["freshness"] == "INHERITED"
         inherited = inherited or any(limit.inherited for limit in found)
         return self._judged(rule, column, value, snapshot_id, detail, inherited, limits)
 
@@ -381,7 +380,7 @@ class _Subject:
             told.append(f"far from the earlier values lie {now:.3g} of the rows, before {was:.3g}")
         for snapshot, sketch in ((against, before), (row["snapshot_id"], after)):
             at = "the current snapshot" if sketch is after else f"snapshot {snapshot}"
-            if sketch["snapshot_id"] != snapshot:
+            if sketch is before and sketch["snapshot_id"] != snapshot:
                 told.append(f"the sketch of {at} is inherited from {sketch['snapshot_id']}")
             if lacking := drift.unseen(sketch["data"], sketch["params"]):
                 told.append(f"the sketch of {at} is of a part of the rows and may lack {lacking:.3g} of the values")

@@ -19,7 +19,9 @@ from flight_server.present import check_results
 from flight_server.reads.local_reader import LocalReader
 from store.catalog.discovery import Discovery
 from store.model.errors import InvalidArgument
-from store.model.sketches import frequent, kll
+from store.model.schemas import THETA
+from store.model.sketches import frequent, kll, theta
+from store.model.sketches.murmur3 import hash_longs
 from store.model.target_ids import of_column
 from tests.flight_server.serving import app_in, put
 
@@ -155,17 +157,26 @@ def discovered(app, current):
     app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
 
 
-def test_drift_detail_names_an_inherited_sketch():
+@pytest.mark.parametrize(
+    ("captured", "text", "against", "detail"),
+    [
+        ((1, 3), "drift <= 0.1", 2, "against 2; the sketch of snapshot 2 is inherited from 1"),
+        ((1, 2), "drift <= 0.1", 1, "against 1; inherited from 2"),
+        ((1,), f"id in {KEY['table_name']}.id", None, "; inherited from 1"),
+    ],
+)
+def test_detail_names_an_inherited_sketch(captured, text, against, detail):
     with app_in() as app:
         discovered(app, current=3)
-        for snapshot in (1, 3):
-            at = KEY | {"snapshot_id": snapshot}
-            put(app, [at | {"column_id": 1, "column_name": "id", "logical_type": "INT", "row_count": 9}])
-            sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",
-                      "sketch_type": KLL, "data": kll(np.arange(9.0))}  # fmt: skip
-            put(app, [at | sketch], "stats.sketches")
-        (result,) = results(LocalReader(app.scanner, ANONYMOUS), "drift <= 0.1", against=2)
-    assert result.detail == "against 2; the sketch of snapshot 2 is inherited from 1"
+        put(app, [KEY | {"snapshot_id": 3, "column_id": 1, "column_name": "id", "logical_type": "INT", "row_count": 9}])
+        for at in captured:
+            common = {"snapshot_id": at, "target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1}
+            for role, kind, data in (
+                ("QUANTILES", KLL, kll(np.arange(9.0))), ("NDV", THETA, theta(hash_longs(np.arange(9))))
+            ):  # fmt: skip
+                put(app, [KEY | common | {"role": role, "sketch_type": kind, "data": data}], "stats.sketches")
+        (result,) = results(LocalReader(app.scanner, ANONYMOUS), text, against=against)
+    assert result.detail.endswith(detail) and result.snapshot_id == max(captured)
 
 
 def test_each_rule_may_set_its_own_snapshot(reader, tmp_path):
