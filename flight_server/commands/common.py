@@ -24,6 +24,7 @@ T = TypeVar("T")
 DEFAULT_URI: Final = "grpc://127.0.0.1:8815"
 MAX_CANDIDATES: Final = 5  # most tables that the message about an ambiguous name lists
 _LISTED: Final = re.compile(r'(?:"(?:[^"]|"")*"|[^,])+')  # a name of a list
+_IN_QUOTES: Final = re.compile(r'"(?:[^"]|"")+"')
 COMPLETION_SECONDS: Final = 2.0  # for the server to list its tables for shell completion
 
 
@@ -194,12 +195,12 @@ def pairs_of(texts: Iterable[str] | None, hint: str = "") -> dict[str, str]:
 
 
 def names_of(texts: Sequence[str] | None) -> list[str] | None:
-    """The names in the values of a repeatable option, each `a,b`: those with commas in double quotes, those with dots
-    may be too. None when the option is absent."""
+    """The names in the values of a repeatable option, each `a,b`: with commas in double quotes, any other may be too.
+    None when the option is absent."""
     if not texts:
         return None
     names = [name.strip() for text in texts for name in _LISTED.findall(text) if name.strip()]
-    names = [dotted_name(name) if set(",.") & set(name) else name for name in names]
+    names = [dotted_name(name) if set(",.") & set(name) or _IN_QUOTES.fullmatch(name) else name for name in names]
     return names or misuse("a list of names is empty")
 
 

@@ -169,9 +169,10 @@ def test_columns_add_up_and_an_unknown_one_fails_before_anything_is_captured(ser
 
 @pytest.mark.parametrize(("given", "names"), [
     ('"a,b",c', ["a,b", "c"]), ('c, st."x,y"', ["c", "st.x,y"]), ('"m""n,o"', ['m"n,o']),
-    ('"d.e",q"t', ["d.e", 'q"t']), ('"a,b', ['"a', "b"]),
+    ('"d.e",q"t', ["d.e", 'q"t']), ('"a,b', ['"a', "b"]), ('"a b","m""n",x"', ["a b", 'm"n', 'x"']),
+    ('"k=c d"', ["k=c d"]), ('"a"b"', ['"a"b"']),
 ])  # fmt: skip
-def test_names_with_commas_are_quoted(given, names):
+def test_names_may_be_quoted(given, names):
     assert names_of([given]) == names
 
 
