@@ -101,8 +101,8 @@ class _Subject:
                 return  # about another table
             rule = mine
         rows = [row for row in self._facts.rows if rule.takes(row["column_name"] or "")]
-        if not rows:
-            exists = self._may_come(rule)
+        exists = not rows and self._may_come(rule)
+        if exists or not (rows or any(map(is_pattern, rule.columns))):
             why = "nothing captured at the current snapshot" if exists else "no such column"
             yield self._judged(rule, ", ".join(rule.columns) or None, None, None, why, pending=exists)
         for row in rows:

@@ -23,9 +23,9 @@ def app():
         yield app
 
 
-def judged(app, text):
+def judged(app, text, columns=()):
     reader = LocalReader(app.scanner, ANONYMOUS)
-    return {one.column: one for one in check(reader, "lake.s.odd", [rules.parse(text)], 1)}
+    return {one.column: one for one in check(reader, "lake.s.odd", [rules.parse(text, columns=columns)], 1)}
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,11 @@ def test_nulls_of_a_named_list_may_come_with_a_capture_of_it(app):
     result = judged(app, "tags: null_count = 0")["tags"]
     assert result.state is FAILED and result.pending
     assert result.detail == "null_count is unknown; capture the column by its name"
+
+
+@pytest.mark.parametrize(
+    ("columns", "judged_columns"),
+    [(["*_id"], set()), (["id", "*_id"], set()), (["id", "o*"], {"ok"}), (["id"], {"id"}), (['"*"'], {'"*"'})],
+)
+def test_columns_that_a_table_lacks_fail_if_no_pattern_stands_beside_them(app, columns, judged_columns):
+    assert judged(app, "null_count >= 0", columns).keys() == judged_columns
