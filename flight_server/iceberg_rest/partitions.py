@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Final
 
 from store.model.errors import Unimplemented
@@ -34,7 +35,7 @@ def single_value(value: Any, type: str, *, internal: bool) -> Any:
         return None
     try:
         return _converted(value, type, internal=internal)
-    except (ValueError, OverflowError):
+    except (ValueError, ArithmeticError):
         raise Unimplemented(f'the partition value "{value}" cannot be sent as {type}') from None
 
 
@@ -63,6 +64,6 @@ def _converted(value: Any, type: str, *, internal: bool) -> Any:
             return base64.b64decode(value).hex().upper()
     if type.startswith("fixed"):
         return base64.b64decode(value).hex().upper()
-    if type.startswith("decimal") and internal and float(value).is_integer():
-        return int(str(value).partition(".")[0])
+    if type.startswith("decimal") and internal and (exact := Decimal(str(value))) == int(exact):
+        return int(exact)
     return str(value)

@@ -110,6 +110,8 @@ def test_what_iceberg_cannot_express_is_refused():
     ("00:00:01.5", "time", "00:00:01.5", 1500000), ("12.50", "decimal(9, 2)", "12.50", "12.50"),
     ("12.00", "decimal(9, 2)", "12.00", 12), ("YWI=", "binary", "6162", "6162"), ("a b", "string", "a b", "a b"),
     ("1.5", "double", 1.5, 1.5),
+    ("12345678901234567.25", "decimal(20, 2)", "12345678901234567.25", "12345678901234567.25"),
+    ("9" * 38, "decimal(38, 0)", "9" * 38, 10**38 - 1),
 ])  # fmt: skip
 def test_partition_values(value, type, text, internal):
     assert single_value(value, type, internal=False) == text
@@ -117,9 +119,9 @@ def test_partition_values(value, type, text, internal):
 
 
 def test_a_partition_value_that_json_lacks_is_refused():
-    for value in ("NaN", "Infinity", "word"):
+    for value, type in (("NaN", "double"), ("Infinity", "double"), ("word", "double"), ("word", "decimal(9, 2)")):
         with pytest.raises(Unimplemented, match=value):
-            single_value(value, "double", internal=False)
+            single_value(value, type, internal=True)
 
 
 def test_types_of_transforms():
