@@ -177,6 +177,8 @@ class ComputeEngine(CaptureEngine):
                 sink.put(flight, rows.stored(stored[start : start + _FLUSH_ROWS]))
         _fold(waves, scan, tasks, reused, rows, sink, scanned)
         if not first.spec.partitions:
+            if native is None and any(scan.errors.values()):
+                self._metadata(scan, [])  # may have the bounds of files that could not be read
             scan.finish(whole, rows)
         else:  # a part of the table gives no record of the whole
             scan.withdraw(rows)

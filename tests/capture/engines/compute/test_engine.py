@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from capture.compute import fold as incremental
 from capture.compute import kernels
@@ -205,6 +206,20 @@ def test_damaged_file_is_named_and_the_others_are_captured(engine, table, lake):
     assert result.outcome is Outcome.DEGRADED
     assert "1 more of 2 files" in result.detail
     assert sink.get("stats.columns") == []
+
+
+def test_bounds_of_files_that_are_gone_come_from_metadata(engine, tmp_path):
+    for start in (0, 100):
+        write_deltalake(tmp_path / "t", pa.table({"id": range(start, start + 100)}), mode="append")
+    next((tmp_path / "t").glob("*.parquet")).unlink()
+    connector = open_connector(ConnectorConfig("c", "delta", str(tmp_path), {}))
+    schema = connector.describe("default", "t").schema
+    table = TableHandle("c", "default", "t", "id", 1, schema, {"id": 1}, connector)
+    sink = MemorySink()
+    (result,) = engine.capture_batch([CaptureRequest.of(table, Target.column(1))], sink)
+    row = sink.columns()["id"]
+    assert "no such file" in result.detail and (row["completeness"], row["row_count"]) == ("PARTIAL", 200)
+    assert (row["min"], row["max"], row["max_is_exact"]) == ("0", "199", True)
 
 
 def test_outcomes_keep_the_order_of_requests(engine, table):
