@@ -179,15 +179,18 @@ def _tell(name: str, outcomes: list[dict[str, Any]], asynchronous: bool) -> None
 
 
 def _warn(name: str, outcomes: list[dict[str, Any]]) -> int:
-    """Prints what failed on standard error; returns how much."""
-    failed = [outcome for outcome in outcomes if outcome["outcome"] not in GOOD]
+    """Prints what failed, and which files a capture lacks, on standard error; returns how much failed."""
     reasons: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for outcome in failed:
-        reasons.setdefault((outcome["outcome"], outcome.get("detail") or ""), []).append(outcome)
+    for outcome in outcomes:
+        word, detail = outcome["outcome"], outcome.get("detail") or ""
+        if word not in GOOD:
+            reasons.setdefault((word, detail), []).append(outcome)
+        elif (outcome.get("attributes") or {}).get("files_failed"):
+            reasons.setdefault((f"{word}, but", detail), []).append(outcome)
     for (word, detail), mine in reasons.items():
         targets = " ".join(map(str, mine[0]["target"].values())) if len(mine) == 1 else _counted(mine)
         warn(f"statflight: {name}: {targets}: {word} {detail}".rstrip())
-    return len(failed)
+    return sum(outcome["outcome"] not in GOOD for outcome in outcomes)
 
 
 def summary_of(outcomes: list[dict[str, Any]]) -> str:

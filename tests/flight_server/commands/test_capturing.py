@@ -128,6 +128,14 @@ def test_capture_fails_when_an_outcome_is_degraded(server, run):
     assert err == f"statflight: {NAME}: table and 1 column: DEGRADED capture failed: OSError\n"  # each reason once
 
 
+def test_capture_says_which_files_it_lacks_and_has_not_failed(server, run):
+    set_capture_outcome(server, detail='file "a.parquet": no such file', attributes={"files": 4, "files_failed": 1})
+    assert run("capture", NAME) == (
+        0, f"{NAME}: table and 1 column captured by spark\n",
+        f'statflight: {NAME}: table and 1 column: CAPTURED, but file "a.parquet": no such file\n',
+    )  # fmt: skip
+
+
 def test_column_missing_in_an_old_snapshot_fails_only_when_named(server, run):
     lacks = {"outcome": "DEGRADED", "detail": "no column with id 1 in snapshot 5"}
     server.answers["capture"] = lambda body: [{"outcome": "CAPTURED", "engine_id": "spark"}, lacks]
