@@ -26,7 +26,7 @@ from flight_server.present import render, text
 from flight_server.present.column_labels import labels
 from flight_server.present.render import Format
 from flight_server.views import shapes, table_summary
-from flight_server.views.reader import Reader
+from flight_server.views.reader import Reader, read_table
 
 FormatOption = Annotated[Format, option("--format", "-f", help="How rows are written.")]
 SHAPE_BINS = 10
@@ -47,6 +47,8 @@ def show(
         def gather(reader: Reader, name: str) -> pa.Table:
             summary = table_summary.gather(reader, name, at, allow_stale=at == "current", shapes=as_text)
             if as_text:
+                if not summary.known:
+                    _say_why_unknown(reader, name)
                 lacking = table_summary.uncaptured(reader, summary) if at == "current" and summary.rows else []
                 _write(summary, lacking, several=len(names) > 1)
             return summary.columns
@@ -64,9 +66,15 @@ def show(
         sys.exit(1)
 
 
+def _say_why_unknown(reader: Reader, name: str) -> None:
+    errors = read_table(reader, "sys.tables", name, ["last_error"])["last_error"].to_pylist()
+    if error := next(filter(None, errors), None):
+        say(f"{name}: nothing captured, for it cannot be read: {error}")
+    else:
+        say(f"{name}: nothing captured yet; run: statflight capture {name}")
+
+
 def _write(summary: table_summary.TableSummary, lacking: list[table_summary.Row], several: bool) -> None:
-    if not summary.known:
-        say(f"{summary.name}: nothing captured yet; run: statflight capture {summary.name}")
     heading = _headline(summary) if several or (summary.table is not None and sys.stdout.isatty()) else ""
     names = labels([*summary.rows, *lacking])
     lines_of = {row["column_id"]: _line(row, summary) for row in summary.rows}

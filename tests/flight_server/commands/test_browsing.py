@@ -55,6 +55,12 @@ def test_show_of_a_table_without_statistics_suggests_capture(run):
     assert len(out.splitlines()) == 1
 
 
+def test_show_of_a_table_that_cannot_be_read_says_why(server, run):
+    server.rows("sys.tables", KEY | {"state": "FAILING", "last_error": "no such file"})
+    status, _, err = run("show", NAME)
+    assert (status, err) == (0, f"{NAME}: nothing captured, for it cannot be read: no such file\n")
+
+
 def test_show_fails_for_an_unknown_table_or_snapshot(server, run):
     assert run("show", NAME, "--snapshot", 5)[0] == 1
     server.rows("information_schema.tables")
