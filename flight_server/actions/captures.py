@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from capture.orchestrator import Answer, Question
 from capture.spi import Mode
@@ -69,13 +69,14 @@ def _capture(call: Call, body: CaptureBody) -> list[Any]:
         for pairs, job in zip(now.values(), started, strict=True):
             results = (app.queue.wait(job, None, call.is_cancelled) or {})["outcomes"]
             for (at, _), result in zip(pairs, results, strict=True):
-                outcomes[at] = _merge_outcome(outcomes[at], result)
+                outcomes[at] = merge_outcome(outcomes[at], result)
     except StatflightError:  # nobody waits for the others any more
         app.queue.abandon(started)
         raise
     return outcomes
 
 
+_LACKS: Final = "no column with id"  # in the detail for a snapshot that does not have the column
 _Known = dict[tuple[int, str | int], list[int]]
 
 
@@ -124,12 +125,16 @@ def _outcome(outcome: str, detail: str, **more: Any) -> dict[str, Any]:
     return {"outcome": outcome, "engine_id": None, "job_id": None, "detail": detail, "attributes": {}} | more
 
 
-def _merge_outcome(sofar: dict[str, Any] | None, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges the outcomes of one request over several snapshots: the first that is not CAPTURED wins."""
+def merge_outcome(sofar: dict[str, Any] | None, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Merges the outcomes of one request over several snapshots: the first that is not CAPTURED wins, but that of a
+    snapshot without the column only if there is no other one."""
     outcome = _outcome(
         result["outcome"], result["detail"], engine_id=result["engine_id"], attributes=result["attributes"]
     )
-    return outcome if sofar is None or sofar["outcome"] == "CAPTURED" else sofar
+    if sofar is None or sofar["outcome"] == "CAPTURED":
+        return outcome
+    is_worse = outcome["outcome"] != "CAPTURED" and _LACKS not in outcome["detail"]
+    return outcome if is_worse and _LACKS in sofar["detail"] else sofar
 
 
 @action(ResolveBody, "The stored record, or a capture within the budget; one answer per request")
