@@ -73,7 +73,7 @@ EXAMPLES: Final = {
         "statflight scan orders --where 'id = 5' --max-bytes 1000000",
     ),
     "answer": ("statflight answer 'SELECT count(*), max(day) FROM lake.sales.orders WHERE region = 5'",),
-    "jobs": ("statflight jobs --active --watch",),
+    "jobs": ("statflight jobs --active --watch", "statflight jobs --cancel JOB"),
     "check": (
         "statflight check orders --rule 'row_count >= 1000' --rule 'id: distinct_fraction = 1'",
         "statflight check 'lake.*' --rules rules.toml --against previous --format junit",

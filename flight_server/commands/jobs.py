@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from flight_server.commands.capturing import GOOD, summary_of
 from flight_server.commands.common import CONNECTION, ConnectionOptions, connect
-from flight_server.commands.output import misuse
+from flight_server.commands.output import misuse, tell
 from flight_server.commands.parameters import option
 from flight_server.commands.reading import FormatOption
 from flight_server.present import render, text
@@ -38,14 +38,19 @@ def jobs(
     watch: Annotated[bool, option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
     active: Annotated[bool, option("--active", help="Only those that are not finished.")] = False,
     limit: Annotated[int, option(min=1, help="Show the newest N.")] = 100,
+    cancel: Annotated[
+        list[str] | None, option("--cancel", metavar="JOB", help="Cancel a job instead, and say its state. Repeatable.")
+    ] = None,
     format: FormatOption = Format.TABLE,
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
-    """List capture jobs, and the captures of the last hour that somebody waited for, newest first."""
+    """List capture jobs, and the captures of the last hour that somebody waited for, newest first, or cancel jobs."""
     if watch and format is not Format.TABLE:
         misuse("--watch writes tables only")
     with connect(connection) as client, contextlib.suppress(KeyboardInterrupt):
-        while True:
+        for job in cancel or ():
+            tell(f"{job}: {client.actions.cancel_job(job_id=job)['state']}")
+        while not cancel:
             table = client.read("sys.capture_jobs")
             ended = _waited_for(client, table.to_pylist())
             table = pa.concat_tables([table, pa.Table.from_pylist(ended, _SCHEMA)])

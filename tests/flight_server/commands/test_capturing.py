@@ -208,6 +208,12 @@ def test_jobs_prints_untruncated_job_ids(server, run):
     assert job in out and NAME in out and "100%" in out
 
 
+def test_jobs_cancels_the_jobs_it_is_given(server, run):
+    states = {"a": "CANCELLED", "b": "SUCCEEDED"}
+    server.answers["cancel_job"] = lambda body: [{"job_id": body["job_id"], "state": states[body["job_id"]]}]
+    assert run("jobs", "--cancel", "a", "--cancel", "b")[:2] == (0, "a: CANCELLED\nb: SUCCEEDED\n")
+
+
 def test_jobs_lists_what_waited_for_captures_of_the_last_hour_did(server, run):
     now = datetime.now(UTC)
 
