@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from capture.orchestrator import Answer, Question
 from capture.spi import Mode
@@ -20,6 +20,7 @@ from flight_server.wire.tickets import to_ticket
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import StatflightError
 from store.model.puts import FLIGHT_OF
+from store.model.targets import NO_COLUMN
 
 
 def _tables(call: Call, items: Sequence[CaptureItem]) -> list[TableEntry]:
@@ -76,7 +77,6 @@ def _capture(call: Call, body: CaptureBody) -> list[Any]:
     return outcomes
 
 
-_LACKS: Final = "no column with id"  # in the detail for a snapshot that does not have the column
 _Known = dict[tuple[int, str | int], list[int]]
 
 
@@ -133,8 +133,8 @@ def merge_outcome(sofar: dict[str, Any] | None, result: Mapping[str, Any]) -> di
     )
     if sofar is None or sofar["outcome"] == "CAPTURED":
         return outcome
-    is_worse = outcome["outcome"] != "CAPTURED" and _LACKS not in outcome["detail"]
-    return outcome if is_worse and _LACKS in sofar["detail"] else sofar
+    is_worse = outcome["outcome"] != "CAPTURED" and NO_COLUMN not in outcome["detail"]
+    return outcome if is_worse and NO_COLUMN in sofar["detail"] else sofar
 
 
 @action(ResolveBody, "The stored record, or a capture within the budget; one answer per request")

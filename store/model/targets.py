@@ -13,6 +13,8 @@ from store.model.errors import InvalidArgument, InvalidField
 
 SEP = b"\x1f"
 MAX_ID = 2**63 - 1
+NO_COLUMN: Final = "no column with id"
+"""Words of the detail of an outcome about a column that the snapshot does not have."""
 
 
 class TargetKind(StrEnum):

@@ -32,7 +32,7 @@ from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResu
 from store.model import logical_types
 from store.model.errors import Cancelled, StatflightError
 from store.model.logical_types import HASHED, NESTED, Kind
-from store.model.targets import TargetKind
+from store.model.targets import NO_COLUMN, TargetKind
 
 SAMPLE_SHARE: Final = 0.1  # of the rows of a table, in a sample without a budget
 _FLUSH_ROWS: Final = 4000
@@ -432,7 +432,7 @@ def _unknown(request: CaptureRequest) -> str:
     for column_id in _key(request):
         if column_id not in names:
             known = ", ".join(f"{i} {name}" for i, name in sorted(names.items())[:20])
-            return f"no column with id {column_id} in snapshot {request.table.snapshot_id}; columns are: {known}"
+            return f"{NO_COLUMN} {column_id} in snapshot {request.table.snapshot_id}; columns are: {known}"
     return ""
 
 

@@ -36,7 +36,7 @@ from store.model.freshness import CONTRADICTED
 from store.model.logical_types import FLOATING
 from store.model.puts import Listing
 from store.model.schemas import SCALAR
-from store.model.targets import Target, TargetKind
+from store.model.targets import NO_COLUMN, Target, TargetKind
 
 _COLUMN_KINDS = frozenset({"ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "MIN_MAX", "WIDTH"})
 
@@ -199,7 +199,7 @@ class _Pass:
         column_id = target.column_id or 0
         column = self.columns.get(column_id)
         if column is None:
-            return self._degraded(target, f"snapshot {self.table.snapshot_id} has no column with id {target.column_id}")
+            return self._degraded(target, f"snapshot {self.table.snapshot_id} has {NO_COLUMN} {target.column_id}")
         if not column.is_leaf:
             detail = f'the metadata does not have the nulls of "{column.name}", which is a container'
             return CaptureResult(Outcome.UNCAPTURABLE, self.engine_id, detail)
