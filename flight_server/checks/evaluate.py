@@ -287,8 +287,8 @@ class _Subject:
             self._reader, "stats.most_common_values", self._table, None, equal("column_id", row["column_id"]),
             snapshot=self._at,
         ).sort_by("rank").to_pylist()  # fmt: skip
-        if not found and measures.kind_of(row) in NESTED:
-            raise measures.DoesNotApply(f"a {measures.kind_of(row)} has no most common values")
+        if not found and ((kind := measures.kind_of(row)) in NESTED or self._sketch(self._at, row["column_id"], "MCV")):
+            raise measures.DoesNotApply(f"this {kind} column has no values that are common")
         if not found:
             raise measures.UnknownValue("no most common values; capture the kind MCV")
         pattern = rule.condition.op.endswith("matches")

@@ -481,6 +481,18 @@ def test_inherited_most_common_values_are_labelled():
         assert (one.state, one.value) == (FAILED, None) and "does not compare" in one.detail
 
 
+def test_column_without_common_values_is_skipped_and_says_so_where_it_is_named():
+    with app_in() as app:
+        odd(app, 1)
+        sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "role": "MCV", "column_id": 1, "snapshot_id": 1,
+                  "sketch_type": "apache-datasketches-frequent-items-utf8-v1",
+                  "data": frequent([], [], 1000, 4)}  # fmt: skip
+        put(app, [KEY | {"table_name": "odd"} | sketch], "stats.sketches")
+        assert odd_results(app, "most_common matches '.*'") == []
+        ((state, value, detail),) = odd_results(app, "x: most_common matches '.*'")
+        assert (state, value, detail) == (FAILED, None, "this DOUBLE column has no values that are common")
+
+
 def test_snapshots_that_were_rolled_back_are_not_earlier():
     with app_in() as app:
         discovered(app, current=2)
