@@ -112,6 +112,11 @@ def capture(
             failed += _warn(name, ended)
         if format is Answer.JSON:
             tell_json(rows)
+        if partitions is not None and format is Answer.TEXT:
+            say(
+                "--partition captures files alone, which stats.files and stats.partitions show; statistics of a whole "
+                "table come with a capture of it"
+            )
         if sys.stderr.isatty() and not asynchronous:
             say(f"took {time.monotonic() - started:.1f} s")
         return failed
