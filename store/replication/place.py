@@ -162,6 +162,13 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
+def _is_http_allowed() -> bool:
+    """True if the environment says so: obstore itself looks there only without `client_options`."""
+    if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+        return True
+    return any(os.environ.get(f"{cloud}_ALLOW_HTTP", "").lower() == "true" for cloud in ("AWS", "AZURE", "GOOGLE"))
+
+
 class Bucket(Place):
     """A place in an object store, with the credentials of the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`)."""
 
@@ -169,11 +176,11 @@ class Bucket(Place):
         from obstore.store import from_url
 
         self.url = url
-        options: dict[str, Any] = {"client_options": {"timeout": _CALL, "connect_timeout": "5s"}}
-        if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
-            options["client_options"]["allow_http"] = True
+        options: dict[str, Any] = {"timeout": _CALL, "connect_timeout": "5s"}
+        if _is_http_allowed():
+            options["allow_http"] = True
         with self._reaching():
-            self._store: Any = from_url(url.replace("s3a://", "s3://", 1), **options)
+            self._store: Any = from_url(url.replace("s3a://", "s3://", 1), client_options=options)
 
     @contextlib.contextmanager
     def _reaching(self) -> Iterator[None]:

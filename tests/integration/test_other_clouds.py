@@ -20,7 +20,8 @@ import pytest
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.places import open_place
-from store.model.errors import InvalidArgument, StatflightError
+from store.model.errors import InvalidArgument, StatflightError, UpstreamError
+from store.replication.place import open_place as replica_place
 from tests.integration import cloud_servers
 from tests.integration.aws_server import process
 from tests.integration.test_object_stores import ROWS, capture_and_scan, write_paimon
@@ -123,6 +124,18 @@ def azure(objects):
 def test_lake_is_captured_and_scanned(store, format, request):
     cloud = request.getfixturevalue(store)
     capture_and_scan(cloud.config(format), FORMATS[format], "points", bounds=format not in ("parquet", "lance"))
+
+
+@pytest.mark.parametrize("store", ["google", "azure"])
+def test_place_of_a_replica_is_reached_by_http_where_the_environment_allows_it(store, request, monkeypatch):
+    cloud = request.getfixturevalue(store)
+    for name, value in cloud.options.items():
+        monkeypatch.setenv(name.upper(), value)
+    assert replica_place(f"{cloud.root}/nowhere").is_empty()
+    assert not replica_place(cloud.root).is_empty()
+    monkeypatch.delenv(f"{store.upper()}_ALLOW_HTTP")
+    with pytest.raises(UpstreamError, match=cloud.root):
+        replica_place(cloud.root).is_empty()
 
 
 @pytest.mark.parametrize("store", ["google", "azure"])
