@@ -296,12 +296,13 @@ class DuckLakePublisher(Publisher):
         return UpstreamError(f"ducklake: {self._path} cannot be used as a DuckLake catalog ({first})")
 
     def _schema_id(self, catalog: Any) -> int | None:
-        sql = "SELECT schema_id FROM ducklake_schema WHERE schema_name = ? AND end_snapshot IS NULL"
+        sql = "SELECT schema_id FROM ducklake_schema WHERE lower(schema_name) = lower(?) AND end_snapshot IS NULL"
         found = catalog.execute(sql, [self.place[0]]).fetchall()
         return int(found[0][0]) if found else None
 
     def _registered(self, catalog: Any) -> list[tuple[int, dict[str, Any]]]:
-        """Id and tag of tables of this name that publications created, those that DuckLake dropped since included.
+        """Id and tag of tables of this name, in any case, that publications created, those that DuckLake dropped since
+        included.
 
         Raises:
             Conflict: A table of this name is somebody else's.
@@ -310,7 +311,8 @@ class DuckLakePublisher(Publisher):
         rows = catalog.execute(
             "SELECT t.table_id, t.end_snapshot IS NULL, g.value FROM ducklake_table t LEFT JOIN ducklake_tag g ON"
             f" g.object_id = t.table_id AND g.key = '{TAG}' JOIN ducklake_schema s ON s.schema_id = t.schema_id"
-            " WHERE s.schema_name = ? AND t.table_name = ? ORDER BY t.table_id", [schema, name],
+            " WHERE lower(s.schema_name) = lower(?) AND lower(t.table_name) = lower(?) ORDER BY t.table_id",
+            [schema, name],
         ).fetchall()  # fmt: skip
         found = [(int(id), bool(is_live), json.loads(value)) for id, is_live, value in rows if value is not None]
         ours = [(id, is_live, told) for id, is_live, told in found if told["source"] == self._source]

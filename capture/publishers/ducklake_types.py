@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -64,10 +65,13 @@ def columns_of(
     ids = {column.name: column.column_id for column in statistics.columns}
     next_id = max([*ids.values(), *(column.field_id or 0 for column in table.schema.columns), 0]) + 1
     columns = []
+    spellings = Counter(name.lower() for name in {column.path[0] for column in table.schema.columns})
     for column in table.schema.columns:
-        type = _type(column.logical_type)
-        if len(column.path) > 1 or (not column.is_leaf and column.logical_type != "VARIANT"):
-            left_out[column.name.partition(".")[0]] = "is nested: only columns of plain values are registered"
+        type, name = _type(column.logical_type), column.path[0]
+        if spellings[name.lower()] > 1:  # with both of them in a table, DuckDB cannot read the catalog at all
+            left_out[name] = "has the name of another column but for its case, which DuckLake ignores"
+        elif len(column.path) > 1 or (not column.is_leaf and column.logical_type != "VARIANT"):
+            left_out[name] = "is nested: only columns of plain values are registered"
         elif type is None:
             left_out[column.name] = f"DuckLake has no type for {column.logical_type}"
         else:

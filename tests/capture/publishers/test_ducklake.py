@@ -189,8 +189,14 @@ def test_tables_of_others_are_refused(tmp_path):
     assert read(table, "SELECT table_name, schema_name FROM ducklake_table JOIN ducklake_schema USING (schema_id)"
                        " WHERE schema_id > 0") == [("u", "s")]  # fmt: skip
     same = LakeTable(**{**vars(other), "config": ConnectorConfig("other", "parquet", str(tmp_path))})
-    with pytest.raises(Conflict, match=r"has the files of c\.default\.t"):
-        publish(same.publisher())
+    for name in ("u", "U"):  # one table to DuckDB
+        same.options["table"] = name
+        with pytest.raises(Conflict, match=r"has the files of c\.default\.t"):
+            publish(same.publisher())
+    mine = LakeTable(**{**vars(other), "options": other.options | {"table": "U", "schema": "S"}})
+    publish(mine.publisher())
+    assert read(table, "SELECT count(*) FROM ducklake_schema WHERE schema_name IN ('s', 'S')") == [(1,)]
+    assert read(table, "SELECT table_name FROM ducklake_table WHERE table_id <> 7") == [("u",)]
 
 
 def test_rows_that_ducklake_wrote_are_not_lost(tmp_path):
@@ -241,6 +247,12 @@ def test_nested_columns_are_left_out(tmp_path):
     content = pa.table({"id": [1, 2], "s": [{"a": 1}, {"a": 2}], "l": [[1], [2]]})
     result = publish(built(tmp_path, content).publisher())
     assert result.columns == ("id",) and result.left_out.keys() == {"s", "l"} and "is nested" in result.detail
+
+
+def test_columns_that_differ_by_case_alone_are_left_out(tmp_path):
+    content = pa.table({"id": [1, 2], "X": [1, 2], "x": ["a", "b"], "s": [{"a": 1}, {"a": 2}], "S": [1, 2]})
+    result = publish(built(tmp_path, content).publisher())
+    assert result.columns == ("id",) and result.left_out.keys() == {"X", "x", "s", "S"}
 
 
 def test_a_catalog_that_cannot_be_used_is_named(tmp_path):
