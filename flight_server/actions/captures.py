@@ -52,6 +52,8 @@ def _capture(call: Call, body: CaptureBody) -> list[Any]:
     app = call.app
     current = [table for item, table in zip(items, tables, strict=True) if item.snapshot == CURRENT]
     with app.lakes.refreshed(current, call.is_cancelled):
+        if current:
+            tables = _tables(call, items)  # one that was created again has another entry now
         outcomes, queued, now = _divided(call, items, tables)
         jobs = [
             (app.catalog.by_key(key), snapshot, [(None, items[at].spec) for at in members])

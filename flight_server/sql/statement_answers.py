@@ -185,7 +185,7 @@ def _analyze(table: TableEntry, columns: tuple[Name, ...] | None, call: Statemen
     rows = call.select(_ROWS, table.name).to_pylist()
     answered = {
         "table": table.full_name,
-        "snapshot_id": call.app.catalog.by_key(table.table_key).current_snapshot_id,
+        "snapshot_id": call.app.catalog.get(table.full_name).current_snapshot_id,
         "columns": [row["column_name"] for row in chosen],
         "rows": rows[0]["row_count"] if rows else None,
         "engine": ", ".join(sorted({each["engine_id"] for each in of_columns if each["engine_id"]})) or None,

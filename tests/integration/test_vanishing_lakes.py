@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from adbc_driver_flightsql import dbapi as flight_sql
+from deltalake import write_deltalake
 
 from tests.flight_server.live_server import STATFLIGHT, Client, eventually, serving
 
@@ -119,3 +122,25 @@ def test_a_data_file_that_is_gone_shows_wherever_the_table_does(client, tmp_path
     assert about(client, "sys.tables", "table_name")["d"] == ("ACTIVE", None)
     assert labels(client, "stats.columns")["d"] == SURE
     assert run("check", "delta.default.d", "--rule", "row_count >= 1", "--server", client.uri).returncode == 0
+
+
+def test_a_table_that_is_created_again_is_captured_at_once(tmp_path):
+    """Before anything else has discovered it, by an action and by a statement of SQL."""
+    path = tmp_path / "lake" / "t"
+    asked = {"table": "lake.default.t", "snapshot": "current", "target": {"kind": "TABLE"}, "mode": "SYNC"}
+    with serving(tmp_path, "--workers", 1, "--watch-seconds", 0) as server, server.connect() as client:
+        client.timeout = 120
+        write_deltalake(path, ROWS)
+        client.act("register_connector", {"catalog": "lake", "format": "delta", "uri": str(path.parent)})
+        client.act("discover", {"catalog": "lake"})
+        shutil.rmtree(path)
+        write_deltalake(path, ROWS.slice(1))
+        (outcome,) = client.act("capture", {"requests": [asked]})
+        assert outcome["outcome"] == "CAPTURED", outcome
+        assert client.read({"table": "stats.tables"})["row_count"].to_pylist() == [2]
+        shutil.rmtree(path)
+        for at in range(3):
+            write_deltalake(path, ROWS.slice(at, 1), mode="append")
+        with flight_sql.connect(server.uri, autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute("ANALYZE lake.default.t")
+            assert cursor.fetchall()[0][:4] == ("lake.default.t", 2, ["a"], 3)
