@@ -22,7 +22,7 @@ from store.model import bounds
 from store.model.bounds.columns import ASCENDING, DESCENDING
 from store.model.bounds.java_floats import read_float
 from store.model.bounds.scalar import MAX_DAY, MIN_DAY
-from store.model.logical_types import MEASURED, Kind, LogicalType, parse
+from store.model.logical_types import MEASURED, TEMPORAL, Kind, LogicalType, parse
 from store.model.predicates.literals import Scalar, exact_number, literal_text
 
 BOUNDS: Final = frozenset({"min", "max"})
@@ -70,6 +70,21 @@ def read(value: Scalar, kind: Kind) -> Scalar:
         suits = kind in MEASURED
     text = literal_text(value)
     return KEYS[kind].read(text) if suits and text is not None else None
+
+
+def readings(value: Scalar, kind: Kind) -> list[Any]:
+    """The literals that readers compare with, of the kind's sort key: of a FLOAT the nearest float and the nearest
+    double, of a time between two microseconds both of them.
+
+    Args:
+        value: A literal that the kind can read.
+    """
+    key: Any = read(value, kind)
+    if kind is Kind.FLOAT:
+        return [float(key), float(str(literal_text(value)))]
+    if kind in TEMPORAL and "." in key:
+        return [math.floor(Decimal(key)), math.ceil(Decimal(key))]
+    return [key]
 
 
 def kind_sql(kind: Kind, type_sql: str) -> str:

@@ -26,7 +26,8 @@ literal NaN is not decided.
 
 **Not known.** A row that is missing or not PRUNING, a missing bound, or one of another kind than the column's type (the
 column was widened since) leaves a comparison undecided: the file may satisfy it, and not as a whole. A FLOAT compares
-with the literal as readers with either precision do: as the nearest float and as the nearest double.
+with the literal as readers with either precision do: as the nearest float and as the nearest double. A time between two
+microseconds is both of them, because readers without nanoseconds cut or round it.
 """
 
 from __future__ import annotations
@@ -408,18 +409,10 @@ class _Bounds:
             return f"{low} OR {self._compared(self.high, Op.GT, value, parameters)}"
         return self._compared(self.low if test.op in _BELOW else self.high, test.op, value, parameters)
 
-    def _readings(self, value: Scalar) -> list[Any]:
-        """The literal as this kind's sort key reads it; of a FLOAT as a float and as a double."""
-        assert self.kind is not None
-        read: Any = bounds.read(value, self.kind)
-        if self.kind is not Kind.FLOAT:
-            return [read]
-        return [float(read), float(str(literal_text(value)))]
-
     def _compared(self, bound: str, op: Op, value: Scalar, parameters: list[Any]) -> str:
         """True if the comparison holds for any reading of the literal."""
         assert self.kind is not None
-        key, readings = KEYS[self.kind], self._readings(value)
+        key, readings = KEYS[self.kind], bounds.readings(value, self.kind)
         reading = max(readings) if op in _BELOW else min(readings)
         leaf = resolve(Leaf("min", op, (reading,)), {"min": pa.field("min", key.type)})
         return "NULL" if leaf is None else key_sql(leaf, key, bound, parameters)
@@ -430,7 +423,7 @@ class _Bounds:
         """The members as sort keys, sorted; those that no value equals are left out."""
         assert self.kind is not None
         type = KEYS[self.kind].type
-        readings = {reading for value in values for reading in self._readings(value)}
+        readings = {reading for value in values for reading in bounds.readings(value, self.kind)}
         leaf = resolve(Leaf("min", Op.IN, tuple(readings)), {"min": pa.field("min", type)})
         return sorted(leaf.values) if leaf is not None else []
 

@@ -288,6 +288,18 @@ def test_nanoseconds_are_within_bounds_of_microseconds(decide, count):
     assert decide(within, [row])[::2] == decide(Not(within), [row])[::2] == (True, False)
 
 
+@pytest.mark.parametrize(("op", "undecided"), [(Op.EQ, (1, 2)), (Op.IN, (1, 2)), (Op.GTE, (1,)), (Op.LTE, (2,))])
+def test_literal_between_two_microseconds_is_both(decide, op, undecided):
+    """Some readers cut it to microseconds, others round it."""
+    leaf = Leaf("moment", op, ("2026-01-01T00:00:00.0000015",))
+    for microseconds in range(4):
+        row = facts("moment", [START + timedelta(microseconds=microseconds)])
+        if microseconds in undecided:
+            assert decide(leaf, [row])[::2] == decide(Not(leaf), [row])[::2] == (True, False)
+        else:
+            assert decide(leaf, [row])[0] is not decide(Not(leaf), [row])[0]
+
+
 def test_only_the_given_columns_skip():
     node = And((Leaf("int", Op.EQ, (1,)), Leaf("text", Op.EQ, ("a",))))
     by_text = of_files(node, COLUMNS.__getitem__).may_by({COLUMNS["text"].id})
