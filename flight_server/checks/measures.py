@@ -19,6 +19,7 @@ _OF_TABLE: Final = {"row_count": "row_count", "size_bytes": "total_size_bytes", 
 OF_DISTRIBUTION: Final = frozenset(
     {"ndv", "distinct_fraction", "mean", "stddev", "avg_width_bytes", "most_common"}
 )  # measures that are not counts or bounds
+_CAPTURED_OF: Final = {"ndv": HASHED, "nan_count": FLOATING}  # the types that have it; all have the other values
 _OF_ROWS_READ: Final = OF_DISTRIBUTION | {"nan_count"}  # null counts are of all rows, by metadata or scaled
 
 
@@ -226,7 +227,7 @@ def _known(row: Row, name: str) -> Any:
     if value is not None:
         return value
     kind = kind_of(row)
-    if (name == "ndv" and kind and kind not in HASHED) or (name == "nan_count" and kind and kind not in FLOATING):
+    if kind and kind not in _CAPTURED_OF.get(name, (kind,)):
         raise DoesNotApply(f"the {name} of type {kind} is not captured")
     if name == "avg_width_bytes" and _is_all_null(row):
         raise DoesNotApply("all values are null")

@@ -63,11 +63,11 @@ class Plans:
         table = self._app.catalog.by_key(table.table_key)
         snapshot: str | int = "current"
         answer: dict[str, Any] = {"status": "completed", "plan-tasks": []}
-        if body.get("snapshot-id") is None and table.current_snapshot_id is None:
-            return answer  # nothing was written to it yet
         if body.get("snapshot-id") is not None:
             snapshot = served.stored(_integer(body, "snapshot-id"))
             self._app.catalog.snapshot(table, snapshot)
+        elif table.current_snapshot_id is None:
+            return answer  # nothing was written to it yet
         table = self._tables.captured(table, snapshot)
         snapshot_id = table.current_snapshot_id if isinstance(snapshot, str) else snapshot
         assert snapshot_id is not None  # it is captured
